@@ -20,7 +20,7 @@ ARGS ?=
 
 help: ## List these commands
 	@grep -hE '^[$$a-zA-Z_()-]+:.*## ' $(MAKEFILE_LIST) | sed 's/^$$(VENV)/$(VENV)/' \
-	    | awk -F ':.*## ' '{ printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2 }'
+	    | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 up: $(VENV) ## Start Yamchi on the embedded default: board, API and workers at http://localhost:3030
 	@exec $(BIN)/yamchi up $(ARGS)
