@@ -1,0 +1,1 @@
+"""Yamchi's tests: against real servers, real processes and real signals."""
