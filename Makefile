@@ -51,8 +51,8 @@ install: $(VENV)/.full ## Make the virtual environment with every extra and the 
 constraints: | $(VENV)/bin/python ## Pin the newest allowed version of every package in constraints.txt
 	rm -rf .venv-pins && $(BIN)/python -m venv .venv-pins
 	.venv-pins/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
-	.venv-pins/bin/python -m pip freeze --exclude-editable | sed '1i # Written by `make constraints`.' > constraints.txt
-	rm -rf .venv-pins
+	{ echo '# Written by `make constraints`.'; .venv-pins/bin/python -m pip freeze --exclude-editable; } > .venv-pins/constraints.txt
+	mv .venv-pins/constraints.txt constraints.txt && rm -rf .venv-pins
 
 clean: ## Remove the environments, caches and builds; var/ and uploads stay
 	rm -rf $(VENV) .venv-bench .venv-pins .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
