@@ -25,7 +25,8 @@ help: ## List these commands
 up: $(VENV) ## Start Yamchi on the embedded default: board, API and workers at http://localhost:3030
 	@exec $(BIN)/yamchi up $(ARGS)
 
-test: lint $(VENV)/.services ## Check everything: lint, types, layers, tests (a part: ARGS="tests/unit -k settings")
+test: lint ## Check everything: lint, types, layers, tests (a part: ARGS="tests/unit -k settings")
+	$(BIN)/python -m tests.services install
 	$(BIN)/pytest $(PYTEST_FLAGS) $(ARGS)
 
 lint: install ## Check style, types and the direction of imports, changing nothing
@@ -73,10 +74,6 @@ $(VENV)/.full: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Yamchi with every extra and the development tools into $(VENV)"
 	@$(INSTALL) -e '.[all,dev]'
 	@touch $(VENV)/.base $@
-
-$(VENV)/.services: $(VENV)/.full $(wildcard tests/services/*.py tests/services/*/*.py)
-	@if [ -d tests/services ]; then $(BIN)/python -m tests.services install; fi
-	@touch $@
 
 .venv-bench/.installed: pyproject.toml constraints.txt $(wildcard bench/requirements.txt) | $(VENV)/bin/python
 	@echo "Installing Yamchi and its peers into .venv-bench"
