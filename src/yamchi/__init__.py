@@ -1,1 +1,23 @@
-"""Yamchi: the background half of a product, on the queue you already have."""
+"""Yamchi: the background half of a product. Jobs, queues and workers on whatever queue a team has."""
+
+from yamchi.app import Yamchi
+from yamchi.errors import Cancelled, Outage, Retryable, Snooze, Unrecoverable
+from yamchi.queues.engines.base import RateLimit
+from yamchi.queues.job import Backoff
+from yamchi.queues.queue import Job, New, Queue
+from yamchi.queues.worker import Worker
+
+__all__ = [
+    "Backoff",
+    "Cancelled",
+    "Job",
+    "New",
+    "Outage",
+    "Queue",
+    "RateLimit",
+    "Retryable",
+    "Snooze",
+    "Unrecoverable",
+    "Worker",
+    "Yamchi",
+]

@@ -1,0 +1,190 @@
+"""The composition root: settings become engines, queues and workers here, and nowhere else."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import structlog
+
+from yamchi.clock import Clock, Span, SystemClock, to_millis
+from yamchi.errors import ConfigurationError, UnknownQueue
+from yamchi.queues.cron import CronLine, Schedule
+from yamchi.queues.engines import make_engine
+from yamchi.queues.engines.base import Engine, RateLimit
+from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
+from yamchi.queues.job import Backoff, BackoffLike, JobOptions
+from yamchi.queues.lane import Observer
+from yamchi.queues.lazy import LazyEngine
+from yamchi.queues.queue import Queue
+from yamchi.queues.remote import RemoteEvents
+from yamchi.queues.worker import Worker
+from yamchi.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+log = structlog.get_logger("yamchi")
+
+CRON_QUEUE = "cron"
+
+
+class Yamchi:
+    """An application: its queues, its handlers, and the engines they live on.
+
+    Settings come from the environment and `.env` unless given. Nothing is opened before it is used.
+    """
+
+    def __init__(
+        self, settings: Settings | None = None, *, clock: Clock | None = None, engine: Engine | None = None
+    ) -> None:
+        self.settings = settings or Settings()
+        self.clock = clock or SystemClock()
+        self.observers: list[Observer] = []
+        self._definitions: dict[str, QueueDefinition] = {}
+        self._queues: dict[str, Queue] = {}
+        self._engines: dict[str, LazyEngine] = {}
+        self._given = LazyEngine(engine) if engine else None
+        self._crons: dict[str, tuple[CronLine, str, str]] = {}
+        self._remote: RemoteEvents | None = None
+
+    # ── Declaring ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def define(
+        self,
+        queue: str,
+        *,
+        concurrency: int | None = None,
+        attempts: int | None = None,
+        backoff: BackoffLike | None = None,
+        timeout: Span | None = None,
+        keep_completed: int | None = None,
+        keep_failed: int | None = None,
+        rate: RateLimit | str | None = None,
+        key_rate: RateLimit | str | None = None,
+        key: KeyOf | None = None,
+    ) -> QueueDefinition:
+        """Declare a queue, or say more about one. A process that only adds jobs needs no handlers, just this."""
+        known = self._definitions.setdefault(queue, QueueDefinition(queue))
+        known.concurrency = self.settings.concurrency(queue, concurrency or known.concurrency)
+        known.options = _with(
+            known.options,
+            attempts=attempts,
+            backoff=None if backoff is None else Backoff.parse(backoff),
+            timeout=None if timeout is None else to_millis(timeout),
+            keep_completed=keep_completed,
+            keep_failed=keep_failed,
+        )
+        known.rate = known.rate if rate is None else RateLimit.parse(rate)
+        known.key_rate = known.key_rate if key_rate is None else RateLimit.parse(key_rate)
+        known.key = known.key if key is None else key
+        if known.key_rate and not known.key:
+            raise ConfigurationError(f"Queue {queue} has a key_rate but no key: name the field of the data to go by.")
+        return known
+
+    def job(self, queue: str, *, name: str | None = None, **options: Any) -> Callable[[F], F]:
+        """Declare the function below as a handler. Takes the options of `define`; the first handler of a queue is its default."""
+
+        def declare(function: F) -> F:
+            definition = self.define(queue, **options)
+            job_name = name or function.__name__
+            if job_name in definition.handlers:
+                raise ConfigurationError(f"Queue {queue} has a job {job_name!r} already: give this one another name.")
+            definition.handlers[job_name] = Handler(job_name, function)
+            return function
+
+        return declare
+
+    def cron(self, line: str, *, zone: str = "UTC", name: str | None = None, queue: str = CRON_QUEUE) -> Callable[[F], F]:
+        """Run the function below by the clock: `@app.cron("0 3 * * *", zone="Asia/Almaty")`."""
+        expression = CronLine(line, zone)
+
+        def declare(function: F) -> F:
+            schedule = name or function.__name__
+            self.job(queue, name=schedule)(function)
+            self._crons[schedule] = (expression, queue, schedule)
+            return function
+
+        return declare
+
+    # ── Using ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(self, name: str) -> Queue:
+        """A declared queue."""
+        if name not in self._definitions:
+            known = ", ".join(sorted(self._definitions)) or "none"
+            raise UnknownQueue(
+                f"There is no queue {name!r}; declared are: {known}. "
+                f"Declare it with @app.job({name!r}) or app.define({name!r})."
+            )
+        if name not in self._queues:
+            queue = Queue(self._definitions[name], self._engine_of(name), self.clock)
+            self._queues[name] = queue
+        return self._queues[name]
+
+    @property
+    def queues(self) -> list[Queue]:
+        return [self.queue(name) for name in self._definitions]
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Every engine that a declared queue lives on, once."""
+        return list({id(queue.engine): queue.engine for queue in self.queues}.values())
+
+    def schedules(self) -> list[Schedule]:
+        return [Schedule(name, line, self.queue(queue), job) for name, (line, queue, job) in self._crons.items()]
+
+    def worker(self, queues: Iterable[str] | None = None) -> Worker:
+        """A worker for these queues, or for all that have handlers."""
+        chosen = [self.queue(name) for name in queues] if queues else [q for q in self.queues if q.definition.handlers]
+        for queue in chosen:
+            if not queue.definition.handlers:
+                raise ConfigurationError(f"Queue {queue.name} has no handlers in this application, so nothing can run its jobs.")
+        return Worker(
+            chosen,
+            clock=self.clock,
+            schedules=[schedule for schedule in self.schedules() if schedule.queue in chosen],
+            lease=self.settings.lease,
+            patience=self.settings.shutdown_timeout,
+            observers=self.observers,
+        )
+
+    async def work(self, queues: Sequence[str] | None = None) -> None:
+        """Run a worker until cancelled."""
+        await self.worker(queues).run()
+
+    def listen(self) -> None:
+        """Let `queue.on` hear of other processes too. Workers and servers do this by themselves."""
+        if self._remote is None:
+            self._remote = RemoteEvents(self.queues)
+            self._remote.start()
+
+    async def close(self) -> None:
+        """Finish what was begun and let go of the engines."""
+        if self._remote:
+            await self._remote.stop()
+            self._remote = None
+        await asyncio.gather(*(queue.listeners.settle() for queue in self._queues.values()))
+        for engine in [*self._engines.values(), *([self._given] if self._given else [])]:
+            await engine.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _engine_of(self, queue: str) -> Engine:
+        if self._given:
+            return self._given
+        url = self.settings.queue_url(queue)
+        if url not in self._engines:
+            self._engines[url] = LazyEngine(make_engine(url, self.clock))
+        return self._engines[url]
+
+
+def _with(options: JobOptions, **changes: Any) -> JobOptions:
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(options, **given) if given else options

@@ -1,0 +1,92 @@
+"""What can go wrong, by kind.
+
+A handler says what kind of failure it met by raising (or returning) one of the first five; the worker never guesses.
+Everything else here is raised to callers, always as one sentence that says what happened and what to do.
+"""
+
+from datetime import datetime, timedelta
+
+
+class YamchiError(Exception):
+    """Base of every error that Yamchi raises on purpose."""
+
+
+# ── What a handler may raise ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Retryable(YamchiError):
+    """This attempt failed; another may succeed. Any exception that is not one of these kinds counts as this one."""
+
+
+class Unrecoverable(YamchiError):
+    """This job can never succeed: skip the remaining attempts and write its dead letter."""
+
+
+class Outage(YamchiError):
+    """The provider is down, not the job: costs no attempt. `retry_after` is the provider's own wish, if it has one."""
+
+    def __init__(self, message: str = "", *, retry_after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Snooze(YamchiError):
+    """Not now: run this job again at `until` (a moment, or a span from now); costs no attempt."""
+
+    def __init__(self, until: datetime | timedelta, message: str = "") -> None:
+        super().__init__(message)
+        self.until = until
+
+
+class Cancelled(YamchiError):
+    """Stop here: the job ends as `cancelled`, with no dead letter."""
+
+
+# ── What callers may meet ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ConfigurationError(YamchiError):
+    """A setting is missing or wrong."""
+
+
+class MissingExtra(ConfigurationError):
+    """A part of Yamchi needs a package that is not installed."""
+
+    def __init__(self, extra: str, what: str) -> None:
+        super().__init__(f"{what} needs an extra package: pip install 'yamchi[{extra}]'.")
+
+
+class InvalidJob(YamchiError, ValueError):
+    """A job can't be added as it is: its data, id or an option is wrong."""
+
+
+class UnknownQueue(YamchiError, LookupError):
+    """No queue of this name is declared."""
+
+
+class UnknownJob(YamchiError, LookupError):
+    """No job of this name or id is there."""
+
+
+class WrongState(YamchiError):
+    """The job is not in a state in which this can be done to it."""
+
+
+class EngineError(YamchiError):
+    """The place where jobs wait could not do what was asked; nothing of it was done."""
+
+
+class EngineUnavailable(EngineError):
+    """The broker or database can't be reached now; the same call may succeed later."""
+
+
+class StorageFull(EngineUnavailable):
+    """The disk is full; nothing was written, and the same call succeeds when there is room."""
+
+
+class StorageReadOnly(EngineUnavailable):
+    """The database may not be written."""
+
+
+class StorageCorrupt(EngineError):
+    """The database file is damaged, or is not a database."""

@@ -1,0 +1,1 @@
+"""What a running Yamchi tells about itself: log lines and metrics."""

@@ -1,0 +1,165 @@
+"""One pipe for every log line, whoever wrote it: structlog, the standard library, uvicorn.
+
+`configure("console")` prints `[INFO] message key=value`, colored on a terminal only; `configure("json")` prints one
+object per line with `timestamp`, `level`, `logger`, `event` and the keys. Secrets are masked on the way out.
+A line below the level costs one call that does nothing. Run uvicorn with `log_config=None`, or it opens its own pipe.
+"""
+
+import json
+import logging
+import os
+import re
+import sys
+from functools import lru_cache
+from typing import Any, TextIO
+
+import orjson
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from yamchi.settings import LogFormat, LogLevel
+
+MASK = "***"
+
+_SECRET_WORDS = r"password|passwd|secret|token|authorization|cookie|api_?key|private_?key|service_role_key"
+_SECRET_KEY = re.compile(_SECRET_WORDS, re.IGNORECASE)
+_SECRET_TEXT = re.compile(
+    r"(?P<url>://[^\s:/@]*:)[^\s/]*(?=@)"  # redis://user:password@host
+    r"|(?P<bot>/bot\d+:)[\w-]+"  # api.telegram.org/bot1234:token/sendMessage
+    r"|(?P<bearer>\b(?:Bearer|Basic)\s+)[\w.~+/=-]{6,}"
+    rf"|(?P<quoted>(?:{_SECRET_WORDS})[\"']?\s*[:=]\s*[\"'])[^\"']*"  # {'password': 'two words'}
+    rf"|(?P<pair>(?:{_SECRET_WORDS})=)[^\s&\"',;]+",  # ?token=abc
+    re.IGNORECASE,
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_PLAIN = re.compile(r"[^\s\"'=]+")
+
+_COLORS = {
+    "debug": "\x1b[2m",
+    "info": "\x1b[32m",
+    "warning": "\x1b[33m",
+    "error": "\x1b[31m",
+    "critical": "\x1b[1;31m",
+}
+_RESET = "\x1b[0m"
+# Dataclasses go through _text, so that their fields are masked as well.
+_JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
+
+# The same list for ever: loggers that are already in use keep a reference to it.
+_COMMON: list[Processor] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+]
+_STRUCTLOG: list[Processor] = [*_COMMON, structlog.stdlib.ProcessorFormatter.wrap_for_formatter]
+
+
+def configure(format: LogFormat = "console", level: LogLevel = "info", stream: TextIO | None = None) -> None:
+    """Send every log line of this process to `stream` (standard error by default); may be called again."""
+    pipe = _Pipe(stream or sys.stderr)
+    pipe.setFormatter(_formatter(format, pipe.stream))
+    root = logging.getLogger()
+    root.handlers = [*(handler for handler in root.handlers if not isinstance(handler, _Pipe)), pipe]
+    root.setLevel(level.upper())
+    _adopt("uvicorn", "uvicorn.error", "uvicorn.access")
+    structlog.configure(
+        processors=_STRUCTLOG,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+def mask(value: Any) -> Any:
+    """The same value with passwords, tokens and the like replaced by `***`, however deep they are."""
+    match value:
+        case str():
+            return _SECRET_TEXT.sub(lambda found: f"{found[found.lastgroup or 0]}{MASK}", value)
+        case dict():
+            return {key: MASK if _names_secret(key) and item else mask(item) for key, item in value.items()}
+        case list() | tuple():
+            return [mask(item) for item in value]
+        case BaseException():
+            return mask(str(value))
+        case _:
+            return value
+
+
+class _Pipe(logging.StreamHandler[TextIO]):
+    """A type of its own, so that a second `configure` replaces this handler and no other."""
+
+
+def _adopt(*names: str) -> None:
+    for name in names:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+
+
+def _formatter(format: LogFormat, stream: TextIO) -> logging.Formatter:
+    render: list[Processor] = (
+        [structlog.processors.TimeStamper(fmt="iso"), _mask_event, _render_json]
+        if format == "json"
+        else [_mask_event, _Console(colors=_wants_colors(stream))]
+    )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_COMMON,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            *render,
+        ],
+    )
+
+
+def _wants_colors(stream: TextIO) -> bool:
+    return stream.isatty() and "NO_COLOR" not in os.environ
+
+
+@lru_cache(maxsize=1024)
+def _names_secret(key: object) -> bool:
+    return isinstance(key, str) and _SECRET_KEY.search(key) is not None
+
+
+def _mask_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    masked: EventDict = mask(event)
+    return masked
+
+
+def _render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    try:
+        return orjson.dumps(event, default=_text, option=_JSON_OPTIONS).decode()
+    except TypeError:  # an integer beyond 64 bits, a lone surrogate: rare, and still worth a line
+        return json.dumps(event, default=_text)
+
+
+class _Console:
+    """`[INFO] message key=value`, with a traceback below."""
+
+    def __init__(self, *, colors: bool) -> None:
+        self.colors = colors
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> str:
+        level, message = event.pop("level"), _one_line(str(event.pop("event")))
+        event.pop("logger", None)
+        trace = f"\n{event.pop('exception')}" if "exception" in event else ""
+        pairs = "".join(f" {key}={_quoted(value)}" for key, value in event.items())
+        return f"{self._tag(level)} {message}{pairs}{trace}"
+
+    def _tag(self, level: str) -> str:
+        tag = f"[{'WARN' if level == 'warning' else level.upper()}]"
+        return f"{_COLORS.get(level, '')}{tag}{_RESET}" if self.colors else tag
+
+
+def _one_line(text: str) -> str:
+    """Control characters written out, so that nobody's data can forge a line or move the cursor."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _quoted(value: object) -> str:
+    text = _text(value)
+    return text if _PLAIN.fullmatch(text) and text.isprintable() else _one_line(repr(text))
+
+
+def _text(value: object) -> str:
+    return str(mask(str(value)))

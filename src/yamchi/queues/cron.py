@@ -1,0 +1,106 @@
+"""Cron: jobs that come by the clock. Any number of schedulers may run; each moment fires once.
+
+The id of a run is derived from the schedule and the moment, and the engine adds it only if the schedule has not fired
+at that moment or later. After downtime the latest missed moment fires, once.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import structlog
+from cronsim import CronSim, CronSimError
+
+from yamchi.clock import Clock, Millis, as_datetime, to_moment
+from yamchi.errors import ConfigurationError, EngineError
+from yamchi.queues.job import NewJob
+from yamchi.queues.queue import Queue
+
+log = structlog.get_logger("yamchi.cron")
+
+LONGEST_NAP: Millis = 30_000
+"""The scheduler looks at the clock at least this often, so that a changed system time is noticed."""
+
+
+@dataclass(frozen=True)
+class CronLine:
+    """A cron expression in a time zone."""
+
+    expression: str
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        try:
+            ZoneInfo(self.zone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ConfigurationError(f"{self.zone!r} is not a time zone: write it as 'Asia/Almaty' or 'UTC'.") from error
+        try:
+            CronSim(self.expression, datetime(2026, 1, 1))
+        except CronSimError as error:
+            raise ConfigurationError(
+                f"{self.expression!r} is not a cron line ({error}): write five fields, for example '0 3 * * *'."
+            ) from error
+
+    def after(self, moment: Millis) -> Millis:
+        """The first moment after this one."""
+        return to_moment(next(CronSim(self.expression, self._local(moment))))
+
+    def last_before(self, moment: Millis) -> Millis:
+        """The last moment that is not later than this one."""
+        return to_moment(next(CronSim(self.expression, self._local(moment + 1000), reverse=True)))
+
+    def describe(self) -> str:
+        """The line in words: "At 03:00 AM"."""
+        return CronSim(self.expression, datetime(2026, 1, 1)).explain()
+
+    def _local(self, moment: Millis) -> datetime:
+        return as_datetime(moment).astimezone(ZoneInfo(self.zone))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A job that a cron line adds to a queue."""
+
+    name: str
+    line: CronLine
+    queue: Queue
+    job: str
+
+
+class Scheduler:
+    """Adds the jobs of schedules when their moments come."""
+
+    def __init__(self, schedules: "list[Schedule] | tuple[Schedule, ...]", clock: Clock) -> None:
+        self.schedules = list(schedules)
+        self._clock = clock
+
+    async def run(self) -> None:
+        if not self.schedules:
+            await asyncio.Event().wait()
+        while True:
+            try:
+                due = await self.fire_due()
+            except EngineError as error:
+                log.warning("the schedules could not be looked at; trying again", error=str(error))
+                due = self._clock.now() + 1_000
+            await self._clock.sleep(min(max(due - self._clock.now(), 0), LONGEST_NAP))
+
+    async def fire_due(self) -> Millis:
+        """Fire what is due; when the next one is."""
+        moments = [await self._fire(schedule) for schedule in self.schedules]
+        return min(moments, default=self._clock.now() + LONGEST_NAP)
+
+    async def _fire(self, schedule: Schedule) -> Millis:
+        now = self._clock.now()
+        engine, queue = schedule.queue.engine, schedule.queue
+        last = await engine.last_fired(schedule.name)
+        moment = schedule.line.last_before(now)
+        if last is None:
+            # A schedule seen for the first time begins now: what would have been before it does not count as missed.
+            await engine.begin_schedule(schedule.name, now)
+        elif moment > last:
+            job = NewJob(f"{schedule.name}@{moment}", schedule.job, b"null", queue.definition.options)
+            if await engine.fire(schedule.name, moment, queue.name, job):
+                log.info(f"[{queue.name}:{engine.type}] scheduled {schedule.name} for {as_datetime(moment).isoformat()}")
+        return schedule.line.after(now)

@@ -1,0 +1,63 @@
+"""Dead letters: jobs that will not be run again, kept until somebody looks, mends and replays them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from yamchi.errors import UnknownJob, WrongState
+from yamchi.queues.engines.base import Engine, LetterPage
+from yamchi.queues.handlers import QueueDefinition, encode_json
+from yamchi.queues.job import DeadLetter, NewJob
+
+
+class DeadLetters:
+    """The dead letters of one queue."""
+
+    def __init__(self, definition: QueueDefinition, engine: Engine) -> None:
+        self._queue = definition.name
+        self._definition = definition
+        self._engine = engine
+
+    async def list(self, *, search: str = "", offset: int = 0, limit: int = 50) -> LetterPage:
+        """A page of letters, newest first, whose id, error or content contains `search`."""
+        return await self._engine.letters(self._queue, search, offset, limit)
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        letter = await self._engine.letter(self._queue, letter_id)
+        if letter is None:
+            raise UnknownJob(f"Queue {self._queue} has no dead letter {letter_id!r}.")
+        return letter
+
+    async def replay(self, letter_id: str, data: Any = ...) -> None:
+        """Put the job back in its queue with all its attempts, with other data if given."""
+        letter = await self.get(letter_id)
+        if not await self._engine.replay(self._queue, {letter_id: self._revive(letter, data)}):
+            raise WrongState(f"Dead letter {letter_id} of {self._queue} has been replayed or purged meanwhile.")
+
+    async def replay_all(self, *, search: str = "") -> int:
+        """Replay every letter that matches and still is a job; how many went."""
+        replayed, offset = 0, 0
+        while letters := (await self._engine.letters(self._queue, search, offset, 500)).letters:
+            jobs = {letter.id: self._revive(letter) for letter in letters if is_job(letter)}
+            done = await self._engine.replay(self._queue, jobs) if jobs else []
+            replayed += len(done)
+            offset += len(letters) - len(done)
+        return replayed
+
+    async def purge(self, letter_ids: Sequence[str] | None = None) -> int:
+        """Drop these letters, or all; how many went."""
+        return await self._engine.purge(self._queue, letter_ids)
+
+    def _revive(self, letter: DeadLetter, data: Any = ...) -> NewJob:
+        if data is ...:
+            if not is_job(letter):
+                raise WrongState(f"Dead letter {letter.id} was never a valid job: replay it with corrected data.")
+            data = orjson.loads(letter.body)["job"]
+        name = letter.name or self._definition.default_name
+        return NewJob(letter.id, name, encode_json(data), self._definition.options)
+
+
+def is_job(letter: DeadLetter) -> bool:
+    """Whether the letter holds a job, and not a raw value that never was one."""
+    return "job" in orjson.loads(letter.body)

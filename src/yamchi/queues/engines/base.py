@@ -1,0 +1,263 @@
+"""The engine contract: where jobs wait, and the one seam between the queue core and a broker.
+
+Every call takes a batch and either does all of it or raises. The rules an engine must keep:
+
+- `add` answers only when the jobs are as safe as the broker can make them. The same id again is the same job.
+- `exchange` is the worker's whole conversation: settle what is done and claim what fits, in one round trip.
+  A settlement counts only if the job is active and the claim's token is still the one it is held by ("fencing").
+- A delivery is counted when the job is claimed, so a job that kills its worker can't loop for ever.
+- `renew` and `cancelled` and `heartbeat` are called from the lease keeper's thread, on an event loop of its own,
+  so that a handler which blocks the worker's loop does not lose its lease.
+- A dead letter is written together with the verdict that causes it.
+
+`yamchi.testing.conformance` is this page as tests: an engine that passes it is an engine.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from yamchi.clock import Millis, Span, to_millis
+from yamchi.errors import ConfigurationError
+from yamchi.queues.job import Claim, DeadLetter, Failed, JobRecord, NewJob, RetryAt, State, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the broker can do; the conformance suite skips only by these, and says so."""
+
+    durable: bool = True
+    """Jobs outlive the process."""
+    shared: bool = True
+    """Several processes can work on the same queues."""
+    events: bool = True
+    """Events of other processes reach this one."""
+    priorities: bool = True
+    """Higher priorities are claimed first."""
+    in_order: bool = True
+    """Jobs of one priority are claimed in the order they were added."""
+    search: bool = True
+    """Jobs can be listed by state and searched."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What an exchange brought: ids really settled (a stale token settles nothing), and new claims."""
+
+    settled: list[str] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of jobs, newest first for finished ones, next first for waiting ones."""
+
+    jobs: list[JobRecord]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPage:
+    letters: list[DeadLetter]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker as others see it: one row, renewed every few seconds while it lives."""
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    running: tuple[str, ...]
+    started_at: Millis
+    seen_at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What a queue got done in one minute."""
+
+    moment: Millis
+    completed: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job. `value` is JSON: the result, the reason, the progress."""
+
+    type: Literal["added", "completed", "failed", "retrying", "progress", "stalled", "cancelled", "expired"]
+    queue: str
+    job_id: str
+    name: str
+    value: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """At most `count` in any `period`, evenly spaced; `burst` of them may come at once."""
+
+    count: int
+    period: Millis
+    burst: int = 1
+
+    @classmethod
+    def parse(cls, value: "RateLimit | str") -> "RateLimit":
+        """Reads "30/s", "20/min", "100/15m"."""
+        if isinstance(value, RateLimit):
+            return value
+        count, _, period = value.partition("/")
+        if not count.strip().isdigit() or int(count) < 1 or not period.strip():
+            raise ConfigurationError(f"{value!r} is not a rate: write it as '30/s', '20/min' or '100/15m'.")
+        span = to_millis(period if period.strip()[0].isdigit() else f"1{period.strip()}")
+        return cls(int(count), span, burst=max(1, int(count) * 20 // span))
+
+    @property
+    def spacing(self) -> float:
+        """Time between two turns, such that a burst and what follows it stay within the limit."""
+        return self.period / (self.count - self.burst + 1)
+
+
+def stalled_verdict(claim: Claim, moment: Millis) -> Failed | RetryAt:
+    """What becomes of a job whose worker died: due again at once, or over if its attempts are used up."""
+    job = claim.job
+    error = f"The worker stopped or lost its lease during attempt {job.attempts_made} of {job.options.attempts}"
+    if job.attempts_made < job.options.attempts:
+        return RetryAt(claim, moment, error)
+    return Failed(claim, error, DeadLetter.of_job(job, error, moment))
+
+
+class Engine(Protocol):
+    """Where jobs wait."""
+
+    type: str
+    can: Capabilities
+
+    async def open(self) -> None:
+        """Connect, and make what must exist. Called once before anything else."""
+
+    async def close(self) -> None:
+        """Finish what was begun and let go of everything."""
+
+    async def ping(self) -> None:
+        """Raise `EngineUnavailable`, with a sentence that says what to fix, unless the engine answers."""
+
+    # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        """Keep these jobs. True for each one that is new; False where the id was there already."""
+
+    async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
+        """Add a scheduled job unless the schedule has fired at this moment or later: once, however many ask."""
+
+    async def begin_schedule(self, schedule: str, moment: Millis) -> None:
+        """Note a schedule that is new, so that moments before this one do not count as missed."""
+
+    async def last_fired(self, schedule: str) -> Millis | None:
+        """When the schedule last fired, or began; None if it is new."""
+
+    # ── Working ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
+    ) -> Exchange:
+        """Settle the verdicts and claim up to `want` due jobs for `lease`, in one round trip or transaction."""
+
+    async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
+        """Extend the leases; the ids that are still held. From the lease keeper's thread."""
+
+    async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
+        """Take back jobs whose lease has run out, by `stalled_verdict`; each with whether it has now failed."""
+
+    async def wake(self, queue: str, timeout: Millis) -> None:
+        """Return when a job may be due, at the latest after `timeout`. Returning early is allowed."""
+
+    async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
+        """Take the next turn under the limit for each key, in order; the moment of each turn."""
+
+    async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:
+        """Give back turns that were not used."""
+
+    async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
+        """Which of these running jobs somebody has asked to stop. From the lease keeper's thread."""
+
+    async def heartbeat(self, worker: WorkerInfo | str) -> None:
+        """Show this worker among the living; a bare id takes it off the list. From the lease keeper's thread."""
+
+    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, queue: str, job_id: str) -> JobRecord | None:
+        """One job with its logs."""
+
+    async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
+        """Jobs of a state (or of all), whose id, name or payload contains `search`."""
+
+    async def counts(self, queue: str) -> dict[State, int]:
+        """How many jobs are in each state, in constant time."""
+
+    async def history(self, queue: str, minutes: int) -> list[Minute]:
+        """What was done in each of the last minutes, oldest first; empty minutes are left out."""
+
+    async def queues(self) -> list[str]:
+        """Names of the queues that hold or held a job."""
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Workers seen alive of late."""
+
+    async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        """Forget jobs that are not running; the ids really removed."""
+
+    async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
+        """Cancel pending jobs at once (they become `cancelled`), ask running ones to stop (they stay `active`)."""
+
+    async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        """Make delayed jobs due now; the ids really promoted."""
+
+    async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        """Put finished jobs back with all their attempts, and take their dead letters away; the ids really put back."""
+
+    async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
+        """Replace the data of a job that is not running."""
+
+    async def progress(self, claim: Claim, value: bytes) -> None:
+        """Note how far a running job has come."""
+
+    async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
+        """Append lines to a job's log."""
+
+    async def pause(self, queue: str) -> None:
+        """Let nobody claim from this queue; running jobs finish."""
+
+    async def resume(self, queue: str) -> None:
+        """The opposite of pause."""
+
+    async def paused(self, queue: str) -> bool:
+        """Whether the queue is paused."""
+
+    async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
+        """Remove up to `limit` jobs that have been in a state other than active for this long; how many went."""
+
+    # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def letters(self, queue: str, search: str, offset: int, limit: int) -> LetterPage:
+        """Dead letters, newest first."""
+
+    async def letter(self, queue: str, letter_id: str) -> DeadLetter | None:
+        """One dead letter."""
+
+    async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
+        """For each letter id, put this job in the queue (in place of a finished one of its id) and drop the letter."""
+
+    async def purge(self, queue: str, letter_ids: Sequence[str] | None) -> int:
+        """Drop these dead letters, or all of them; how many went."""
+
+    # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def events(self) -> AsyncIterator[Event]:
+        """Events of other processes, from now on; ends at once where the engine has no such stream."""
+
+
+LIVING: Span = "30s"
+"""A worker not seen for this long is not listed."""

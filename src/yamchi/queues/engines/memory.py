@@ -1,0 +1,454 @@
+"""The engine that keeps nothing: jobs live in this process. For tests, and as the fallback of last resort.
+
+Plain dictionaries and heaps behind one lock, since leases are renewed from a thread of their own. A heap may hold
+stale entries; an entry counts only while the job still is in the state and turn it was pushed for.
+"""
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import count
+
+from yamchi.clock import Clock, Millis, to_millis
+from yamchi.queues.engines.base import (
+    LIVING,
+    Capabilities,
+    Event,
+    Exchange,
+    LetterPage,
+    Minute,
+    Page,
+    RateLimit,
+    WorkerInfo,
+    stalled_verdict,
+)
+from yamchi.queues.job import (
+    FINISHED,
+    PENDING,
+    STATES,
+    Cancelled,
+    Claim,
+    Completed,
+    DeadLetter,
+    Expired,
+    Failed,
+    JobRecord,
+    NewJob,
+    Released,
+    RetryAt,
+    State,
+    Verdict,
+)
+
+Turn = tuple[int, Millis, int]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A job and what only the engine knows of it."""
+
+    job: JobRecord
+    seq: int
+    token: str | None = None
+    lease_until: Millis = 0
+    cancelling: bool = False
+    slotted: bool = False
+
+    @property
+    def turn(self) -> Turn:
+        return -self.job.priority, self.job.run_at, self.seq
+
+
+@dataclass(slots=True)
+class Shelf:
+    """One queue."""
+
+    jobs: dict[str, Entry] = field(default_factory=dict)
+    waiting: list[tuple[Turn, str]] = field(default_factory=list)
+    delayed: list[tuple[Millis, int, str]] = field(default_factory=list)
+    active: dict[str, Entry] = field(default_factory=dict)
+    finished: dict[State, dict[str, None]] = field(default_factory=lambda: {state: {} for state in FINISHED})
+    counts: dict[State, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    letters: dict[str, DeadLetter] = field(default_factory=dict)
+    minutes: dict[Millis, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    turns: dict[str, float] = field(default_factory=dict)
+    paused: bool = False
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class MemoryEngine:
+    """Jobs in this process."""
+
+    type = "in-memory"
+    can = Capabilities(durable=False, shared=False, events=False)
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._shelves: dict[str, Shelf] = defaultdict(Shelf)
+        self._lock = threading.RLock()
+        self._seq = count()
+        self._schedules: dict[str, Millis] = {}
+        self._workers: dict[str, WorkerInfo] = {}
+
+    async def open(self) -> None:
+        """There is nothing to connect to."""
+
+    async def close(self) -> None:
+        """What is left is forgotten with the process."""
+
+    async def ping(self) -> None:
+        """Always there."""
+
+    # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        with self._lock:
+            shelf, now = self._shelves[queue], self._clock.now()
+            created = [self._add(shelf, queue, job, now) for job in jobs]
+            shelf.bell.set()
+            return created
+
+    def _add(self, shelf: Shelf, queue: str, new: NewJob, now: Millis) -> bool:
+        if new.id in shelf.jobs:
+            return False
+        run_at = now if new.run_at is None else new.run_at
+        job = JobRecord(
+            new.id, queue, new.name, new.payload, "waiting", now, run_at, new.options, new.priority, new.expires_at
+        )
+        entry = shelf.jobs[new.id] = Entry(job, next(self._seq))
+        shelf.counts["waiting"] += 1
+        self._put(shelf, entry, run_at, now)
+        return True
+
+    async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
+        with self._lock:
+            if self._schedules.get(schedule, -1) >= moment:
+                return False
+            self._schedules[schedule] = moment
+            return (await self.add(queue, [job]))[0]
+
+    async def begin_schedule(self, schedule: str, moment: Millis) -> None:
+        self._schedules.setdefault(schedule, moment)
+
+    async def last_fired(self, schedule: str) -> Millis | None:
+        return self._schedules.get(schedule)
+
+    # ── Working ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
+    ) -> Exchange:
+        with self._lock:
+            shelf, now = self._shelves[queue], self._clock.now()
+            shelf.bell.clear()
+            settled = [verdict.claim.job.id for verdict in verdicts if self._settle(shelf, verdict, now)]
+            return Exchange(settled, [] if shelf.paused else list(self._take(shelf, want, lease, worker, now)))
+
+    def _take(self, shelf: Shelf, want: int, lease: Millis, worker: str, now: Millis) -> Iterator[Claim]:
+        self._promote_due(shelf, now)
+        while want > 0 and shelf.waiting:
+            turn, job_id = heappop(shelf.waiting)
+            entry = shelf.jobs.get(job_id)
+            if entry and entry.job.state == "waiting" and entry.turn == turn:
+                want -= 1
+                yield self._claim(shelf, entry, lease, worker, now)
+
+    def _claim(self, shelf: Shelf, entry: Entry, lease: Millis, worker: str, now: Millis) -> Claim:
+        entry.token, entry.lease_until = f"{worker}-{next(self._seq)}", now + lease
+        made = entry.job.attempts_made + 1
+        self._move(shelf, entry, "active", attempts_made=made, started_at=now, worker=worker)
+        shelf.active[entry.job.id] = entry
+        return Claim(entry.job, entry.token, slotted=entry.slotted)
+
+    def _promote_due(self, shelf: Shelf, now: Millis) -> None:
+        while shelf.delayed and shelf.delayed[0][0] <= now:
+            run_at, _, job_id = heappop(shelf.delayed)
+            entry = shelf.jobs.get(job_id)
+            if entry and entry.job.state == "delayed" and entry.job.run_at == run_at:
+                self._put(shelf, entry, run_at, now)
+
+    def _put(self, shelf: Shelf, entry: Entry, run_at: Millis, now: Millis) -> None:
+        """Let a job wait for its turn, or for its moment."""
+        if run_at > now:
+            self._move(shelf, entry, "delayed", run_at=run_at)
+            heappush(shelf.delayed, (run_at, entry.seq, entry.job.id))
+        else:
+            self._move(shelf, entry, "waiting", run_at=run_at)
+            heappush(shelf.waiting, (entry.turn, entry.job.id))
+
+    def _move(self, shelf: Shelf, entry: Entry, to: State, **changes: object) -> None:
+        # A copy, so that a record handed out earlier does not change under its reader.
+        self._leave(shelf, entry)
+        shelf.counts[to] += 1
+        entry.job = replace(entry.job, state=to, **changes)  # type: ignore[arg-type]
+
+    def _leave(self, shelf: Shelf, entry: Entry) -> None:
+        shelf.counts[entry.job.state] -= 1
+        if entry.job.state in FINISHED:
+            shelf.finished[entry.job.state].pop(entry.job.id, None)
+
+    def _settle(self, shelf: Shelf, verdict: Verdict, now: Millis) -> bool:
+        held = verdict.claim
+        entry = shelf.active.get(held.job.id)
+        if entry is None or entry.token != held.token:
+            return False
+        del shelf.active[held.job.id]
+        entry.token = None
+        match verdict:
+            case Completed(result=result):
+                self._end(shelf, entry, "completed", now, result=result, failed_reason=None)
+            case Failed(error=error, letter=letter, stacktrace=trace):
+                shelf.letters[letter.id] = letter
+                self._end(shelf, entry, "failed", now, failed_reason=error, stacktrace=trace)
+            case Expired():
+                self._end(shelf, entry, "expired", now)
+            case Cancelled():
+                self._end(shelf, entry, "cancelled", now)
+            case _ if entry.cancelling:
+                self._end(shelf, entry, "cancelled", now)
+            case RetryAt(moment=moment, error=error, stacktrace=trace):
+                entry.job = replace(entry.job, failed_reason=error, stacktrace=trace)
+                entry.slotted = False
+                self._put(shelf, entry, moment, now)
+            case Released(until=until, reason=reason, slotted=slotted):
+                made, why = entry.job.attempts_made - 1, reason or entry.job.failed_reason
+                entry.job = replace(entry.job, attempts_made=made, failed_reason=why)
+                entry.slotted = slotted
+                self._put(shelf, entry, until or entry.job.run_at, now)
+        shelf.bell.set()
+        return True
+
+    def _end(self, shelf: Shelf, entry: Entry, state: State, now: Millis, **changes: object) -> None:
+        self._move(shelf, entry, state, finished_at=now, **changes)
+        if state in ("completed", "failed"):
+            shelf.minutes[now - now % 60_000][state == "failed"] += 1
+        kept, options = shelf.finished[state], entry.job.options
+        kept[entry.job.id] = None
+        while len(kept) > (options.keep_completed if state == "completed" else options.keep_failed):
+            self._forget(shelf, next(iter(kept)))
+
+    def _forget(self, shelf: Shelf, job_id: str) -> None:
+        self._leave(shelf, shelf.jobs.pop(job_id))
+
+    async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
+        with self._lock:
+            held = [entry for claim in claims if (entry := self._held(claim))]
+            for entry in held:
+                entry.lease_until = self._clock.now() + lease
+            return [entry.job.id for entry in held]
+
+    def _held(self, claim: Claim) -> Entry | None:
+        entry = self._shelves[claim.job.queue].active.get(claim.job.id)
+        return entry if entry and entry.token == claim.token else None
+
+    async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
+        with self._lock:
+            shelf, now = self._shelves[queue], self._clock.now()
+            overdue = [entry for entry in shelf.active.values() if entry.lease_until < now]
+            verdicts = [stalled_verdict(Claim(entry.job, entry.token or ""), now) for entry in overdue]
+            for verdict in verdicts:
+                self._settle(shelf, verdict, now)
+            return [(verdict.claim.job, isinstance(verdict, Failed)) for verdict in verdicts]
+
+    async def wake(self, queue: str, timeout: Millis) -> None:
+        due = self.next_due(queue)
+        if due is not None:
+            timeout = min(timeout, max(due - self._clock.now(), 0))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout / 1000):
+                await self._shelves[queue].bell.wait()
+
+    def next_due(self, queue: str) -> Millis | None:
+        """When the next delayed job is due."""
+        with self._lock:
+            shelf = self._shelves[queue]
+            while shelf.delayed:
+                run_at, _, job_id = shelf.delayed[0]
+                entry = shelf.jobs.get(job_id)
+                if entry and entry.job.state == "delayed" and entry.job.run_at == run_at:
+                    return run_at
+                heappop(shelf.delayed)
+            return None
+
+    async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
+        with self._lock:
+            turns, now = self._shelves[queue].turns, self._clock.now()
+            slack, moments = limit.spacing * (limit.burst - 1), []
+            for key in keys:
+                moment = max(turns.get(key, 0.0), now - slack)
+                turns[key] = moment + limit.spacing
+                moments.append(max(round(moment), now))
+            return moments
+
+    async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:
+        with self._lock:
+            self._shelves[queue].turns[key] -= limit.spacing * turns
+
+    async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
+        with self._lock:
+            return [claim.job.id for claim in claims if (entry := self._held(claim)) and entry.cancelling]
+
+    async def heartbeat(self, worker: WorkerInfo | str) -> None:
+        if isinstance(worker, str):
+            self._workers.pop(worker, None)
+        else:
+            self._workers[worker.id] = worker
+
+    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, queue: str, job_id: str) -> JobRecord | None:
+        entry = self._shelves[queue].jobs.get(job_id)
+        return replace(entry.job, logs=list(entry.job.logs)) if entry else None
+
+    async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
+        with self._lock:
+            found = [e for e in self._shelves[queue].jobs.values() if state in (None, e.job.state) and _has(e.job, search)]
+        found.sort(key=lambda entry: _place(entry, state))
+        return Page([entry.job for entry in found[offset : offset + limit]], len(found))
+
+    async def counts(self, queue: str) -> dict[State, int]:
+        return dict(self._shelves[queue].counts)
+
+    async def history(self, queue: str, minutes: int) -> list[Minute]:
+        since = self._clock.now() - minutes * 60_000
+        kept = sorted(self._shelves[queue].minutes.items())
+        return [Minute(moment, completed, failed) for moment, (completed, failed) in kept if moment >= since]
+
+    async def queues(self) -> list[str]:
+        return sorted(name for name, shelf in self._shelves.items() if shelf.jobs or shelf.minutes)
+
+    async def workers(self) -> list[WorkerInfo]:
+        since = self._clock.now() - to_millis(LIVING)
+        return [worker for worker in self._workers.values() if worker.seen_at >= since]
+
+    def _known(self, queue: str, job_ids: Iterable[str], states: Sequence[State]) -> list[Entry]:
+        jobs = self._shelves[queue].jobs
+        return [entry for job_id in job_ids if (entry := jobs.get(job_id)) and entry.job.state in states]
+
+    async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        with self._lock:
+            found = self._known(queue, job_ids, [state for state in STATES if state != "active"])
+            for entry in found:
+                self._forget(self._shelves[queue], entry.job.id)
+            return [entry.job.id for entry in found]
+
+    async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
+        with self._lock:
+            found = self._known(queue, job_ids, ("active", *PENDING))
+            for entry in found:
+                if entry.job.state == "active":
+                    entry.cancelling = True
+                else:
+                    self._end(self._shelves[queue], entry, "cancelled", self._clock.now())
+            return {entry.job.id: entry.job.state for entry in found}
+
+    async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        return self._put_again(queue, self._known(queue, job_ids, ("delayed",)))
+
+    async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        found = self._known(queue, job_ids, FINISHED)
+        fresh = {"attempts_made": 0, "finished_at": None, "failed_reason": None, "stacktrace": None, "result": None}
+        for entry in found:
+            entry.job = replace(entry.job, progress=None, **fresh)  # type: ignore[arg-type]
+            entry.cancelling = entry.slotted = False
+            self._shelves[queue].letters.pop(entry.job.id, None)
+        return self._put_again(queue, found)
+
+    def _put_again(self, queue: str, found: Sequence[Entry]) -> list[str]:
+        with self._lock:
+            shelf, now = self._shelves[queue], self._clock.now()
+            for entry in found:
+                self._put(shelf, entry, now, now)
+            shelf.bell.set()
+            return [entry.job.id for entry in found]
+
+    async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
+        with self._lock:
+            found = self._known(queue, [job_id], [state for state in STATES if state != "active"])
+            for entry in found:
+                entry.job = replace(entry.job, payload=payload)
+            return bool(found)
+
+    async def progress(self, claim: Claim, value: bytes) -> None:
+        with self._lock:
+            if entry := self._held(claim):
+                entry.job = replace(entry.job, progress=value)
+
+    async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
+        with self._lock:
+            for entry in self._known(queue, [job_id], STATES):
+                entry.job.logs.extend(lines)
+
+    async def pause(self, queue: str) -> None:
+        self._shelves[queue].paused = True
+
+    async def resume(self, queue: str) -> None:
+        self._shelves[queue].paused = False
+        self._shelves[queue].bell.set()
+
+    async def paused(self, queue: str) -> bool:
+        return self._shelves[queue].paused
+
+    async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
+        with self._lock:
+            shelf, before = self._shelves[queue], self._clock.now() - older_than
+            old = [e.job.id for e in shelf.jobs.values() if e.job.state == state and _since(e.job) <= before]
+            for job_id in old[:limit]:
+                self._forget(shelf, job_id)
+            return len(old[:limit])
+
+    # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def letters(self, queue: str, search: str, offset: int, limit: int) -> LetterPage:
+        found = [
+            letter
+            for letter in self._shelves[queue].letters.values()
+            if search in letter.id or search in letter.error or search.encode() in letter.body
+        ]
+        found.sort(key=lambda letter: -letter.failed_at)
+        return LetterPage(found[offset : offset + limit], len(found))
+
+    async def letter(self, queue: str, letter_id: str) -> DeadLetter | None:
+        return self._shelves[queue].letters.get(letter_id)
+
+    async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
+        with self._lock:
+            shelf = self._shelves[queue]
+            replayed = [letter_id for letter_id in jobs if shelf.letters.pop(letter_id, None)]
+            for letter_id in replayed:
+                for entry in self._known(queue, [jobs[letter_id].id], FINISHED):
+                    self._forget(shelf, entry.job.id)
+                self._add(shelf, queue, jobs[letter_id], self._clock.now())
+            shelf.bell.set()
+            return replayed
+
+    async def purge(self, queue: str, letter_ids: Sequence[str] | None) -> int:
+        with self._lock:
+            letters = self._shelves[queue].letters
+            chosen = list(letters) if letter_ids is None else letter_ids
+            return sum(letters.pop(letter_id, None) is not None for letter_id in chosen)
+
+    async def events(self) -> AsyncIterator[Event]:
+        return
+        yield
+
+
+def _has(job: JobRecord, search: str) -> bool:
+    return not search or search in job.id or search == job.name or search.encode() in job.payload
+
+
+def _since(job: JobRecord) -> Millis:
+    return job.finished_at or job.created_at
+
+
+def _place(entry: Entry, state: State | None) -> tuple[int, ...]:
+    """Waiting jobs by turn, delayed ones by moment, the rest newest first."""
+    if state == "waiting":
+        return entry.turn
+    if state == "delayed":
+        return entry.job.run_at, entry.seq
+    return -(entry.job.finished_at or 0) if state in FINISHED else 0, -entry.seq

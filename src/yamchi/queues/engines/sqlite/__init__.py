@@ -1,0 +1,305 @@
+"""The embedded engine: durable, one machine, several processes on one file.
+
+The SQL is in `working` and `keeping`; here is who runs it, and how a worker learns that there is work: at once when
+the job was added in this process, within `GLANCE` when another process did it (SQLite tells cheaply that the file changed).
+"""
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from yamchi.clock import Clock, Millis, to_millis
+from yamchi.queues.engines.base import (
+    LIVING,
+    Capabilities,
+    Event,
+    Exchange,
+    LetterPage,
+    Minute,
+    Page,
+    RateLimit,
+    WorkerInfo,
+)
+from yamchi.queues.engines.sqlite import keeping, working
+from yamchi.queues.engines.sqlite.schema import MIGRATIONS
+from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+from yamchi.storage.sqlite import SqliteFile
+
+GLANCE = 0.02
+"""How often to look whether another process has committed, in seconds."""
+
+KEPT_EVENTS = 2_000
+
+
+class SqliteEngine:
+    """Jobs in one SQLite file."""
+
+    type = "sqlite"
+    can = Capabilities()
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._file = SqliteFile(path, MIGRATIONS)
+        self._clock = clock
+        self._origin = secrets.token_hex(6)
+        self._claims = count()
+        self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._due: dict[str, Millis | None] = {}
+        self._glancer: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self._file.open)
+
+    async def close(self) -> None:
+        if self._glancer:
+            self._glancer.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._glancer
+        await asyncio.to_thread(self._file.close)
+
+    async def ping(self) -> None:
+        await self._file.read(lambda db: db.execute("SELECT 1").fetchone())
+
+    # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        now = self._clock.now()
+        created = await self._file.write(lambda db: working.add(db, queue, jobs, now))
+        self._ring(queue)
+        return created
+
+    async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
+        now = self._clock.now()
+        fired = await self._file.write(lambda db: working.fire(db, schedule, moment, queue, job, now))
+        self._ring(queue)
+        return fired
+
+    async def begin_schedule(self, schedule: str, moment: Millis) -> None:
+        statement = "INSERT OR IGNORE INTO schedules VALUES (?, ?)"
+        await self._file.write(lambda db: db.execute(statement, (schedule, moment)).rowcount)
+
+    async def last_fired(self, schedule: str) -> Millis | None:
+        statement = "SELECT fired_at FROM schedules WHERE name = ?"
+        row = await self._file.read(lambda db: db.execute(statement, (schedule,)).fetchone())
+        return row[0] if row else None
+
+    # ── Working ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
+    ) -> Exchange:
+        token, now = f"{self._origin}-{next(self._claims)}", self._clock.now()
+        self._bells[queue].clear()
+
+        def op(db: working.Db) -> tuple[Exchange, working.Settlement | None, Millis | None]:
+            got, outcome = working.exchange(db, queue, verdicts, want, lease, worker, token, now)
+            if outcome and outcome.events:
+                self._tell(db, outcome.events)
+            due = working.next_due(db, queue) if len(got.claims) < want else None
+            return got, outcome, due
+
+        got, outcome, self._due[queue] = await self._file.write(op)
+        if outcome and outcome.woken:
+            self._ring(queue)
+        return got
+
+    async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
+        until = self._clock.now() + lease
+        return await self._file.write(lambda db: working.renew(db, claims, until))
+
+    async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
+        now = self._clock.now()
+
+        def op(db: working.Db) -> list[tuple[JobRecord, bool]]:
+            stalled, outcome = working.recover(db, queue, now)
+            events = [Event("stalled", queue, job.id, job.name) for job, _ in stalled]
+            if events:
+                self._tell(db, events + outcome.events)
+            return stalled
+
+        if not await self._file.read(lambda db: _any_overdue(db, queue, now)):
+            return []
+        stalled = await self._file.write(op)
+        self._ring(queue)
+        return stalled
+
+    async def wake(self, queue: str, timeout: Millis) -> None:
+        due = self._due.get(queue)
+        if due is not None:
+            timeout = min(timeout, max(due - self._clock.now(), 0))
+        self._watch()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout / 1000):
+                await self._bells[queue].wait()
+
+    async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
+        now = self._clock.now()
+        return await self._file.write(lambda db: working.reserve(db, queue, limit, keys, now))
+
+    async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:
+        await self._file.write(lambda db: working.refund(db, queue, limit, key, turns))
+
+    async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
+        mine = {held.job.id for held in claims}
+        asked = await self._file.read(lambda db: keeping.cancelled(db, queue))
+        return [job_id for job_id in asked if job_id in mine]
+
+    async def heartbeat(self, worker: WorkerInfo | str) -> None:
+        forget_before = self._clock.now() - 10 * to_millis(LIVING)
+        await self._file.write(lambda db: keeping.heartbeat(db, worker, forget_before))
+
+    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, queue: str, job_id: str) -> JobRecord | None:
+        return await self._file.read(lambda db: keeping.get(db, queue, job_id))
+
+    async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
+        return await self._file.read(lambda db: keeping.page(db, queue, state, search, offset, limit))
+
+    async def counts(self, queue: str) -> dict[State, int]:
+        return await self._file.read(lambda db: keeping.counts(db, queue))
+
+    async def history(self, queue: str, minutes: int) -> list[Minute]:
+        since = self._clock.now() - minutes * 60_000
+        return await self._file.read(lambda db: keeping.history(db, queue, since))
+
+    async def queues(self) -> list[str]:
+        return await self._file.read(keeping.queues)
+
+    async def workers(self) -> list[WorkerInfo]:
+        since = self._clock.now() - to_millis(LIVING)
+        return await self._file.read(lambda db: keeping.workers(db, since))
+
+    async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        return await self._file.write(lambda db: keeping.remove(db, queue, job_ids))
+
+    async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
+        now = self._clock.now()
+        return await self._file.write(lambda db: keeping.cancel(db, queue, job_ids, now))
+
+    async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        return await self._change(queue, lambda db, now: keeping.promote(db, queue, job_ids, now))
+
+    async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        return await self._change(queue, lambda db, now: keeping.retry(db, queue, job_ids, now))
+
+    async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
+        return await self._file.write(lambda db: keeping.update(db, queue, job_id, payload))
+
+    async def progress(self, claim: Claim, value: bytes) -> None:
+        def op(db: working.Db) -> None:
+            if keeping.progress(db, claim, value):
+                self._tell(db, [Event("progress", claim.job.queue, claim.job.id, claim.job.name, value)])
+
+        await self._file.write(op)
+
+    async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
+        await self._file.write(lambda db: keeping.log(db, queue, job_id, lines))
+
+    async def pause(self, queue: str) -> None:
+        await self._file.write(lambda db: db.execute("INSERT OR IGNORE INTO paused VALUES (?)", (queue,)).rowcount)
+
+    async def resume(self, queue: str) -> None:
+        await self._file.write(lambda db: db.execute("DELETE FROM paused WHERE queue = ?", (queue,)).rowcount)
+        self._ring(queue)
+
+    async def paused(self, queue: str) -> bool:
+        return await self._file.read(lambda db: keeping.paused(db, queue))
+
+    async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
+        before = self._clock.now() - older_than
+        return await self._file.write(lambda db: keeping.clean(db, queue, state, before, limit))
+
+    # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def letters(self, queue: str, search: str, offset: int, limit: int) -> LetterPage:
+        return await self._file.read(lambda db: keeping.letters(db, queue, search, offset, limit))
+
+    async def letter(self, queue: str, letter_id: str) -> DeadLetter | None:
+        return await self._file.read(lambda db: keeping.letter(db, queue, letter_id))
+
+    async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
+        return await self._change(queue, lambda db, now: keeping.replay(db, queue, jobs, now))
+
+    async def purge(self, queue: str, letter_ids: Sequence[str] | None) -> int:
+        return await self._file.write(lambda db: keeping.purge(db, queue, letter_ids))
+
+    # ── Events and wake-ups ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def events(self) -> AsyncIterator[Event]:
+        (last,) = await self._file.read(lambda db: db.execute("SELECT coalesce(max(n), 0) FROM events").fetchone())
+        self._watch()
+        while True:
+            await self._listen()
+            rows = await self._file.read(lambda db, after=last: _events_after(db, after))  # type: ignore[misc]
+            for last, origin, body in rows:
+                if origin != self._origin:
+                    for event in _decode_events(body):
+                        yield event
+            with suppress(TimeoutError):
+                async with asyncio.timeout(10):
+                    await self._news.wait()
+            self._news.clear()
+
+    async def _listen(self) -> None:
+        """Say that somebody here listens, so that other processes write their events down."""
+        now = self._clock.now()
+        await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO listeners VALUES (?, ?)", (self._origin, now)).rowcount)
+
+    def _tell(self, db: working.Db, events: Sequence[Event]) -> None:
+        """Write events down for other processes, if any listens: else it costs one look."""
+        since = self._clock.now() - 30_000
+        listening = db.execute("SELECT 1 FROM listeners WHERE origin <> ? AND seen_at > ?", (self._origin, since))
+        if not listening.fetchone():
+            return
+        body = orjson.dumps([(e.type, e.queue, e.job_id, e.name, e.value and e.value.decode()) for e in events])
+        last = db.execute("INSERT INTO events (origin, body) VALUES (?, ?)", (self._origin, body)).lastrowid or 0
+        db.execute("DELETE FROM events WHERE n < ?", (last - KEPT_EVENTS,))
+
+    async def _change(self, queue: str, op: Callable[[working.Db, Millis], Any]) -> Any:
+        now = self._clock.now()
+        outcome = await self._file.write(lambda db: op(db, now))
+        self._ring(queue)
+        return outcome
+
+    def _ring(self, queue: str) -> None:
+        self._bells[queue].set()
+
+    def _watch(self) -> None:
+        if self._glancer is None or self._glancer.done():
+            self._glancer = asyncio.create_task(self._glance_around(), name="sqlite-glance")
+
+    async def _glance_around(self) -> None:
+        while True:
+            await asyncio.sleep(GLANCE)
+            if self._file.changed_elsewhere():
+                self._news.set()
+                for queue in self._bells:
+                    self._file.glance(lambda db, queue=queue: self._look(db, queue))  # type: ignore[misc]
+
+    def _look(self, db: working.Db, queue: str) -> None:
+        """Ring only where there is something to do: commits of other queues must not stir idle workers."""
+        due = working.next_due(db, queue)
+        if due != self._due.get(queue) or working.any_waiting(db, queue):
+            self._due[queue] = due
+            self._ring(queue)
+
+
+def _any_overdue(db: working.Db, queue: str, now: Millis) -> bool:
+    statement = "SELECT 1 FROM jobs WHERE queue = ? AND state = 'active' AND lease_until < ? LIMIT 1"
+    return db.execute(statement, (queue, now)).fetchone() is not None
+
+
+def _events_after(db: working.Db, last: int) -> list[tuple[int, str, bytes]]:
+    return db.execute("SELECT n, origin, body FROM events WHERE n > ? ORDER BY n", (last,)).fetchall()
+
+
+def _decode_events(body: bytes) -> list[Event]:
+    return [Event(kind, queue, id, name, value and value.encode()) for kind, queue, id, name, value in orjson.loads(body)]

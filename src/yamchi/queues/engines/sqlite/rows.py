@@ -1,0 +1,48 @@
+"""Between a row of the `jobs` table and a `JobRecord`, and the kept counts beside them."""
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+from yamchi.queues.job import Claim, JobOptions, JobRecord, State
+
+COLUMNS = (
+    "seq, id, name, payload, state, created_at, run_at, options, rank, expires_at, attempts_made, progress, result, "
+    "failed_reason, stacktrace, started_at, finished_at, worker"
+)
+
+CLAIMED = (
+    "seq, id, name, payload, created_at, run_at, options, rank, expires_at, attempts_made, started_at, worker, token, "
+    "slotted, progress"
+)
+
+
+def record(queue: str, row: tuple[Any, ...]) -> JobRecord:
+    """A job from a row of `COLUMNS`."""
+    (_, id, name, payload, state, created_at, run_at, options, rank, *rest) = row
+    return JobRecord(
+        id, queue, name, payload, state, created_at, run_at, JobOptions.decode(options), -rank, *rest
+    )
+
+
+def claim(queue: str, row: tuple[Any, ...]) -> Claim:
+    """A claim from a row of `CLAIMED`; the row's number is its key."""
+    (seq, id, name, payload, created, run_at, options, rank, expires, made, started, worker, token, slotted, progress) = row
+    job = JobRecord(
+        id, queue, name, payload, "active", created, run_at, JobOptions.decode(options), -rank, expires, made,
+        progress, None, None, None, started, None, worker,
+    )  # fmt: skip
+    return Claim(job, token, seq, bool(slotted))
+
+
+_SHIFT = "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+
+
+def shift(db: sqlite3.Connection, queue: str, changes: Mapping[State, int]) -> None:
+    """Move the kept counts: how many more (or fewer) jobs there are in each state."""
+    db.executemany(_SHIFT, [(queue, state, change) for state, change in changes.items() if change])
+
+
+def count(db: sqlite3.Connection, queue: str, state: State) -> int:
+    row = db.execute("SELECT n FROM counts WHERE queue = ? AND state = ?", (queue, state)).fetchone()
+    return row[0] if row else 0

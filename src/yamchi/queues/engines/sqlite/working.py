@@ -1,0 +1,323 @@
+"""The SQL of producing and working: add, settle, claim, renew, recover. Each function runs inside a transaction.
+
+Cost of an exchange of n jobs: one statement for the settlements, one that trims, two that claim, whatever n is.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import orjson
+
+from yamchi.clock import Millis
+from yamchi.queues.engines.base import Event, Exchange, RateLimit, stalled_verdict
+from yamchi.queues.engines.sqlite.rows import CLAIMED, claim, count, shift
+from yamchi.queues.job import (
+    Cancelled,
+    Claim,
+    Completed,
+    DeadLetter,
+    Expired,
+    Failed,
+    JobRecord,
+    NewJob,
+    Released,
+    RetryAt,
+    State,
+    Verdict,
+)
+
+Db = sqlite3.Connection
+BATCH = 1_000
+"""At most this many rows are promoted or trimmed at a time, so that no transaction is long."""
+
+# ── Adding ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_ADD = (
+    "INSERT INTO jobs (queue, id, name, state, rank, run_at, created_at, expires_at, options, payload) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue, id) DO NOTHING"
+)
+
+
+def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis) -> list[bool]:
+    rows = [_row(queue, job, now) for job in jobs]
+    created = _each_or_all(db, _ADD, rows)
+    states = Counter(row[3] for row, is_new in zip(rows, created, strict=True) if is_new)
+    shift(db, queue, states)
+    return created
+
+
+def _row(queue: str, job: NewJob, now: Millis) -> tuple[Any, ...]:
+    run_at = now if job.run_at is None else job.run_at
+    state: State = "delayed" if run_at > now else "waiting"
+    options = job.options.encode()
+    return (queue, job.id, job.name, state, -job.priority, run_at, now, job.expires_at, options, job.payload)
+
+
+def _each_or_all(db: Db, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[bool]:
+    """Which rows the statement changed. Nearly always all of them, and then it is one call; else one by one."""
+    if len(rows) == 1:
+        return [db.execute(statement, rows[0]).rowcount == 1]
+    db.execute("SAVEPOINT all_at_once")
+    changed = db.executemany(statement, rows).rowcount
+    if changed != len(rows):
+        db.execute("ROLLBACK TO all_at_once")
+    db.execute("RELEASE all_at_once")
+    if changed == len(rows):
+        return [True] * changed
+    return [db.execute(statement, row).rowcount == 1 for row in rows]
+
+
+def fire(db: Db, schedule: str, moment: Millis, queue: str, job: NewJob, now: Millis) -> bool:
+    fired = db.execute(
+        "INSERT INTO schedules VALUES (?, ?) "
+        "ON CONFLICT DO UPDATE SET fired_at = excluded.fired_at WHERE fired_at < excluded.fired_at",
+        (schedule, moment),
+    )
+    return fired.rowcount == 1 and add(db, queue, [job], now)[0]
+
+
+# ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_MINE = "WHERE seq = ? AND token = ? AND state = 'active'"
+_FREE = "token = NULL, lease_until = NULL"
+_DONE = f"UPDATE jobs SET state = 'completed', finished_at = ?, result = ?, failed_reason = NULL, {_FREE} {_MINE}"
+_DROP = f"DELETE FROM jobs {_MINE}"
+_END = f"UPDATE jobs SET state = ?, finished_at = ?, failed_reason = ?, stacktrace = ?, {_FREE} {_MINE}"
+# A job that somebody asked to stop does not go back to the queue, whatever its verdict.
+_BACK = (
+    "UPDATE jobs SET state = iif(cancelling, 'cancelled', iif(?1 > ?2, 'delayed', 'waiting')), "
+    "finished_at = iif(cancelling, ?2, NULL), run_at = ?1, attempts_made = attempts_made - ?3, slotted = ?4, "
+    f"failed_reason = coalesce(?5, failed_reason), stacktrace = coalesce(?6, stacktrace), {_FREE} "
+    "WHERE seq = ?7 AND token = ?8 AND state = 'active' RETURNING state"
+)
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What came of a batch of verdicts."""
+
+    settled: list[str]
+    events: list[Event]
+    woken: bool = False
+
+
+def settle(db: Db, queue: str, verdicts: Sequence[Verdict], now: Millis) -> Settlement:
+    outcome = Settlement([], [])
+    moved: Counter[State] = Counter()
+    done = [verdict for verdict in verdicts if isinstance(verdict, Completed)]
+    if done:
+        _settle_done(db, queue, done, now, outcome, moved)
+    for verdict in verdicts:
+        if not isinstance(verdict, Completed):
+            _settle_one(db, queue, verdict, now, outcome, moved)
+    if outcome.settled:
+        moved["active"] -= len(outcome.settled)
+        shift(db, queue, moved)
+        _note_minute(db, queue, moved["completed"], moved["failed"], now)
+        _trim(db, queue, verdicts, moved)
+    return outcome
+
+
+def _settle_done(
+    db: Db, queue: str, done: list[Completed], now: Millis, outcome: Settlement, moved: Counter[State]
+) -> None:
+    kept = [verdict for verdict in done if verdict.claim.job.options.keep_completed]
+    dropped = [verdict for verdict in done if not verdict.claim.job.options.keep_completed]
+    for statement, group, rows in (
+        (_DONE, kept, [(now, v.result, v.claim.key, v.claim.token) for v in kept]),
+        (_DROP, dropped, [(v.claim.key, v.claim.token) for v in dropped]),
+    ):
+        if not group:
+            continue
+        mine = _each_or_all(db, statement, rows)
+        for verdict, is_mine in zip(group, mine, strict=True):
+            if is_mine:
+                job = verdict.claim.job
+                outcome.settled.append(job.id)
+                outcome.events.append(Event("completed", queue, job.id, job.name, verdict.result))
+        if statement is _DONE:
+            moved["completed"] += sum(mine)
+
+
+def _settle_one(
+    db: Db, queue: str, verdict: Verdict, now: Millis, outcome: Settlement, moved: Counter[State]
+) -> None:
+    held, job = verdict.claim, verdict.claim.job
+    match verdict:
+        case RetryAt(moment=moment, error=error, stacktrace=trace):
+            state = _put_back(db, (moment, now, 0, 0, error, trace, held.key, held.token))
+            value = orjson.dumps(error)
+        case Released(until=until, reason=reason, slotted=slotted):
+            state = _put_back(db, (until or job.run_at, now, 1, int(slotted), reason, None, held.key, held.token))
+            value = None
+        case Failed(error=error, letter=letter, stacktrace=trace):
+            state = _end(db, "failed", now, error, trace, held)
+            value = orjson.dumps(error)
+            if state:
+                write_letter(db, letter)
+        case Expired():
+            state, value = _end(db, "expired", now, None, None, held), None
+        case Cancelled():
+            state, value = _end(db, "cancelled", now, None, None, held), None
+        case Completed():
+            raise AssertionError("completed jobs are settled together")
+        case _:
+            assert_never(verdict)
+    if state:
+        moved[state] += 1
+        outcome.settled.append(job.id)
+        outcome.woken |= state in ("waiting", "delayed")
+        if state in ("failed", "expired", "cancelled"):
+            outcome.events.append(Event(state, queue, job.id, job.name, value))  # type: ignore[arg-type]
+
+
+def _put_back(db: Db, values: tuple[Any, ...]) -> State | None:
+    row = db.execute(_BACK, values).fetchone()
+    return row[0] if row else None
+
+
+def _end(db: Db, state: State, now: Millis, error: str | None, trace: str | None, held: Claim) -> State | None:
+    changed = db.execute(_END, (state, now, error, trace, held.key, held.token)).rowcount
+    return state if changed else None
+
+
+def write_letter(db: Db, letter: DeadLetter) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO dead_letters VALUES (?, ?, ?, ?, ?, ?)",
+        (letter.queue, letter.id, letter.name, letter.body, letter.error, letter.failed_at),
+    )
+
+
+def _note_minute(db: Db, queue: str, completed: int, failed: int, now: Millis) -> None:
+    if not completed and not failed:
+        return
+    minute = now - now % 60_000
+    added = db.execute(
+        "INSERT INTO minutes VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+        "completed = completed + excluded.completed, failed = failed + excluded.failed",
+        (queue, minute, completed, failed),
+    )
+    if added.rowcount:
+        db.execute("DELETE FROM minutes WHERE queue = ? AND minute < ?", (queue, minute - 7 * 86_400_000))
+
+
+def _trim(db: Db, queue: str, verdicts: Sequence[Verdict], moved: Counter[State]) -> None:
+    """Keep the last so many finished jobs, as the latest verdict's options say."""
+    options = verdicts[-1].claim.job.options
+    for state, keep in (
+        ("completed", options.keep_completed),
+        ("failed", options.keep_failed),
+        ("cancelled", options.keep_failed),
+        ("expired", options.keep_failed),
+    ):
+        if moved[state]:  # type: ignore[index]
+            surplus = count(db, queue, state) - keep  # type: ignore[arg-type]
+            if surplus > 0:
+                drop_finished(db, queue, state, min(surplus, BATCH))  # type: ignore[arg-type]
+
+
+def drop_finished(db: Db, queue: str, state: State, limit: int, before: Millis | None = None) -> int:
+    """Remove the oldest finished jobs of a state."""
+    rows = db.execute(
+        "DELETE FROM jobs WHERE seq IN (SELECT seq FROM jobs WHERE queue = ?1 AND state = ?2 "
+        "AND finished_at IS NOT NULL AND finished_at <= ?3 ORDER BY finished_at, seq LIMIT ?4) RETURNING seq",
+        (queue, state, 1 << 62 if before is None else before, limit),
+    ).fetchall()
+    drop_logs(db, rows)
+    shift(db, queue, {state: -len(rows)})
+    return len(rows)
+
+
+def drop_logs(db: Db, seqs: Sequence[tuple[int]]) -> None:
+    if seqs and db.execute("SELECT 1 FROM job_logs LIMIT 1").fetchone():
+        db.executemany("DELETE FROM job_logs WHERE seq = ?", seqs)
+
+
+# ── Claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_PROMOTE = (
+    "UPDATE jobs SET state = 'waiting' WHERE seq IN (SELECT seq FROM jobs WHERE queue = ? AND state = 'delayed' "
+    f"AND run_at <= ? ORDER BY run_at LIMIT {BATCH})"
+)
+_CLAIM = (
+    "UPDATE jobs SET state = 'active', token = ?, lease_until = ?, worker = ?, started_at = ?, "
+    "attempts_made = attempts_made + 1 WHERE seq IN (SELECT seq FROM jobs WHERE queue = ? AND state = 'waiting' "
+    f"ORDER BY rank, run_at, seq LIMIT ?) RETURNING {CLAIMED}"
+)
+
+
+def take(
+    db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, now: Millis
+) -> list[Claim]:
+    """Claim due jobs, the highest priority and then the longest waiting first."""
+    if db.execute("SELECT 1 FROM paused WHERE queue = ?", (queue,)).fetchone():
+        return []
+    promoted = db.execute(_PROMOTE, (queue, now)).rowcount
+    rows = db.execute(_CLAIM, (token, now + lease, worker, now, queue, want)).fetchall()
+    if promoted or rows:
+        shift(db, queue, {"delayed": -promoted, "waiting": promoted - len(rows), "active": len(rows)})
+    rows.sort(key=_turn)  # RETURNING promises no order
+    return [claim(queue, row) for row in rows]
+
+
+def _turn(row: tuple[Any, ...]) -> tuple[int, int, int]:
+    """Rank, due time, number: the places they have in `CLAIMED`."""
+    return row[7], row[5], row[0]
+
+
+def next_due(db: Db, queue: str) -> Millis | None:
+    """When the next delayed job is due."""
+    row = db.execute("SELECT min(run_at) FROM jobs WHERE queue = ? AND state = 'delayed'", (queue,)).fetchone()
+    return row[0] if row else None
+
+
+def any_waiting(db: Db, queue: str) -> bool:
+    statement = "SELECT 1 FROM jobs WHERE queue = ? AND state = 'waiting' LIMIT 1"
+    return db.execute(statement, (queue,)).fetchone() is not None
+
+
+def renew(db: Db, claims: Sequence[Claim], until: Millis) -> list[str]:
+    rows = [(until, held.key, held.token) for held in claims]
+    mine = _each_or_all(db, f"UPDATE jobs SET lease_until = ? {_MINE}", rows)
+    return [held.job.id for held, is_mine in zip(claims, mine, strict=True) if is_mine]
+
+
+def recover(db: Db, queue: str, now: Millis) -> tuple[list[tuple[JobRecord, bool]], Settlement]:
+    rows = db.execute(
+        f"SELECT {CLAIMED} FROM jobs WHERE queue = ? AND state = 'active' AND lease_until < ? LIMIT {BATCH}",
+        (queue, now),
+    ).fetchall()
+    verdicts = [stalled_verdict(claim(queue, row), now) for row in rows]
+    outcome = settle(db, queue, verdicts, now) if verdicts else Settlement([], [])
+    return [(verdict.claim.job, isinstance(verdict, Failed)) for verdict in verdicts], outcome
+
+
+def exchange(
+    db: Db, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str, token: str, now: Millis
+) -> tuple[Exchange, Settlement | None]:
+    outcome = settle(db, queue, verdicts, now) if verdicts else None
+    claims = take(db, queue, want, lease, worker, token, now) if want > 0 else []
+    return Exchange(outcome.settled if outcome else [], claims), outcome
+
+
+# ── Turns under a rate limit ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def reserve(db: Db, queue: str, limit: RateLimit, keys: Sequence[str], now: Millis) -> list[Millis]:
+    turns = []
+    slack = limit.spacing * (limit.burst - 1)
+    for key in keys:
+        row = db.execute("SELECT next FROM turns WHERE queue = ? AND key = ?", (queue, key)).fetchone()
+        moment = max(row[0] if row else 0.0, now - slack)
+        db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?)", (queue, key, moment + limit.spacing))
+        turns.append(max(round(moment), now))
+    return turns
+
+
+def refund(db: Db, queue: str, limit: RateLimit, key: str, turns: int) -> None:
+    db.execute(
+        "UPDATE turns SET next = next - ? WHERE queue = ? AND key = ?", (limit.spacing * turns, queue, key)
+    )

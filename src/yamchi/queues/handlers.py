@@ -1,0 +1,132 @@
+"""What a queue is declared to be: its limits, its defaults, and the functions that handle its jobs.
+
+A handler's annotation is its contract: `Job[Thumb]` means that data which is not a `Thumb` never reaches it.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from yamchi.errors import InvalidJob, UnknownJob
+from yamchi.queues.engines.base import RateLimit
+from yamchi.queues.job import DEFAULT_OPTIONS, JobOptions
+
+KeyOf = str | Callable[[Any], str]
+
+
+class PoisonMessage(Exception):
+    """Data that is not JSON or does not fit the handler's model: no attempt can mend it."""
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function that handles jobs of one name."""
+
+    name: str
+    function: Callable[..., Any]
+
+    @cached_property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    @cached_property
+    def model(self) -> Any:
+        """The T of the `Job[T]` that the function takes; None where it says nothing."""
+        try:
+            hints = typing.get_type_hints(self.function)
+        except NameError as error:
+            raise TypeError(f"The annotation of {self.name} can't be resolved ({error}).") from error
+        names = [name for name in inspect.signature(self.function).parameters if name in hints]
+        arguments = typing.get_args(hints[names[0]]) if names else ()
+        return arguments[0] if arguments and not isinstance(arguments[0], typing.TypeVar) else None
+
+    @cached_property
+    def takes_job(self) -> bool:
+        return bool(inspect.signature(self.function).parameters)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any] | None:
+        return None if self.model in (None, Any, dict) else TypeAdapter(self.model)
+
+    def decode(self, payload: bytes) -> Any:
+        """Data as the handler wants it."""
+        if self._adapter is None:
+            return decode_json(payload)
+        try:
+            return self._adapter.validate_json(payload)
+        except ValidationError as error:
+            raise PoisonMessage(describe(error)) from error
+
+    def encode(self, data: Any) -> bytes:
+        """Data as JSON, refused here if it would be refused there."""
+        payload = encode_json(data)
+        if self._adapter is not None and not (isinstance(self.model, type) and isinstance(data, self.model)):
+            try:
+                self._adapter.validate_json(payload)
+            except ValidationError as error:
+                raise InvalidJob(f"The data of {self.name} does not fit: {describe(error)}") from error
+        return payload
+
+
+def encode_json(data: Any) -> bytes:
+    if isinstance(data, BaseModel):
+        return data.model_dump_json().encode()
+    try:
+        return orjson.dumps(data)
+    except (TypeError, orjson.JSONEncodeError) as error:
+        raise InvalidJob(f"The data can't be written as JSON: {error}.") from error
+
+
+def decode_json(payload: bytes) -> Any:
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError as error:
+        raise PoisonMessage("Invalid JSON in message") from error
+
+
+def describe(error: ValidationError) -> str:
+    """One sentence: each field with what is wrong with it."""
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    said = [f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}" for fault in faults[:5]]
+    more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
+    return "; ".join(said) + more
+
+
+@dataclass
+class QueueDefinition:
+    """A queue's limits and defaults, with its handlers by job name. The first handler is the default one."""
+
+    name: str
+    concurrency: int = 10
+    options: JobOptions = DEFAULT_OPTIONS
+    rate: RateLimit | None = None
+    """How many jobs may start in a period, over all workers."""
+    key_rate: RateLimit | None = None
+    """The same for each key, for example each chat."""
+    key: KeyOf | None = None
+    """A field of the data, or a function of the data, that gives a job's key."""
+    max_bytes: int = 1_048_576
+    handlers: dict[str, Handler] = field(default_factory=dict)
+
+    @property
+    def default_name(self) -> str:
+        return next(iter(self.handlers), self.name)
+
+    def handler(self, name: str) -> Handler:
+        try:
+            return self.handlers[name]
+        except KeyError:
+            known = ", ".join(self.handlers) or "none"
+            raise UnknownJob(f"Queue {self.name} has no job {name!r}; it has: {known}.") from None
+
+    def key_of(self, data: Any) -> str:
+        if callable(self.key):
+            return str(self.key(data))
+        field_name = self.key or ""
+        return str(data.get(field_name) if isinstance(data, dict) else getattr(data, field_name, None))

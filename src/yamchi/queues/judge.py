@@ -1,0 +1,72 @@
+"""From what a handler did to the verdict on its job. A failure has a kind; nothing here guesses."""
+
+import traceback
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+
+from yamchi import errors
+from yamchi.clock import Millis, to_millis, to_moment
+from yamchi.queues.handlers import PoisonMessage
+from yamchi.queues.job import Cancelled, Claim, Completed, DeadLetter, Failed, Released, RetryAt, Verdict
+
+OUTAGE_WAIT: Millis = 10_000
+"""How long a job waits for a provider that is down and did not say when to come back."""
+
+LONGEST_TRACE = 8_000
+
+
+def judge_result(claim: Claim, result: Any, now: Millis) -> Verdict:
+    """A handler may return one of the failure kinds as well as raise it."""
+    if isinstance(result, errors.YamchiError):
+        return judge_error(claim, result, now)
+    if result is None:
+        return Completed(claim)
+    try:
+        return Completed(claim, orjson.dumps(result))
+    except TypeError as error:
+        said = f"The result of {claim.job.name} can't be written as JSON: {error}"
+        return judge_error(claim, errors.Unrecoverable(said), now)
+
+
+def judge_error(claim: Claim, error: BaseException, now: Millis) -> Verdict:
+    match error:
+        case errors.Snooze(until=until):
+            return Released(claim, _moment(until, now), str(error) or None)
+        case errors.Outage(retry_after=wish):
+            wait = OUTAGE_WAIT if wish is None else to_millis(wish)
+            return Released(claim, now + wait, f"Outage: {_sentence(error)}")
+        case errors.Cancelled():
+            return Cancelled(claim)
+        case PoisonMessage():
+            said = str(error)
+            return Failed(claim, said, DeadLetter.of_raw(claim.job, said, now))
+        case errors.Unrecoverable() | errors.UnknownJob():
+            return _fail(claim, error, now)
+        case _ if claim.job.attempts_made >= claim.job.options.attempts:
+            return _fail(claim, error, now)
+    moment = now + claim.job.options.backoff.wait(claim.job.attempts_made)
+    return RetryAt(claim, moment, _sentence(error), _trace(error))
+
+
+def _fail(claim: Claim, error: BaseException, now: Millis) -> Failed:
+    said = _sentence(error)
+    return Failed(claim, said, DeadLetter.of_job(claim.job, said, now), _trace(error))
+
+
+def _moment(until: datetime | timedelta, now: Millis) -> Millis:
+    return now + to_millis(until) if isinstance(until, timedelta) else to_moment(until)
+
+
+def _sentence(error: BaseException) -> str:
+    said = str(error)
+    if isinstance(error, errors.YamchiError) and said:
+        return said
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _trace(error: BaseException) -> str | None:
+    if error.__traceback__ is None:
+        return None
+    return "".join(traceback.format_exception(error))[-LONGEST_TRACE:]

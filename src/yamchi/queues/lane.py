@@ -1,0 +1,376 @@
+"""One queue's work in one process: claim what fits in free slots, run it, settle what is done.
+
+Two couriers carry verdicts to the engine and bring jobs back, so that one batch runs while the next is on its way.
+A courier takes everything that is done at the time and asks for exactly the slots that are free: a batch never waits
+for its slowest job, and a job is never held without a slot to run in.
+"""
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import structlog
+
+from yamchi.clock import Clock, Millis, describe_span
+from yamchi.errors import EngineError, Retryable
+from yamchi.queues.engines.base import Exchange
+from yamchi.queues.handlers import Handler
+from yamchi.queues.job import Cancelled, Claim, Expired, JobRecord, Released, Verdict
+from yamchi.queues.judge import judge_error, judge_result
+from yamchi.queues.leases import HeldQueue, Interruption
+from yamchi.queues.queue import Job, Queue
+
+log = structlog.get_logger("yamchi.worker")
+
+COURIERS = 2
+IDLE_WAIT: Millis = 5_000
+"""An idle lane asks again this often even if nothing woke it."""
+
+RECOVERY_WAIT = 5.0
+"""The longest pause between two tries when the engine is in trouble, in seconds."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A settled job, for whoever counts, logs or listens."""
+
+    job: JobRecord
+    verdict: Verdict
+    seconds: float
+    returned: Any = None
+
+
+Observer = Callable[[Queue, Sequence[Outcome]], None]
+
+
+@dataclass(slots=True)
+class Run:
+    """A job being run."""
+
+    claim: Claim
+    began: float
+    task: "asyncio.Task[None] | None" = None
+    interruption: "Interruption | str | None" = None
+
+
+class Lane:
+    """The work of one queue."""
+
+    def __init__(
+        self, queue: Queue, *, worker: str, lease: Millis, clock: Clock, observe: Observer, slots: int | None = None
+    ) -> None:
+        self.queue = queue
+        self.slots = slots or queue.definition.concurrency
+        self.held = HeldQueue(queue.name, queue.engine, self._interrupt)
+        self._engine = queue.engine
+        self._worker = worker
+        self._lease = lease
+        self._clock = clock
+        self._observe = observe
+        self._runs: dict[str, Run] = {}
+        self._done: list[tuple[Verdict, float, Any]] = []
+        self._asked = 0
+        self._zombies = 0
+        self._thirsty = True
+        self._stopping = False
+        self._trouble = 0
+        self._todo = asyncio.Event()
+        self._dry = asyncio.Event()
+        self._threads: ThreadPoolExecutor | None = None
+
+    # ── Life ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Work until stopped, and then until everything begun is settled or given back."""
+        self._todo.set()
+        couriers = [asyncio.create_task(self._courier(), name=f"courier-{self.queue.name}") for _ in range(COURIERS)]
+        helpers = [asyncio.create_task(work()) for work in (self._watch, self._sweep)]
+        try:
+            await asyncio.gather(*couriers)
+        finally:
+            for task in (*couriers, *helpers):
+                task.cancel()
+            await asyncio.gather(*couriers, *helpers, return_exceptions=True)
+
+    async def stop(self, patience: float) -> None:
+        """Claim no more, let running jobs finish, and give back what is not done in time."""
+        self._stopping = True
+        self._todo.set()
+        tasks = [run.task for run in self._runs.values() if run.task]
+        if tasks:
+            await asyncio.wait(tasks, timeout=patience)
+        for run in self._runs.values():
+            self._interrupt_run(run, "stopped")
+
+    def ask_again(self) -> None:
+        """Look for due jobs at the next trip, whatever the last one found."""
+        self._thirsty = True
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._runs and not self._done and not self._asked
+
+    @property
+    def running(self) -> list["asyncio.Task[None]"]:
+        return [run.task for run in self._runs.values() if run.task]
+
+    # ── Carrying ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _courier(self) -> None:
+        while not (self._stopping and self.is_idle):
+            await self._todo.wait()
+            self._todo.clear()
+            if self._done or self._free():
+                await self.carry()
+        self._todo.set()  # the other courier may go home too
+
+    async def carry(self) -> bool:
+        """One exchange with the engine; whether it brought or took anything."""
+        done, self._done = self._done, []
+        want = await self._allowance(min(self._free(), self._load))
+        if not done and not want:
+            return False
+        self._asked += want
+        try:
+            got = await self._engine.exchange(
+                self.queue.name, [verdict for verdict, _, _ in done], want, self._lease, self._worker
+            )
+        except Exception as error:
+            self._asked -= want
+            self._done[:0] = done
+            await self._endure(error)
+            return False
+        self._asked -= want
+        self._trouble = 0
+        await self._receive(got, want)
+        if done:
+            self._report(done, got.settled)
+        return bool(done or got.claims)
+
+    @property
+    def _load(self) -> int:
+        """Half the slots a trip, where there are many: one half runs while the other is on its way."""
+        return self.slots if self.slots < 16 else (self.slots + 1) // COURIERS
+
+    def _free(self) -> int:
+        if self._stopping or not self._thirsty:
+            return 0
+        return max(self.slots - len(self._runs) - self._asked - self._zombies, 0)
+
+    async def _receive(self, got: Exchange, want: int) -> None:
+        short = want - len(got.claims)
+        if short > 0:
+            self._thirsty = False
+            self._dry.set()
+            if self.queue.definition.rate:
+                await self._engine.refund(self.queue.name, self.queue.definition.rate, "", short)
+        claims = await self._take_turns(got.claims) if self.queue.definition.key_rate else got.claims
+        now = self._clock.now()
+        for claim in claims:
+            self._start(claim, now)
+        if not self._stopping:
+            self._todo.set()
+
+    async def _endure(self, error: Exception) -> None:
+        """The engine is in trouble: say so once, keep the verdicts, and come back after a pause."""
+        self._trouble += 1
+        level = log.warning if self._trouble > 1 else log.error
+        level(f"[{self.queue.name}:{self._engine.type}] {error}", exc_info=not isinstance(error, EngineError))
+        self.queue.listeners.emit("error", error)
+        pause = min(0.1 * 2 ** min(self._trouble, 10), RECOVERY_WAIT) * random.uniform(0.5, 1.0)
+        await asyncio.sleep(pause)
+        self._todo.set()
+
+    async def _watch(self) -> None:
+        """While there is nothing to claim, wait to be woken."""
+        while True:
+            await self._dry.wait()
+            try:
+                await self._engine.wake(self.queue.name, IDLE_WAIT)
+            except EngineError as error:
+                await self._endure(error)
+            self._dry.clear()
+            self._thirsty = True
+            self._todo.set()
+
+    async def _sweep(self) -> None:
+        """Pick up what dead workers left. A job's lease is nine tenths of the promised one; this is the tenth."""
+        while True:
+            await asyncio.sleep(self._lease / 9_000 * random.uniform(0.8, 1.0))
+            try:
+                for job, has_failed in await self._engine.recover(self.queue.name):
+                    self._note_stalled(job, has_failed)
+            except EngineError as error:
+                log.warning(f"[{self.queue.name}:{self._engine.type}] {error}")
+
+    def _note_stalled(self, job: JobRecord, has_failed: bool) -> None:
+        outcome = "failed, its attempts are used up" if has_failed else "back in the queue"
+        log.warning(f"[{self.queue.name}:{self._engine.type}] stalled {job.name} {job.id}: {outcome}")
+        self.queue.listeners.emit("stalled", Job(self.queue, job))
+        if has_failed:
+            self.queue.listeners.emit("failed", Job(self.queue, job), job.failed_reason or "stalled")
+
+    # ── Rate limits ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _allowance(self, want: int) -> int:
+        """How many jobs the queue's rate allows now; comes back when the next one may start."""
+        rate = self.queue.definition.rate
+        if rate is None or want == 0:
+            return want
+        asked = min(want, rate.burst)
+        turns = await self._engine.reserve(self.queue.name, rate, [""] * asked)
+        now = self._clock.now()
+        allowed = sum(turn <= now for turn in turns)
+        if allowed < asked:
+            await self._engine.refund(self.queue.name, rate, "", asked - allowed)
+            asyncio.get_running_loop().call_later((turns[allowed] - now) / 1000, self._todo.set)
+        return min(allowed, max(self._free(), 0))
+
+    async def _take_turns(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Each key has its own pace: jobs whose turn is later go back to wait for it, keeping their place."""
+        definition = self.queue.definition
+        assert definition.key_rate is not None
+        unslotted = [claim for claim in claims if not claim.slotted]
+        keys = [self._key(claim) for claim in unslotted]
+        turns = await self._engine.reserve(self.queue.name, definition.key_rate, keys) if keys else []
+        now, later = self._clock.now(), set[str]()
+        for claim, turn in zip(unslotted, turns, strict=True):
+            if turn > now:
+                later.add(claim.job.id)
+                self._done.append((Released(claim, turn, slotted=True), 0.0, None))
+        if later and definition.rate:
+            await self._engine.refund(self.queue.name, definition.rate, "", len(later))
+        return [claim for claim in claims if claim.job.id not in later]
+
+    def _key(self, claim: Claim) -> str:
+        definition = self.queue.definition
+        try:
+            return f"key-{definition.key_of(definition.handler(claim.job.name).decode(claim.job.payload))}"
+        except Exception:
+            return "key-unknown"  # the handler will say what is wrong with this job
+
+    # ── Running ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, claim: Claim, now: Millis) -> None:
+        job = claim.job
+        if job.expires_at is not None and job.expires_at <= now:
+            self._done.append((Expired(claim), 0.0, None))
+            return
+        run = Run(claim, perf_counter())
+        self._runs[job.id] = run
+        self.held.claims[job.id] = claim
+        run.task = asyncio.create_task(self._run(run))
+
+    async def _run(self, run: Run) -> None:
+        claim = run.claim
+        result: Any = None
+        verdict: Verdict | None
+        try:
+            handler = self.queue.definition.handler(claim.job.name)
+            result = await self._call(handler, claim)
+            verdict = judge_result(claim, result, self._clock.now())
+        except asyncio.CancelledError:
+            verdict = self._judge_interruption(run)
+        except (Exception, SystemExit) as error:
+            verdict = judge_error(claim, error, self._clock.now())
+        del self._runs[claim.job.id]
+        if self.held.claims.get(claim.job.id) is claim:
+            del self.held.claims[claim.job.id]
+        if verdict is not None:
+            self._done.append((verdict, perf_counter() - run.began, result))
+        self._todo.set()
+
+    async def _call(self, handler: Handler, claim: Claim) -> Any:
+        job = Job[Any](self.queue, claim.job, claim=claim, data=handler.decode(claim.job.payload))
+        timeout = claim.job.options.timeout
+        if timeout is None:
+            return await self._invoke(handler, job)
+        try:
+            async with asyncio.timeout(timeout / 1000) as limit:
+                return await self._invoke(handler, job)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise Retryable(f"{claim.job.name} took longer than its timeout of {describe_span(timeout)}") from error
+
+    async def _invoke(self, handler: Handler, job: Job[Any]) -> Any:
+        arguments = (job,) if handler.takes_job else ()
+        if handler.is_async:
+            return await handler.function(*arguments)
+        return await self._in_thread(handler, job, arguments)
+
+    async def _in_thread(self, handler: Handler, job: Job[Any], arguments: tuple[Any, ...]) -> Any:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix=f"handler-{self.queue.name}")
+        job._loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()
+        future = self._threads.submit(context.run, handler.function, *arguments)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            self._keep_slot(future)
+            raise
+
+    def _keep_slot(self, future: "Future[Any]") -> None:
+        """A thread can't be stopped; until it ends, its slot is not free, whatever its job's verdict is."""
+        if future.done():
+            return
+        self._zombies += 1
+        loop = asyncio.get_running_loop()
+
+        def freed(_: "Future[Any]") -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._bury)
+
+        future.add_done_callback(freed)
+
+    def _bury(self) -> None:
+        self._zombies -= 1
+        self._todo.set()
+
+    # ── Interrupting ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _interrupt(self, job_ids: Sequence[str], why: Interruption) -> None:
+        for job_id in job_ids:
+            if run := self._runs.get(job_id):
+                self._interrupt_run(run, why)
+
+    def _interrupt_run(self, run: Run, why: str) -> None:
+        if run.interruption is None and run.task:
+            run.interruption = why
+            run.task.cancel(why)
+
+    def _judge_interruption(self, run: Run) -> Verdict | None:
+        job = run.claim.job
+        match run.interruption:
+            case "cancelled":
+                return Cancelled(run.claim)
+            case "lost":
+                log.warning(f"[{self.queue.name}:{self._engine.type}] lost the lease of {job.name} {job.id}; another worker has it")
+                return None
+            case "stopped":
+                return Released(run.claim)
+        return judge_error(run.claim, Retryable(f"{job.name} cancelled itself"), self._clock.now())
+
+    # ── Telling ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _report(self, done: Sequence[tuple[Verdict, float, Any]], settled: Sequence[str]) -> None:
+        if len(settled) == len(done):
+            outcomes = [Outcome(verdict.claim.job, verdict, seconds, result) for verdict, seconds, result in done]
+        else:
+            mine = set(settled)
+            outcomes = [Outcome(v.claim.job, v, seconds, result) for v, seconds, result in done if v.claim.job.id in mine]
+            for verdict, _, _ in done:
+                if verdict.claim.job.id not in mine:
+                    job = verdict.claim.job
+                    log.warning(
+                        f"[{self.queue.name}:{self._engine.type}] {job.name} {job.id} ended after its lease was lost; "
+                        "its outcome is not counted, another worker has the job"
+                    )
+        if outcomes:
+            self._observe(self.queue, outcomes)

@@ -1,0 +1,57 @@
+"""An engine that opens itself when it is first used, so that declaring queues costs nothing and needs no `await`."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from yamchi.queues.engines.base import Engine, Event
+
+if TYPE_CHECKING:
+    _Base = Engine
+else:
+    _Base = object
+
+
+class LazyEngine(_Base):
+    """Passes every call on to the engine, after opening it once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._opening: asyncio.Task[None] | None = None
+        self._is_open = False
+
+    def __getattr__(self, name: str) -> Any:
+        target = getattr(self._engine, name)
+        if name in ("type", "can") or not callable(target):
+            return target
+
+        @functools.wraps(target)
+        async def call(*arguments: Any, **named: Any) -> Any:
+            if not self._is_open:
+                await self.open()
+            return await target(*arguments, **named)
+
+        # Kept on the instance, so that __getattr__ is asked once per method.
+        self.__dict__[name] = call
+        return call
+
+    async def open(self) -> None:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._engine.open())
+        try:
+            await asyncio.shield(self._opening)
+            self._is_open = True
+        except BaseException:
+            self._opening = None
+            raise
+
+    async def close(self) -> None:
+        if self._is_open:
+            self._is_open, self._opening = False, None
+            await self._engine.close()
+
+    async def events(self) -> AsyncIterator[Event]:
+        await self.open()
+        async for event in self._engine.events():
+            yield event

@@ -1,0 +1,62 @@
+"""Events of other processes, brought to the listeners of this one."""
+
+import asyncio
+from collections.abc import Sequence
+
+import orjson
+import structlog
+
+from yamchi.clock import Millis
+from yamchi.errors import EngineError
+from yamchi.queues.engines.base import Engine, Event
+from yamchi.queues.job import JobRecord
+from yamchi.queues.queue import Job, Queue
+
+log = structlog.get_logger("yamchi.events")
+
+RETRY: Millis = 1_000
+
+
+class RemoteEvents:
+    """Follows the event streams of the engines behind some queues."""
+
+    def __init__(self, queues: Sequence[Queue]) -> None:
+        self._queues = {queue.name: queue for queue in queues}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        engines = {id(queue.engine): queue.engine for queue in self._queues.values() if queue.engine.can.events}
+        self._tasks = [asyncio.create_task(self._follow(engine), name="remote-events") for engine in engines.values()]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _follow(self, engine: Engine) -> None:
+        while True:
+            try:
+                async for event in engine.events():
+                    await self._deliver(event)
+            except EngineError as error:
+                log.warning("events of other processes can't be read; trying again", error=str(error))
+            await asyncio.sleep(RETRY / 1000)
+
+    async def _deliver(self, event: Event) -> None:
+        queue = self._queues.get(event.queue)
+        if queue is None or not queue.listeners.wants(event.type):
+            return
+        record = await queue.engine.get(event.queue, event.job_id)
+        job = Job[object](queue, record or _remembered(event))
+        arguments = () if event.value is None and event.type == "stalled" else (_value(event),)
+        queue.listeners.emit(event.type, job, *arguments)
+
+
+def _value(event: Event) -> object:
+    return None if event.value is None else orjson.loads(event.value)
+
+
+def _remembered(event: Event) -> JobRecord:
+    """A job that is no longer kept, as far as its event tells."""
+    state = event.type if event.type in ("completed", "failed", "cancelled", "expired") else "active"
+    return JobRecord(event.job_id, event.queue, event.name, b"null", state, 0, 0)  # type: ignore[arg-type]

@@ -1,0 +1,60 @@
+"""What the worker says about settled jobs: a log line each, and a call to each listener."""
+
+import logging
+from collections.abc import Sequence
+
+import structlog
+
+from yamchi.clock import describe_span, isoformat
+from yamchi.queues.job import Cancelled, Completed, Expired, Failed, Released, RetryAt
+from yamchi.queues.lane import Outcome
+from yamchi.queues.queue import Job, Queue
+
+log = structlog.get_logger("yamchi.worker")
+_enabled = logging.getLogger("yamchi.worker").isEnabledFor
+
+
+def log_outcomes(queue: Queue, outcomes: Sequence[Outcome]) -> None:
+    """`[<queue>:<type>] …`: info for completed, error for failed, warning for what will be tried again."""
+    says_info = _enabled(logging.INFO)
+    for outcome in outcomes:
+        if says_info or not isinstance(outcome.verdict, Completed):
+            _log_one(f"[{queue.name}:{queue.engine.type}]", outcome)
+
+
+def _log_one(prefix: str, outcome: Outcome) -> None:
+    job = f"{outcome.job.name} {outcome.job.id}"
+    match outcome.verdict:
+        case Completed():
+            log.info(f"{prefix} completed {job} in {describe_span(round(outcome.seconds * 1000))}")
+        case RetryAt(moment=moment, error=error):
+            made, attempts = outcome.job.attempts_made, outcome.job.options.attempts
+            log.warning(f"{prefix} attempt {made} of {attempts} of {job} failed, next at {isoformat(moment)}: {error}")
+        case Failed(error=error):
+            log.error(f"{prefix} failed {job} after {outcome.job.attempts_made} attempts: {error}")
+        case Expired():
+            log.info(f"{prefix} expired {job} before it could run")
+        case Cancelled():
+            log.info(f"{prefix} cancelled {job}")
+        case Released(until=until, reason=reason):
+            when = "at once" if until is None else f"at {isoformat(until)}"
+            log.info(f"{prefix} put back {job}, runs again {when}" + (f": {reason}" if reason else ""))
+
+
+def emit_outcomes(queue: Queue, outcomes: Sequence[Outcome]) -> None:
+    if not queue.listeners.any:
+        return
+    emit = queue.listeners.emit
+    for outcome in outcomes:
+        job = Job[object](queue, outcome.job)
+        match outcome.verdict:
+            case Completed():
+                emit("completed", job, outcome.returned)
+            case RetryAt(error=error):
+                emit("retrying", job, error)
+            case Failed(error=error):
+                emit("failed", job, error)
+            case Expired():
+                emit("expired", job)
+            case Cancelled():
+                emit("cancelled", job)

@@ -1,0 +1,112 @@
+"""A worker: one process's share of the work. A lane per queue, a lease keeper for all, and the scheduler of cron jobs."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+
+from yamchi.clock import Clock, Millis, Span, to_millis
+from yamchi.queues.cron import Schedule, Scheduler
+from yamchi.queues.engines.base import WorkerInfo
+from yamchi.queues.lane import Lane, Observer, Outcome
+from yamchi.queues.leases import LeaseKeeper
+from yamchi.queues.queue import Queue
+from yamchi.queues.reporting import emit_outcomes, log_outcomes
+
+SHORTEST_LEASE: Millis = 300
+
+
+class Worker:
+    """Runs the handlers of some queues until it is stopped.
+
+    `lease` is the promise to other workers: if this one dies, its jobs are running elsewhere within that time.
+    Defaults to 30 seconds. `patience` is how long a stop waits for running jobs; defaults to 30 seconds.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        *,
+        clock: Clock,
+        schedules: Sequence[Schedule] = (),
+        lease: Span = "30s",
+        patience: Span = "30s",
+        observers: Sequence[Observer] = (),
+        name: str | None = None,
+    ) -> None:
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._clock = clock
+        self._patience = to_millis(patience) / 1000
+        self._observers = (*observers, log_outcomes, emit_outcomes)
+        granted = max(to_millis(lease), SHORTEST_LEASE) * 9 // 10
+        self.lanes = [
+            Lane(queue, worker=self.name, lease=granted, clock=clock, observe=self._observe) for queue in queues
+        ]
+        self._keeper = LeaseKeeper([lane.held for lane in self.lanes], granted, clock, self.describe)
+        self.scheduler = Scheduler(schedules, clock)
+        self._started_at = clock.now()
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until `stop`, then finish gracefully. Cancelling this gives running jobs back at once."""
+        self._keeper.start()
+        patience = self._patience
+        lanes = [asyncio.create_task(lane.run(), name=f"lane-{lane.queue.name}") for lane in self.lanes]
+        scheduler = asyncio.create_task(self.scheduler.run(), name="scheduler")
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([stopped, *lanes, scheduler], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            patience = 0
+            raise
+        finally:
+            scheduler.cancel()
+            stopped.cancel()
+            await asyncio.gather(*(lane.stop(patience) for lane in self.lanes))
+            outcomes = await asyncio.gather(*lanes, scheduler, stopped, return_exceptions=True)
+            await self._keeper.stop()
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    def stop(self) -> None:
+        """Ask the worker to finish. May be called from a signal handler of the event loop."""
+        self._stop.set()
+
+    async def drain(self) -> int:
+        """Run everything that is due now, and what that makes due, then return; how many trips it took.
+
+        For tests: no leases, no scheduler, and jobs that wait for a moved clock are left waiting.
+        """
+        trips = 0
+        while True:
+            moved = [await lane.carry() for lane in self.lanes]
+            if any(moved):
+                trips += 1
+            elif not await self._let_run():
+                return trips
+            for lane in self.lanes:
+                lane.ask_again()
+
+    async def _let_run(self) -> bool:
+        """Let running jobs run; False when all that are left are asleep on the clock."""
+        tasks = [task for lane in self.lanes for task in lane.running]
+        while tasks:
+            done, _ = await asyncio.wait(tasks, timeout=0.005, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return True
+            if getattr(self._clock, "sleepers", 0) >= len(tasks):
+                return False
+        return False
+
+    def describe(self) -> WorkerInfo:
+        running = tuple(job_id for lane in self.lanes for job_id in lane.held.claims.copy())
+        queues = tuple(lane.queue.name for lane in self.lanes)
+        return WorkerInfo(
+            self.name, socket.gethostname(), os.getpid(), queues, running, self._started_at, self._clock.now()
+        )
+
+    def _observe(self, queue: Queue, outcomes: Sequence[Outcome]) -> None:
+        for observer in self._observers:
+            observer(queue, outcomes)

@@ -1,0 +1,331 @@
+"""Every environment variable Yamchi reads, with its default and one sentence about it.
+
+Values come from the environment, then from the file `.env` in `YAMCHI_HOME` (the current folder if that is not set).
+`QUEUE_URL_<QUEUE>` and `CONCURRENCY_<QUEUE>` exist once per queue: the queue's name in upper case, `-` written as `_`.
+A wrong value is a `ConfigurationError` that names the variable and never shows a secret.
+`python -m yamchi.settings` prints all of them as an `.env` file: `.env.example` is its output.
+"""
+
+import os
+import re
+import sys
+import textwrap
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from yamchi.clock import to_millis
+from yamchi.errors import ConfigurationError, InvalidJob
+
+LogFormat = Literal["console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+Fallback = Literal["sqlite", "memory", "off"]
+
+_PER_QUEUE = "<QUEUE>"
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_POSTGRESQL = re.compile(r"postgres(ql)?(\+\w+)?://")
+_QUEUE_SCHEMES = re.compile(r"sqlite:///|(memory|redis|rediss|kafka)://|supabase$|" + _POSTGRESQL.pattern)
+
+
+def _read_span(value: object) -> object:
+    """Text such as "30s" or "1m30s"; a bare number is seconds."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return timedelta(milliseconds=to_millis(float(value) if _NUMBER.fullmatch(value) else value))
+    except InvalidJob as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_positive(span: timedelta) -> timedelta:
+    if span <= timedelta(0):
+        raise ValueError("it should be greater than 0")
+    return span
+
+
+def _check_queue_url(url: str) -> str:
+    if not _QUEUE_SCHEMES.match(url):
+        raise ValueError(
+            "begin it with sqlite:///, memory://, redis://, rediss://, postgresql:// or kafka://, or write supabase"
+        )
+    return url
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _lower(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _level(value: object) -> object:
+    name = _lower(value)
+    return "warning" if name == "warn" else name
+
+
+Span = Annotated[timedelta, BeforeValidator(_read_span)]
+QueueUrl = Annotated[str, AfterValidator(_check_queue_url)]
+Tokens = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
+Home = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
+
+
+class Settings(BaseSettings):
+    """What the operator decided. Read once at start; never changes while Yamchi runs."""
+
+    model_config = SettingsConfigDict(
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    # A secret is a SecretStr; a URL that may hold a password stays out of repr.
+
+    home: Home = Field(
+        default=Path("."),
+        validation_alias="YAMCHI_HOME",
+        description="The folder that holds var/, public/uploads/ and your templates, scenarios and rules; the current folder by default.",
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        description="The address the board and the API listen on; any but a loopback address needs ADMIN_TOKEN.",
+    )
+    port: int = Field(
+        default=3030, ge=0, le=65535, description="The port of the board and the API; 0 takes a free one."
+    )
+
+    default_queue_url: QueueUrl | None = Field(
+        default=None,
+        repr=False,
+        validation_alias="QUEUE_URL",
+        description="Where jobs wait: sqlite:///var/yamchi.db, memory://, redis://host:6379, postgresql://user:password@host/db, kafka://host:9092 or supabase; by default Redis if REDIS_URL or REDIS_HOST is set, else PostgreSQL if DATABASE_URL is, else SQLite.",
+    )
+    queue_urls: dict[str, QueueUrl] = Field(
+        default={},
+        repr=False,
+        validation_alias=f"QUEUE_URL_{_PER_QUEUE}",
+        description="The same for one queue, for example QUEUE_URL_NOTIFICATIONS=kafka://localhost:9092.",
+    )
+    queue_fallback: Annotated[Fallback, BeforeValidator(_lower)] = Field(
+        default="sqlite",
+        description="Where jobs go while the broker can't be reached: sqlite (survives a crash), memory, or off.",
+    )
+    redis_url: str | None = Field(
+        default=None,
+        repr=False,
+        pattern="^rediss?://",
+        description="Redis, as one URL: redis://:password@host:6379/0.",
+    )
+    redis_host: str | None = Field(
+        default=None, description="Redis, in parts: its host, if REDIS_URL is not set."
+    )
+    redis_port: int = Field(default=6379, ge=1, le=65535, description="The port at REDIS_HOST.")
+    redis_password: SecretStr | None = Field(default=None, description="The password at REDIS_HOST.")
+    database_url: str | None = Field(
+        default=None,
+        repr=False,
+        description="The database for Yamchi's own tables; SQLite in var/ by default.",
+    )
+    supabase_url: str | None = Field(
+        default=None, pattern="^https?://", description="The Supabase project, for QUEUE_URL=supabase."
+    )
+    supabase_service_role_key: SecretStr | None = Field(
+        default=None, description="The service_role key of the Supabase project."
+    )
+
+    lease: Annotated[Span, AfterValidator(_check_positive)] = Field(
+        default=timedelta(seconds=30),
+        description="How long a job belongs to a worker that gives no sign of life; then another takes it.",
+    )
+    shutdown_timeout: Span = Field(
+        default=timedelta(seconds=30),
+        description="How long running jobs may go on after SIGTERM; the rest return to their queues.",
+    )
+    concurrencies: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default={},
+        validation_alias=f"CONCURRENCY_{_PER_QUEUE}",
+        description="How many jobs of one queue run at once in a worker, for example CONCURRENCY_MEDIA_SYNC=5.",
+    )
+    worker_interval_ms: int = Field(
+        default=5000,
+        ge=1,
+        description="Milliseconds between two looks at a queue that can't wake its worker.",
+    )
+    worker_max_tasks: int = Field(
+        default=10, ge=1, description="The most jobs taken from such a queue in one cycle."
+    )
+
+    log_format: Annotated[LogFormat, BeforeValidator(_lower)] = Field(
+        default="console",
+        description="console ([INFO] …, colored on a terminal) or json (an object per line).",
+    )
+    log_level: Annotated[LogLevel, BeforeValidator(_level)] = Field(
+        default="info",
+        description="The least important lines to show: debug, info, warning, error or critical.",
+    )
+
+    admin_token: SecretStr | None = Field(
+        default=None, description="The bearer token that may do everything, and signs in to the board."
+    )
+    api_tokens: Tokens = Field(
+        default=(), description="Bearer tokens, separated by commas, of callers that may only send."
+    )
+
+    def __init__(self, **values: Any) -> None:
+        if unknown := values.keys() - type(self).model_fields.keys():
+            raise TypeError(f"Settings has no field {', '.join(sorted(unknown))}.")
+        home = Path(values.get("home") or os.environ.get("YAMCHI_HOME") or ".").expanduser()
+        # By alias, because populate_by_name would also read the variables HOME and CONCURRENCIES.
+        fields = type(self).model_fields
+        given = {str(fields[name].validation_alias or name): value for name, value in values.items()}
+        try:
+            super().__init__(_env_file=home / ".env", **given)
+        except ValidationError as error:
+            raise ConfigurationError(_explain(error)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{home / '.env'} can't be read: {error}.") from error
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        per_queue = _PerQueueSource(settings_cls, dotenv_settings, env_settings)
+        return init_settings, env_settings, dotenv_settings, per_queue
+
+    @property
+    def var(self) -> Path:
+        """Where Yamchi keeps what it writes: the database, the spool, the mailbox."""
+        return self.home / "var"
+
+    def queue_url(self, queue: str) -> str:
+        """The URL of the engine on which this queue lives."""
+        url = (
+            self.queue_urls.get(_variable_part(queue))
+            or self.default_queue_url
+            or self._redis()
+            or self._postgresql()
+        )
+        return self._resolve(url or "sqlite:///var/yamchi.db")
+
+    def concurrency(self, queue: str, default: int) -> int:
+        """How many jobs of this queue run at once in one worker."""
+        return self.concurrencies.get(_variable_part(queue), default)
+
+    def required(self, variable: str) -> str:
+        """The value of a variable that the part which asks for it can't do without."""
+        value = getattr(self, variable.lower())
+        if value is None:
+            raise ConfigurationError(f"{variable} must be set")
+        return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+    def _redis(self) -> str | None:
+        if self.redis_url or not self.redis_host:
+            return self.redis_url
+        password = (
+            f":{quote(self.redis_password.get_secret_value(), safe='')}@" if self.redis_password else ""
+        )
+        host = f"[{self.redis_host}]" if ":" in self.redis_host else self.redis_host
+        return f"redis://{password}{host}:{self.redis_port}"
+
+    def _postgresql(self) -> str | None:
+        return self.database_url if _POSTGRESQL.match(self.database_url or "") else None
+
+    def _resolve(self, url: str) -> str:
+        """One spelling for PostgreSQL, and SQLite's relative paths begin at home, whatever the current folder is."""
+        if url.startswith("sqlite:///"):
+            return f"sqlite:///{(self.home / url.removeprefix('sqlite:///')).as_posix()}"
+        return _POSTGRESQL.sub("postgresql://", url, count=1)
+
+
+class _PerQueueSource(PydanticBaseSettingsSource):
+    """Gathers the variables that exist once per queue, from the same places as all others."""
+
+    def __init__(self, settings_cls: type[BaseSettings], *weakest_first: PydanticBaseSettingsSource) -> None:
+        super().__init__(settings_cls)
+        self.found: dict[str, str | None] = {}
+        for source in weakest_first:
+            if isinstance(source, EnvSettingsSource):
+                self.found.update(source.env_vars)
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        variable = _variable(field_name, field)
+        prefix = variable.removesuffix(_PER_QUEUE).lower()
+        values = {name[len(prefix) :]: value for name, value in self.found.items() if name.startswith(prefix)}
+        return values, variable, False
+
+    def __call__(self) -> dict[str, Any]:
+        gathered = {}
+        for name, field in self.settings_cls.model_fields.items():
+            if _variable(name, field).endswith(_PER_QUEUE):
+                values, variable, _ = self.get_field_value(field, name)
+                gathered[variable] = values
+        return gathered
+
+
+def _variable(name: str, field: FieldInfo) -> str:
+    return field.validation_alias if isinstance(field.validation_alias, str) else name.upper()
+
+
+def _variable_part(queue: str) -> str:
+    """How a queue is named inside a variable, in the lower case that the sources use."""
+    return re.sub(r"\W", "_", queue).lower()
+
+
+def _explain(error: ValidationError) -> str:
+    return " ".join(map(_explain_one, error.errors(include_input=False)))
+
+
+def _explain_one(problem: ErrorDetails) -> str:
+    place, *inside = map(str, problem["loc"])
+    variable = place.upper().replace(_PER_QUEUE, "".join(inside[:1]).upper())
+    reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should").rstrip(".")
+    return f"{variable} has a value that can't be used: {reason}."
+
+
+def env_example() -> str:
+    """All variables as an `.env` file in which each stands as a comment, at its default."""
+    heading = "Yamchi's settings: copy this to .env and uncomment what you change. Made by python -m yamchi.settings"
+    blocks = [
+        f"{_comment(field.description or '')}\n# {_variable(name, field)}={_default(field)}"
+        for name, field in Settings.model_fields.items()
+    ]
+    return "\n\n".join([_comment(heading), *blocks]) + "\n"
+
+
+def _comment(text: str) -> str:
+    return textwrap.fill(text, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _default(field: FieldInfo) -> str:
+    match field.default:
+        case timedelta() as span:
+            return f"{span.total_seconds():g}s"
+        case None | () | {}:
+            return ""
+        case value:
+            return str(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(env_example())
