@@ -1,0 +1,23 @@
+"""What holds for every test: it sees none of the developer's own settings and writes only into its own folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from yamchi.settings import Settings
+
+pytest_plugins = ["tests.services.plugin"]
+
+_PER_QUEUE = ("QUEUE_URL_", "CONCURRENCY_")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home of Yamchi, and an environment without its variables."""
+    known = {name.upper() for name in Settings.model_fields} - {"HOME"} | {"QUEUE_URL"}
+    for variable in os.environ:
+        if variable in known or variable.startswith(_PER_QUEUE):
+            monkeypatch.delenv(variable)
+    monkeypatch.setenv("YAMCHI_HOME", str(tmp_path))
+    return tmp_path

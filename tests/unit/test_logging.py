@@ -1,0 +1,195 @@
+"""Logging: how lines look, that every library's go through the same pipe, and that no secret gets out."""
+
+import io
+import json
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+import structlog
+
+from yamchi.observe.logging import configure, mask
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    """The process's logging as it was, when the test is over."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def console() -> io.StringIO:
+    stream = io.StringIO()
+    configure("console", "info", stream)
+    return stream
+
+
+@pytest.fixture
+def lines():
+    stream = io.StringIO()
+    configure("json", "info", stream)
+    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def logger(name: str = "yamchi.worker"):
+    return structlog.get_logger(name)
+
+
+# ── Console ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_console_line(console):
+    logger().info("Queue Worker started")
+    logger().warning("Slow", queue="media-sync", waited=1.5, why="disk is busy")
+    assert console.getvalue() == (
+        "[INFO] Queue Worker started\n[WARN] Slow queue=media-sync waited=1.5 why='disk is busy'\n"
+    )
+
+
+def test_a_traceback_stands_below_its_line(console):
+    try:
+        raise LookupError("gone")
+    except LookupError:
+        logger().exception("Failed", job="42")
+    first, *rest = console.getvalue().splitlines()
+    assert first == "[ERROR] Failed job=42"
+    assert rest[0].startswith("Traceback")
+    assert rest[-1] == "LookupError: gone"
+
+
+def test_nobody_can_forge_a_line(console):
+    logger().info("Subject: hi\n[ERROR] forged", to="a\r\n[ERROR] forged", name="\x1b[2J")
+    assert console.getvalue().count("\n") == 1
+    assert "\x1b" not in console.getvalue()
+
+
+def test_colors_are_for_terminals_only(monkeypatch, console):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    configure("console", "info", terminal)
+    logger().info("Hello")
+    assert terminal.getvalue() == "\x1b[32m[INFO]\x1b[0m Hello\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    configure("console", "info", plain)
+    logger().info("Hello")
+    assert plain.getvalue() == "[INFO] Hello\n"
+
+
+# ── JSON ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_json_line(lines):
+    logger().error("Failed", queue="media-sync", attempts=3)
+    (line,) = lines()
+    assert datetime.fromisoformat(line.pop("timestamp")).utcoffset() is not None
+    assert line == {
+        "level": "error", "event": "Failed", "logger": "yamchi.worker", "queue": "media-sync", "attempts": 3,
+    }  # fmt: skip
+
+
+def test_whatever_is_logged_becomes_a_line(lines):
+    logger().info("odd", huge=2**80, surrogate="\udc80", keys={1: "a"}, thing=object, error=ValueError("no"))
+    (line,) = lines()
+    assert (line["huge"], line["keys"], line["error"]) == (2**80, {"1": "a"}, "no")
+
+
+def test_context_is_added_to_every_line(lines):
+    with structlog.contextvars.bound_contextvars(job="42"):
+        logger().info("inside")
+    logger().info("outside")
+    inside, outside = lines()
+    assert inside["job"] == "42"
+    assert "job" not in outside
+
+
+# ── One pipe ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_standard_library_and_uvicorn_use_the_same_pipe(lines):
+    logging.getLogger("somebody").warning("used %s", "%")
+    logging.getLogger("uvicorn.access").info('%s - "%s" %d', "127.0.0.1", "GET /", 200)
+    assert [(line["logger"], line["level"], line["event"]) for line in lines()] == [
+        ("somebody", "warning", "used %"),
+        ("uvicorn.access", "info", '127.0.0.1 - "GET /" 200'),
+    ]
+
+
+def test_configuring_again_replaces_the_pipe(console):
+    again = io.StringIO()
+    configure("console", "info", again)
+    logger().info("once")
+    logging.getLogger("somebody").info("too")
+    assert console.getvalue() == ""
+    assert again.getvalue() == "[INFO] once\n[INFO] too\n"
+
+
+def test_lines_below_the_level_are_never_made(console):
+    class Costly:
+        def __str__(self) -> str:
+            raise AssertionError("rendered although the level is off")
+
+    logger().debug("hidden", value=Costly())
+    logging.getLogger("somebody").debug("hidden %s", Costly())
+    assert console.getvalue() == ""
+
+
+# ── Secrets ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Connection:
+    password: str
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "redis://:hush@localhost:6379/0",
+        "postgresql://user:hu@sh:hush@db/app and redis://u:hush@cache",
+        "GET /ws?token=hush&x=1",
+        "Authorization: Bearer hush-hush",
+        "host=db password=hush dbname=app",
+        "{'password': 'hush hush'}",
+        "POST https://api.telegram.org/bot12345:hush/sendMessage",
+        {"nested": [{"Authorization": "hush"}, {"SMTP_PASSWORD": "hush"}], "apiKey": "hush"},
+        ConnectionError("can't reach redis://:hush@localhost"),
+        Connection(password="hush"),
+    ],
+)
+def test_a_secret_never_gets_out(value):
+    for kind in ("console", "json"):
+        stream = io.StringIO()
+        configure(kind, "info", stream)
+        logger().info("Connecting", value=value, token="hush")
+        logger().info(f"Connecting to {value}")
+        logging.getLogger("somebody").info("Connecting to %s", value)
+        assert "hush" not in stream.getvalue()
+        assert stream.getvalue().count("***") >= 4
+
+
+def test_a_secret_in_a_traceback_is_masked(console):
+    try:
+        raise ConnectionError("redis://:hush@localhost refused")
+    except ConnectionError:
+        logger().exception("Failed")
+    assert "redis://:***@localhost refused" in console.getvalue()
+    assert "hush" not in console.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["http://localhost:3030/a@b", "10:30 a@b.c", "Invalid token: expected a number", "redis://cache:6379/0"],
+)
+def test_what_is_no_secret_stays(text):
+    assert mask(text) == text

@@ -1,0 +1,216 @@
+"""Settings: where values come from, which engine a queue gets, and what a wrong value says."""
+
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from yamchi.errors import ConfigurationError
+from yamchi.settings import Settings, env_example
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch):
+    def set_all(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return set_all
+
+
+# ── Where values come from ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_defaults_are_those_of_the_contract(own_home):
+    settings = Settings()
+    assert (settings.host, settings.port) == ("127.0.0.1", 3030)
+    assert (settings.lease, settings.shutdown_timeout) == (timedelta(seconds=30), timedelta(seconds=30))
+    assert (settings.queue_fallback, settings.log_format, settings.log_level) == ("sqlite", "console", "info")
+    assert (settings.worker_interval_ms, settings.worker_max_tasks) == (5000, 10)
+    assert (settings.home, settings.var) == (own_home, own_home / "var")
+    assert settings.admin_token is None
+    assert settings.api_tokens == ()
+
+
+def test_without_a_home_it_is_the_current_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("YAMCHI_HOME")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("PORT=4000")
+    assert (Settings().home, Settings().port) == (tmp_path, 4000)
+
+
+def test_the_environment_wins_over_the_file_in_home(own_home, environ):
+    (own_home / ".env").write_text("PORT=4000\nHOST=::1\nSOMEBODY_ELSES=1\n")
+    environ(PORT="5000")
+    assert (Settings().host, Settings().port) == ("::1", 5000)
+
+
+def test_an_argument_wins_over_everything_and_brings_its_own_file(tmp_path, environ):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".env").write_text("PORT=4000")
+    environ(HOST="::1")
+    settings = Settings(home=elsewhere, host="localhost")
+    assert (settings.home, settings.host, settings.port) == (elsewhere, "localhost", 4000)
+
+
+def test_an_unknown_argument_is_a_mistake():
+    with pytest.raises(TypeError, match="has no field queue_uri"):
+        Settings(queue_uri="memory://")
+
+
+def test_an_empty_value_is_no_value(environ):
+    environ(PORT="", REDIS_URL="", QUEUE_URL_MEDIA_SYNC="", CONCURRENCY_MEDIA_SYNC="")
+    settings = Settings()
+    assert settings.port == 3030
+    assert settings.queue_url("media-sync").startswith("sqlite:")
+    assert settings.concurrency("media-sync", default=5) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("45", 45), ("1.5", 1.5), ("250ms", 0.25), ("1m30s", 90), ("2h", 7200)]
+)
+def test_a_span_is_seconds_or_text(environ, text, seconds):
+    environ(SHUTDOWN_TIMEOUT=text)
+    assert Settings().shutdown_timeout.total_seconds() == seconds
+
+
+def test_levels_are_read_as_people_write_them(environ):
+    environ(LOG_LEVEL="WARN", LOG_FORMAT="JSON", QUEUE_FALLBACK="Off")
+    settings = Settings()
+    assert (settings.log_level, settings.log_format, settings.queue_fallback) == ("warning", "json", "off")
+
+
+# ── Which engine a queue gets ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("variables", "url"),
+    [
+        ({}, "sqlite:///{home}/var/yamchi.db"),
+        ({"DATABASE_URL": "postgresql://u:p@db/app"}, "postgresql://u:p@db/app"),
+        ({"DATABASE_URL": "postgres://db/app"}, "postgresql://db/app"),
+        ({"DATABASE_URL": "postgresql+psycopg://db/app"}, "postgresql://db/app"),
+        ({"DATABASE_URL": "sqlite:///other.db"}, "sqlite:///{home}/var/yamchi.db"),
+        ({"DATABASE_URL": "postgresql://db/app", "REDIS_HOST": "cache"}, "redis://cache:6379"),
+        (
+            {"REDIS_HOST": "::1", "REDIS_PORT": "6380", "REDIS_PASSWORD": "p@ss:/"},
+            "redis://:p%40ss%3A%2F@[::1]:6380",
+        ),
+        ({"REDIS_HOST": "cache", "REDIS_URL": "rediss://:pw@other/2"}, "rediss://:pw@other/2"),
+        ({"REDIS_URL": "redis://cache", "QUEUE_URL": "kafka://a:9092,b:9092"}, "kafka://a:9092,b:9092"),
+        ({"QUEUE_URL": "supabase"}, "supabase"),
+        ({"QUEUE_URL": "memory://"}, "memory://"),
+        ({"QUEUE_URL": "sqlite:///jobs.db"}, "sqlite:///{home}/jobs.db"),
+        ({"QUEUE_URL": "sqlite:////srv/jobs.db"}, "sqlite:////srv/jobs.db"),
+        ({"QUEUE_URL": "memory://", "QUEUE_URL_MEDIA_SYNC": "redis://cache"}, "redis://cache"),
+    ],
+)
+def test_the_engine_of_a_queue(own_home, environ, variables, url):
+    environ(**variables)
+    assert Settings().queue_url("media-sync") == url.format(home=own_home)
+
+
+@pytest.mark.parametrize(
+    ("queue", "variable"),
+    [
+        ("media-sync", "MEDIA_SYNC"),
+        ("emailChain", "EMAILCHAIN"),
+        ("notifications.outbox", "NOTIFICATIONS_OUTBOX"),
+    ],
+)
+def test_a_queue_can_have_variables_of_its_own_in_both_places(own_home, environ, queue, variable):
+    (own_home / ".env").write_text(f"CONCURRENCY_{variable}=7\nQUEUE_URL_{variable}=redis://from-file\n")
+    environ(**{f"QUEUE_URL_{variable}": "memory://"})
+    settings = Settings()
+    assert settings.queue_url(queue) == "memory://"
+    assert settings.concurrency(queue, default=5) == 7
+    assert settings.concurrency("another", default=5) == 5
+
+
+# ── What a wrong or missing value says ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("PORT", "high", "valid integer"),
+        ("PORT", "70000", "less than or equal to 65535"),
+        ("LEASE", "soon", "'soon' is not a span of time"),
+        ("LEASE", "0", "greater than 0"),
+        ("QUEUE_FALLBACK", "disk", "'sqlite', 'memory' or 'off'"),
+        ("QUEUE_URL", "redsi://localhost", "begin it with sqlite:///"),
+        ("QUEUE_URL_MEDIA_SYNC", "localhost:6379", "begin it with sqlite:///"),
+        ("CONCURRENCY_MEDIA_SYNC", "0", "greater than or equal to 1"),
+        ("LOG_LEVEL", "loud", "'debug', 'info'"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_that_names_the_variable(environ, variable, value, reason):
+    environ(**{variable: value})
+    with pytest.raises(ConfigurationError) as caught:
+        Settings()
+    sentence = str(caught.value)
+    assert sentence.startswith(f"{variable} has a value that can't be used: ")
+    assert sentence.endswith(".")
+    assert reason in sentence
+    assert "\n" not in sentence
+
+
+def test_a_file_that_is_not_text_is_named(own_home):
+    (own_home / ".env").write_bytes(b"PORT=\xff\xfe")
+    with pytest.raises(ConfigurationError, match=r"\.env can't be read"):
+        Settings()
+
+
+def test_no_secret_appears_in_repr_or_in_an_error(environ):
+    environ(
+        ADMIN_TOKEN="hush-admin",
+        API_TOKENS="hush-one, hush-two",
+        REDIS_PASSWORD="hush-redis",
+        SUPABASE_SERVICE_ROLE_KEY="hush-key",
+        DATABASE_URL="postgresql://u:hush@db/app",
+        QUEUE_URL="redis://:hush@cache",
+        QUEUE_URL_WATERMARK="redis://:hush@cache",
+    )
+    settings = Settings()
+    assert [token.get_secret_value() for token in settings.api_tokens] == ["hush-one", "hush-two"]
+    assert "hush" not in f"{settings!r} {settings}"
+    environ(QUEUE_URL="redsi://:hush@cache", QUEUE_URL_WATERMARK="x:hush@cache", REDIS_URL="hush")
+    with pytest.raises(ConfigurationError) as caught:
+        Settings()
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_required_variable_that_is_missing_is_named(environ):
+    with pytest.raises(ConfigurationError, match=r"^SUPABASE_SERVICE_ROLE_KEY must be set$"):
+        Settings().required("SUPABASE_SERVICE_ROLE_KEY")
+    environ(SUPABASE_SERVICE_ROLE_KEY="key")
+    assert Settings().required("SUPABASE_SERVICE_ROLE_KEY") == "key"
+
+
+# ── The example file ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_example_file_is_up_to_date():
+    assert (ROOT / ".env.example").read_text() == env_example(), (
+        "run: python -m yamchi.settings > .env.example"
+    )
+
+
+def test_every_variable_is_described_in_one_sentence():
+    for name, field in Settings.model_fields.items():
+        assert (field.description or "").endswith("."), name
+
+
+def test_the_example_with_every_default_uncommented_changes_nothing(own_home, monkeypatch):
+    monkeypatch.chdir(own_home)
+    plain = Settings()
+    assigned = [
+        line[2:] for line in env_example().splitlines() if line.startswith("# ") and "=" in line.split()[1]
+    ]
+    (own_home / ".env").write_text("\n".join(assigned))
+    assert "PORT=3030" in assigned
+    assert Settings() == plain
