@@ -13,7 +13,7 @@ import textwrap
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -254,7 +254,8 @@ class Settings(BaseSettings):
     def _resolve(self, url: str) -> str:
         """One spelling for PostgreSQL, and SQLite's relative paths begin at home, whatever the current folder is."""
         if url.startswith("sqlite:///"):
-            return f"sqlite:///{(self.home / url.removeprefix('sqlite:///')).as_posix()}"
+            path = self.home / unquote(url.removeprefix("sqlite:///"))
+            return f"sqlite:///{quote(path.as_posix(), safe='/:')}"
         return _POSTGRESQL.sub("postgresql://", url, count=1)
 
 

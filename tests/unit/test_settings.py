@@ -114,6 +114,13 @@ def test_the_engine_of_a_queue(own_home, environ, variables, url):
     assert Settings().queue_url("media-sync") == url.format(home=own_home)
 
 
+def test_a_home_with_odd_characters_makes_a_proper_url(tmp_path):
+    settings = Settings(home=tmp_path / "50% #1 да", default_queue_url="sqlite:///my%20jobs.db")
+    assert (
+        settings.queue_url("media-sync") == f"sqlite:///{tmp_path}/50%25%20%231%20%D0%B4%D0%B0/my%20jobs.db"
+    )
+
+
 @pytest.mark.parametrize(
     ("queue", "variable"),
     [
