@@ -19,7 +19,7 @@ ARGS ?=
 .PHONY: help up test lint format bench services install constraints clean $(VENV)
 
 help: ## List these commands
-	@grep -hE '^[$$a-zA-Z_()-]+:.*## ' $(MAKEFILE_LIST) | sed 's/^$$(VENV)/$(VENV)/' \
+	@grep -hE '^[$$.a-zA-Z_()-]+:.*## ' $(MAKEFILE_LIST) | sed 's/^$$(VENV)/$(VENV)/' \
 	    | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 up: $(VENV) ## Start Yamchi on the embedded default: board, API and workers at http://localhost:3030
@@ -54,6 +54,9 @@ constraints: | $(VENV)/bin/python ## Pin the newest allowed version of every pac
 	.venv-pins/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
 	{ echo '# Written by `make constraints`.'; .venv-pins/bin/python -m pip freeze --exclude-editable; } > .venv-pins/constraints.txt
 	mv .venv-pins/constraints.txt constraints.txt && rm -rf .venv-pins
+
+.env.example: src/yamchi/settings.py $(VENV)/.base ## Write the example of all settings anew
+	@$(BIN)/python -W ignore::RuntimeWarning -m yamchi.settings > $@.new && mv $@.new $@
 
 clean: ## Remove the environments, caches and builds; var/ and uploads stay
 	rm -rf $(VENV) .venv-bench .venv-pins .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

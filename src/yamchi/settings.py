@@ -3,7 +3,7 @@
 Values come from the environment, then from the file `.env` in `YAMCHI_HOME` (the current folder if that is not set).
 `QUEUE_URL_<QUEUE>` and `CONCURRENCY_<QUEUE>` exist once per queue: the queue's name in upper case, `-` written as `_`.
 A wrong value is a `ConfigurationError` that names the variable and never shows a secret.
-`python -m yamchi.settings` prints all of them as an `.env` file: `.env.example` is its output.
+`python -m yamchi.settings` prints all of them as an `.env` file: `make .env.example` keeps its output.
 """
 
 import os
@@ -306,7 +306,7 @@ def _explain_one(problem: ErrorDetails) -> str:
 
 def env_example() -> str:
     """All variables as an `.env` file in which each stands as a comment, at its default."""
-    heading = "Yamchi's settings: copy this to .env and uncomment what you change. Made by python -m yamchi.settings"
+    heading = "Yamchi's settings: copy this to .env and uncomment what you change. Made by make .env.example"
     blocks = [
         f"{_comment(field.description or '')}\n# {_variable(name, field)}={_default(field)}"
         for name, field in Settings.model_fields.items()

@@ -202,9 +202,7 @@ def test_a_required_variable_that_is_missing_is_named(environ):
 
 
 def test_the_example_file_is_up_to_date():
-    assert (ROOT / ".env.example").read_text() == env_example(), (
-        "run: python -m yamchi.settings > .env.example"
-    )
+    assert (ROOT / ".env.example").read_text() == env_example(), "run: make .env.example"
 
 
 def test_every_variable_is_described_in_one_sentence():
