@@ -15,7 +15,7 @@ PASSWORD = "postgres"
 
 # Debian keeps the server's programs off the path, in a folder for each version: the newest first.
 POSTGRES_BIN = sorted(
-    Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name), reverse=True
+    Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name), reverse=True
 )
 
 
@@ -64,7 +64,7 @@ class Postgres(Server):
 
     def kill(self) -> None:
         """Its backends too: each is a process, and the next start waits until the last one is gone."""
-        backends = _children(self.pid)
+        backends = _children(self.pid) if self.running else []
         super().kill()
         for backend in backends:
             _kill_and_wait(backend)
