@@ -79,7 +79,9 @@ class Yamchi:
         known.key_rate = known.key_rate if key_rate is None else RateLimit.parse(key_rate)
         known.key = known.key if key is None else key
         if known.key_rate and not known.key:
-            raise ConfigurationError(f"Queue {queue} has a key_rate but no key: name the field of the data to go by.")
+            raise ConfigurationError(
+                f"Queue {queue} has a key_rate but no key: name the field of the data to go by."
+            )
         return known
 
     def job(self, queue: str, *, name: str | None = None, **options: Any) -> Callable[[F], F]:
@@ -89,13 +91,17 @@ class Yamchi:
             definition = self.define(queue, **options)
             job_name = name or function.__name__
             if job_name in definition.handlers:
-                raise ConfigurationError(f"Queue {queue} has a job {job_name!r} already: give this one another name.")
+                raise ConfigurationError(
+                    f"Queue {queue} has a job {job_name!r} already: give this one another name."
+                )
             definition.handlers[job_name] = Handler(job_name, function)
             return function
 
         return declare
 
-    def cron(self, line: str, *, zone: str = "UTC", name: str | None = None, queue: str = CRON_QUEUE) -> Callable[[F], F]:
+    def cron(
+        self, line: str, *, zone: str = "UTC", name: str | None = None, queue: str = CRON_QUEUE
+    ) -> Callable[[F], F]:
         """Run the function below by the clock: `@app.cron("0 3 * * *", zone="Asia/Almaty")`."""
         expression = CronLine(line, zone)
 
@@ -132,14 +138,22 @@ class Yamchi:
         return list({id(queue.engine): queue.engine for queue in self.queues}.values())
 
     def schedules(self) -> list[Schedule]:
-        return [Schedule(name, line, self.queue(queue), job) for name, (line, queue, job) in self._crons.items()]
+        return [
+            Schedule(name, line, self.queue(queue), job) for name, (line, queue, job) in self._crons.items()
+        ]
 
     def worker(self, queues: Iterable[str] | None = None) -> Worker:
         """A worker for these queues, or for all that have handlers."""
-        chosen = [self.queue(name) for name in queues] if queues else [q for q in self.queues if q.definition.handlers]
+        chosen = (
+            [self.queue(name) for name in queues]
+            if queues
+            else [q for q in self.queues if q.definition.handlers]
+        )
         for queue in chosen:
             if not queue.definition.handlers:
-                raise ConfigurationError(f"Queue {queue.name} has no handlers in this application, so nothing can run its jobs.")
+                raise ConfigurationError(
+                    f"Queue {queue.name} has no handlers in this application, so nothing can run its jobs."
+                )
         return Worker(
             chosen,
             clock=self.clock,

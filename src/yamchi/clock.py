@@ -56,7 +56,9 @@ def to_millis(span: Span) -> Millis:
 def _read_span(text: str) -> Millis:
     parts = list(_PART.finditer(text.strip()))
     if not parts or "".join(part.group() for part in parts) != text.strip():
-        raise InvalidJob(f"{text!r} is not a span of time: write it as '30s', '5m', '1h30m', '7d' or '250ms'.")
+        raise InvalidJob(
+            f"{text!r} is not a span of time: write it as '30s', '5m', '1h30m', '7d' or '250ms'."
+        )
     return round(sum(float(part[1]) * _UNITS[part[2]] for part in parts))
 
 

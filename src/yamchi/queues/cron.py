@@ -34,7 +34,9 @@ class CronLine:
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError) as error:
-            raise ConfigurationError(f"{self.zone!r} is not a time zone: write it as 'Asia/Almaty' or 'UTC'.") from error
+            raise ConfigurationError(
+                f"{self.zone!r} is not a time zone: write it as 'Asia/Almaty' or 'UTC'."
+            ) from error
         try:
             CronSim(self.expression, datetime(2026, 1, 1))
         except CronSimError as error:
@@ -102,5 +104,7 @@ class Scheduler:
         elif moment > last:
             job = NewJob(f"{schedule.name}@{moment}", schedule.job, b"null", queue.definition.options)
             if await engine.fire(schedule.name, moment, queue.name, job):
-                log.info(f"[{queue.name}:{engine.type}] scheduled {schedule.name} for {as_datetime(moment).isoformat()}")
+                log.info(
+                    f"[{queue.name}:{engine.type}] scheduled {schedule.name} for {as_datetime(moment).isoformat()}"
+                )
         return schedule.line.after(now)

@@ -33,7 +33,9 @@ class DeadLetters:
         """Put the job back in its queue with all its attempts, with other data if given."""
         letter = await self.get(letter_id)
         if not await self._engine.replay(self._queue, {letter_id: self._revive(letter, data)}):
-            raise WrongState(f"Dead letter {letter_id} of {self._queue} has been replayed or purged meanwhile.")
+            raise WrongState(
+                f"Dead letter {letter_id} of {self._queue} has been replayed or purged meanwhile."
+            )
 
     async def replay_all(self, *, search: str = "") -> int:
         """Replay every letter that matches and still is a job; how many went."""
@@ -52,7 +54,9 @@ class DeadLetters:
     def _revive(self, letter: DeadLetter, data: Any = ...) -> NewJob:
         if data is ...:
             if not is_job(letter):
-                raise WrongState(f"Dead letter {letter.id} was never a valid job: replay it with corrected data.")
+                raise WrongState(
+                    f"Dead letter {letter.id} was never a valid job: replay it with corrected data."
+                )
             data = orjson.loads(letter.body)["job"]
         name = letter.name or self._definition.default_name
         return NewJob(letter.id, name, encode_json(data), self._definition.options)

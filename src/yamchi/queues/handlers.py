@@ -93,7 +93,9 @@ def decode_json(payload: bytes) -> Any:
 def describe(error: ValidationError) -> str:
     """One sentence: each field with what is wrong with it."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
-    said = [f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}" for fault in faults[:5]]
+    said = [
+        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}" for fault in faults[:5]
+    ]
     more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
     return "; ".join(said) + more
 

@@ -174,7 +174,9 @@ class JobRecord:
 
     def as_new(self, **changes: Any) -> NewJob:
         """The same job to be added afresh, for example to another engine or from its dead letter."""
-        fresh = NewJob(self.id, self.name, self.payload, self.options, self.priority, self.run_at, self.expires_at)
+        fresh = NewJob(
+            self.id, self.name, self.payload, self.options, self.priority, self.run_at, self.expires_at
+        )
         return replace(fresh, **changes)
 
 
@@ -296,5 +298,7 @@ def check_id(job_id: str) -> str:
     if not isinstance(job_id, str) or not 0 < len(job_id) <= 255:
         raise InvalidJob(f"A job id must be text of 1 to 255 characters, not {str(job_id)[:40]!r}.")
     if ":" in job_id or not job_id.isprintable() or any(char.isspace() for char in job_id):
-        raise InvalidJob(f"The job id {job_id!r} has a space, a colon or a control character: use letters, digits, - _ . / @")
+        raise InvalidJob(
+            f"The job id {job_id!r} has a space, a colon or a control character: use letters, digits, - _ . / @"
+        )
     return job_id

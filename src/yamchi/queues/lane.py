@@ -62,7 +62,14 @@ class Lane:
     """The work of one queue."""
 
     def __init__(
-        self, queue: Queue, *, worker: str, lease: Millis, clock: Clock, observe: Observer, slots: int | None = None
+        self,
+        queue: Queue,
+        *,
+        worker: str,
+        lease: Millis,
+        clock: Clock,
+        observe: Observer,
+        slots: int | None = None,
     ) -> None:
         self.queue = queue
         self.slots = slots or queue.definition.concurrency
@@ -88,7 +95,9 @@ class Lane:
     async def run(self) -> None:
         """Work until stopped, and then until everything begun is settled or given back."""
         self._todo.set()
-        couriers = [asyncio.create_task(self._courier(), name=f"courier-{self.queue.name}") for _ in range(COURIERS)]
+        couriers = [
+            asyncio.create_task(self._courier(), name=f"courier-{self.queue.name}") for _ in range(COURIERS)
+        ]
         helpers = [asyncio.create_task(work()) for work in (self._watch, self._sweep)]
         try:
             await asyncio.gather(*couriers)
@@ -296,7 +305,9 @@ class Lane:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise Retryable(f"{claim.job.name} took longer than its timeout of {describe_span(timeout)}") from error
+            raise Retryable(
+                f"{claim.job.name} took longer than its timeout of {describe_span(timeout)}"
+            ) from error
 
     async def _invoke(self, handler: Handler, job: Job[Any]) -> Any:
         arguments = (job,) if handler.takes_job else ()
@@ -351,7 +362,9 @@ class Lane:
             case "cancelled":
                 return Cancelled(run.claim)
             case "lost":
-                log.warning(f"[{self.queue.name}:{self._engine.type}] lost the lease of {job.name} {job.id}; another worker has it")
+                log.warning(
+                    f"[{self.queue.name}:{self._engine.type}] lost the lease of {job.name} {job.id}; another worker has it"
+                )
                 return None
             case "stopped":
                 return Released(run.claim)
@@ -361,10 +374,16 @@ class Lane:
 
     def _report(self, done: Sequence[tuple[Verdict, float, Any]], settled: Sequence[str]) -> None:
         if len(settled) == len(done):
-            outcomes = [Outcome(verdict.claim.job, verdict, seconds, result) for verdict, seconds, result in done]
+            outcomes = [
+                Outcome(verdict.claim.job, verdict, seconds, result) for verdict, seconds, result in done
+            ]
         else:
             mine = set(settled)
-            outcomes = [Outcome(v.claim.job, v, seconds, result) for v, seconds, result in done if v.claim.job.id in mine]
+            outcomes = [
+                Outcome(v.claim.job, v, seconds, result)
+                for v, seconds, result in done
+                if v.claim.job.id in mine
+            ]
             for verdict, _, _ in done:
                 if verdict.claim.job.id not in mine:
                     job = verdict.claim.job

@@ -106,7 +106,9 @@ class LeaseKeeper:
         timeout = claim.job.options.timeout
         return timeout is not None and self._clock.now() > (claim.job.started_at or 0) + timeout + self._lease
 
-    def _tell(self, queue: HeldQueue, claims: Sequence[Claim], job_ids: Sequence[str], why: Interruption) -> None:
+    def _tell(
+        self, queue: HeldQueue, claims: Sequence[Claim], job_ids: Sequence[str], why: Interruption
+    ) -> None:
         # A job settled while we were asking is neither lost nor to be interrupted.
         held = {claim.job.id: claim for claim in claims}
         still = [job_id for job_id in job_ids if queue.claims.get(job_id) is held[job_id]]

@@ -199,7 +199,7 @@ class Job(Generic[T]):
 
     def log(self, *lines: str) -> Awaitable[None]:
         """Append lines to this job's log."""
-        self.record.logs.extend(lines)
+        self.record.logs = [*self.record.logs, *lines]
         return self._do(self.queue.engine.log(self.record.queue, self.id, lines))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
@@ -235,7 +235,9 @@ class Job(Generic[T]):
         if not await self.queue.engine.update(self.queue.name, self.id, payload):
             raise WrongState(f"Job {self.id} of {self.queue.name} can't be changed: it is running or gone.")
 
-    async def _must(self, act: Callable[[str, Sequence[str]], Awaitable[list[str]]], done: str, why: str) -> None:
+    async def _must(
+        self, act: Callable[[str, Sequence[str]], Awaitable[list[str]]], done: str, why: str
+    ) -> None:
         if not await act(self.queue.name, [self.id]):
             raise WrongState(f"Job {self.id} of {self.queue.name} can't be {done}: {why}.")
 
@@ -271,7 +273,18 @@ class Queue:
     ) -> Job[Any]:
         """Add one job. When this returns, the job is safe. The same id again is the same job (`is_new` tells)."""
         new = New(
-            data, name, id, delay, run_at, priority, attempts, backoff, expires_at, timeout, keep_completed, keep_failed
+            data,
+            name,
+            id,
+            delay,
+            run_at,
+            priority,
+            attempts,
+            backoff,
+            expires_at,
+            timeout,
+            keep_completed,
+            keep_failed,
         )
         return (await self.add_many([new]))[0]
 
@@ -283,7 +296,8 @@ class Queue:
             return []
         created = await self.engine.add(self.name, jobs)
         added = [
-            Job[Any](self, self._as_added(job, now), is_new=is_new) for job, is_new in zip(jobs, created, strict=True)
+            Job[Any](self, self._as_added(job, now), is_new=is_new)
+            for job, is_new in zip(jobs, created, strict=True)
         ]
         return [job if job.is_new else await self._existing(job) for job in added]
 
@@ -295,7 +309,16 @@ class Queue:
         run_at = now if job.run_at is None else job.run_at
         state: State = "delayed" if run_at > now else "waiting"
         return JobRecord(
-            job.id, self.name, job.name, job.payload, state, now, run_at, job.options, job.priority, job.expires_at
+            job.id,
+            self.name,
+            job.name,
+            job.payload,
+            state,
+            now,
+            run_at,
+            job.options,
+            job.priority,
+            job.expires_at,
         )
 
     def _new_job(self, new: New, now: Millis) -> NewJob:
@@ -339,7 +362,9 @@ class Queue:
         """One job with its logs."""
         record = await self.engine.get(self.name, job_id)
         if record is None:
-            raise UnknownJob(f"Queue {self.name} has no job {job_id!r}: it never had one, or it is no longer kept.")
+            raise UnknownJob(
+                f"Queue {self.name} has no job {job_id!r}: it never had one, or it is no longer kept."
+            )
         return Job(self, record)
 
     async def jobs(

@@ -25,8 +25,12 @@ class RemoteEvents:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        engines = {id(queue.engine): queue.engine for queue in self._queues.values() if queue.engine.can.events}
-        self._tasks = [asyncio.create_task(self._follow(engine), name="remote-events") for engine in engines.values()]
+        engines = {
+            id(queue.engine): queue.engine for queue in self._queues.values() if queue.engine.can.events
+        }
+        self._tasks = [
+            asyncio.create_task(self._follow(engine), name="remote-events") for engine in engines.values()
+        ]
 
     async def stop(self) -> None:
         for task in self._tasks:

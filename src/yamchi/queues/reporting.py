@@ -29,7 +29,9 @@ def _log_one(prefix: str, outcome: Outcome) -> None:
             log.info(f"{prefix} completed {job} in {describe_span(round(outcome.seconds * 1000))}")
         case RetryAt(moment=moment, error=error):
             made, attempts = outcome.job.attempts_made, outcome.job.options.attempts
-            log.warning(f"{prefix} attempt {made} of {attempts} of {job} failed, next at {isoformat(moment)}: {error}")
+            log.warning(
+                f"{prefix} attempt {made} of {attempts} of {job} failed, next at {isoformat(moment)}: {error}"
+            )
         case Failed(error=error):
             log.error(f"{prefix} failed {job} after {outcome.job.attempts_made} attempts: {error}")
         case Expired():

@@ -41,7 +41,8 @@ class Worker:
         self._observers = (*observers, log_outcomes, emit_outcomes)
         granted = max(to_millis(lease), SHORTEST_LEASE) * 9 // 10
         self.lanes = [
-            Lane(queue, worker=self.name, lease=granted, clock=clock, observe=self._observe) for queue in queues
+            Lane(queue, worker=self.name, lease=granted, clock=clock, observe=self._observe)
+            for queue in queues
         ]
         self._keeper = LeaseKeeper([lane.held for lane in self.lanes], granted, clock, self.describe)
         self.scheduler = Scheduler(schedules, clock)

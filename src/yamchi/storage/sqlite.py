@@ -61,6 +61,8 @@ class SqliteFile:
 
     def open(self) -> None:
         """Make or migrate the file and start the threads. Raises one sentence if the file can't be used."""
+        if self._threads:
+            return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             writer = self._connect()
@@ -70,7 +72,10 @@ class SqliteFile:
         except (OSError, sqlite3.Error) as error:
             raise explain(error, self.path) from error
         self._seen = self._version()
-        for name, work, connection in (("writer", self._write_all, writer), ("reader", self._read_all, reader)):
+        for name, work, connection in (
+            ("writer", self._write_all, writer),
+            ("reader", self._read_all, reader),
+        ):
             thread = threading.Thread(target=work, args=(connection,), name=f"sqlite-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -86,7 +91,11 @@ class SqliteFile:
 
     def _connect(self, *, readonly: bool = False) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path, timeout=LOCK_PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256
+            self.path,
+            timeout=LOCK_PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
         )
         try:
             for pragma in _PRAGMAS:
@@ -215,7 +224,9 @@ def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > len(migrations):
             connection.execute("ROLLBACK")
-            raise EngineError(f"The database was made by a newer Yamchi (schema {version}, known {len(migrations)}).")
+            raise EngineError(
+                f"The database was made by a newer Yamchi (schema {version}, known {len(migrations)})."
+            )
         if version == len(migrations):
             connection.execute("COMMIT")
             return
@@ -237,13 +248,23 @@ def explain(error: Exception, path: Path) -> Exception:
         return error
     text = str(error)
     if "disk is full" in text or "No space left" in text or ("I/O" in text and _is_full(path)):
-        return StorageFull(f"The disk that holds {path} is full: nothing was written. Free some room; work resumes by itself.")
+        return StorageFull(
+            f"The disk that holds {path} is full: nothing was written. Free some room; work resumes by itself."
+        )
     if "readonly" in text or "read-only" in text or "Permission denied" in text:
-        return StorageReadOnly(f"The database {path} can't be written: check who owns the file and its folder.")
+        return StorageReadOnly(
+            f"The database {path} can't be written: check who owns the file and its folder."
+        )
     if "not a database" in text or "malformed" in text:
-        return StorageCorrupt(f"{path} is damaged or is not a SQLite database: move it away, or restore a copy.")
+        return StorageCorrupt(
+            f"{path} is damaged or is not a SQLite database: move it away, or restore a copy."
+        )
     if "unable to open" in text or isinstance(error, OSError):
-        return EngineUnavailable(f"The database {path} can't be opened ({text}): check the path and its permissions.")
+        return EngineUnavailable(
+            f"The database {path} can't be opened ({text}): check the path and its permissions."
+        )
     if "locked" in text or "busy" in text:
-        return EngineUnavailable(f"The database {path} has been locked by another process for {LOCK_PATIENCE:.0f} s.")
+        return EngineUnavailable(
+            f"The database {path} has been locked by another process for {LOCK_PATIENCE:.0f} s."
+        )
     return EngineError(f"SQLite refused ({text}) in {path}.")

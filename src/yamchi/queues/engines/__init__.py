@@ -20,7 +20,9 @@ def make_engine(url: str, clock: Clock) -> Engine:
             from yamchi.queues.engines.sqlite import SqliteEngine
 
             return SqliteEngine(_sqlite_path(url), clock)
-    raise ConfigurationError(f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db or memory://")
+    raise ConfigurationError(
+        f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db or memory://"
+    )
 
 
 def _sqlite_path(url: str) -> Path:

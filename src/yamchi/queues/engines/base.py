@@ -123,7 +123,9 @@ class RateLimit:
 def stalled_verdict(claim: Claim, moment: Millis) -> Failed | RetryAt:
     """What becomes of a job whose worker died: due again at once, or over if its attempts are used up."""
     job = claim.job
-    error = f"The worker stopped or lost its lease during attempt {job.attempts_made} of {job.options.attempts}"
+    error = (
+        f"The worker stopped or lost its lease during attempt {job.attempts_made} of {job.options.attempts}"
+    )
     if job.attempts_made < job.options.attempts:
         return RetryAt(claim, moment, error)
     return Failed(claim, error, DeadLetter.of_job(job, error, moment))
@@ -136,7 +138,7 @@ class Engine(Protocol):
     can: Capabilities
 
     async def open(self) -> None:
-        """Connect, and make what must exist. Called once before anything else."""
+        """Connect, and make what must exist. Opening an open engine does nothing."""
 
     async def close(self) -> None:
         """Finish what was begun and let go of everything."""

@@ -117,7 +117,16 @@ class MemoryEngine:
             return False
         run_at = now if new.run_at is None else new.run_at
         job = JobRecord(
-            new.id, queue, new.name, new.payload, "waiting", now, run_at, new.options, new.priority, new.expires_at
+            new.id,
+            queue,
+            new.name,
+            new.payload,
+            "waiting",
+            now,
+            run_at,
+            new.options,
+            new.priority,
+            new.expires_at,
         )
         entry = shelf.jobs[new.id] = Entry(job, next(self._seq))
         shelf.counts["waiting"] += 1
@@ -146,7 +155,9 @@ class MemoryEngine:
             shelf, now = self._shelves[queue], self._clock.now()
             shelf.bell.clear()
             settled = [verdict.claim.job.id for verdict in verdicts if self._settle(shelf, verdict, now)]
-            return Exchange(settled, [] if shelf.paused else list(self._take(shelf, want, lease, worker, now)))
+            return Exchange(
+                settled, [] if shelf.paused else list(self._take(shelf, want, lease, worker, now))
+            )
 
     def _take(self, shelf: Shelf, want: int, lease: Millis, worker: str, now: Millis) -> Iterator[Claim]:
         self._promote_due(shelf, now)
@@ -306,7 +317,11 @@ class MemoryEngine:
 
     async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
         with self._lock:
-            found = [e for e in self._shelves[queue].jobs.values() if state in (None, e.job.state) and _has(e.job, search)]
+            found = [
+                e
+                for e in self._shelves[queue].jobs.values()
+                if state in (None, e.job.state) and _has(e.job, search)
+            ]
         found.sort(key=lambda entry: _place(entry, state))
         return Page([entry.job for entry in found[offset : offset + limit]], len(found))
 
@@ -351,7 +366,13 @@ class MemoryEngine:
 
     async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
         found = self._known(queue, job_ids, FINISHED)
-        fresh = {"attempts_made": 0, "finished_at": None, "failed_reason": None, "stacktrace": None, "result": None}
+        fresh = {
+            "attempts_made": 0,
+            "finished_at": None,
+            "failed_reason": None,
+            "stacktrace": None,
+            "result": None,
+        }
         for entry in found:
             entry.job = replace(entry.job, progress=None, **fresh)  # type: ignore[arg-type]
             entry.cancelling = entry.slotted = False
@@ -381,7 +402,7 @@ class MemoryEngine:
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
         with self._lock:
             for entry in self._known(queue, [job_id], STATES):
-                entry.job.logs.extend(lines)
+                entry.job = replace(entry.job, logs=[*entry.job.logs, *lines])
 
     async def pause(self, queue: str) -> None:
         self._shelves[queue].paused = True

@@ -204,7 +204,9 @@ class SqliteEngine:
         await self._file.write(lambda db: keeping.log(db, queue, job_id, lines))
 
     async def pause(self, queue: str) -> None:
-        await self._file.write(lambda db: db.execute("INSERT OR IGNORE INTO paused VALUES (?)", (queue,)).rowcount)
+        await self._file.write(
+            lambda db: db.execute("INSERT OR IGNORE INTO paused VALUES (?)", (queue,)).rowcount
+        )
 
     async def resume(self, queue: str) -> None:
         await self._file.write(lambda db: db.execute("DELETE FROM paused WHERE queue = ?", (queue,)).rowcount)
@@ -234,7 +236,9 @@ class SqliteEngine:
     # ── Events and wake-ups ───────────────────────────────────────────────────────────────────────────────────────
 
     async def events(self) -> AsyncIterator[Event]:
-        (last,) = await self._file.read(lambda db: db.execute("SELECT coalesce(max(n), 0) FROM events").fetchone())
+        (last,) = await self._file.read(
+            lambda db: db.execute("SELECT coalesce(max(n), 0) FROM events").fetchone()
+        )
         self._watch()
         while True:
             await self._listen()
@@ -251,16 +255,26 @@ class SqliteEngine:
     async def _listen(self) -> None:
         """Say that somebody here listens, so that other processes write their events down."""
         now = self._clock.now()
-        await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO listeners VALUES (?, ?)", (self._origin, now)).rowcount)
+        await self._file.write(
+            lambda db: (
+                db.execute("INSERT OR REPLACE INTO listeners VALUES (?, ?)", (self._origin, now)).rowcount
+            )
+        )
 
     def _tell(self, db: working.Db, events: Sequence[Event]) -> None:
         """Write events down for other processes, if any listens: else it costs one look."""
         since = self._clock.now() - 30_000
-        listening = db.execute("SELECT 1 FROM listeners WHERE origin <> ? AND seen_at > ?", (self._origin, since))
+        listening = db.execute(
+            "SELECT 1 FROM listeners WHERE origin <> ? AND seen_at > ?", (self._origin, since)
+        )
         if not listening.fetchone():
             return
-        body = orjson.dumps([(e.type, e.queue, e.job_id, e.name, e.value and e.value.decode()) for e in events])
-        last = db.execute("INSERT INTO events (origin, body) VALUES (?, ?)", (self._origin, body)).lastrowid or 0
+        body = orjson.dumps(
+            [(e.type, e.queue, e.job_id, e.name, e.value and e.value.decode()) for e in events]
+        )
+        last = (
+            db.execute("INSERT INTO events (origin, body) VALUES (?, ?)", (self._origin, body)).lastrowid or 0
+        )
         db.execute("DELETE FROM events WHERE n < ?", (last - KEPT_EVENTS,))
 
     async def _change(self, queue: str, op: Callable[[working.Db, Millis], Any]) -> Any:
@@ -302,4 +316,7 @@ def _events_after(db: working.Db, last: int) -> list[tuple[int, str, bytes]]:
 
 
 def _decode_events(body: bytes) -> list[Event]:
-    return [Event(kind, queue, id, name, value and value.encode()) for kind, queue, id, name, value in orjson.loads(body)]
+    return [
+        Event(kind, queue, id, name, value and value.encode())
+        for kind, queue, id, name, value in orjson.loads(body)
+    ]

@@ -48,7 +48,8 @@ def page(db: Db, queue: str, state: State | None, search: str, offset: int, limi
         where += " AND (id = ? OR name = ? OR instr(CAST(payload AS TEXT), ?) OR instr(id, ?))"
         values += [search] * 4
     rows = db.execute(
-        f"SELECT {COLUMNS} FROM jobs WHERE {where} ORDER BY {_ORDER[state]} LIMIT ? OFFSET ?", (*values, limit, offset)
+        f"SELECT {COLUMNS} FROM jobs WHERE {where} ORDER BY {_ORDER[state]} LIMIT ? OFFSET ?",
+        (*values, limit, offset),
     ).fetchall()
     total = _total(db, queue, state, where, values, search)
     return Page([record(queue, row) for row in rows], total)
@@ -71,7 +72,8 @@ def counts(db: Db, queue: str) -> dict[State, int]:
 
 def history(db: Db, queue: str, since: Millis) -> list[Minute]:
     rows = db.execute(
-        "SELECT minute, completed, failed FROM minutes WHERE queue = ? AND minute >= ? ORDER BY minute", (queue, since)
+        "SELECT minute, completed, failed FROM minutes WHERE queue = ? AND minute >= ? ORDER BY minute",
+        (queue, since),
     )
     return [Minute(*row) for row in rows]
 
@@ -101,7 +103,9 @@ def _worker(info: dict[str, Any]) -> WorkerInfo:
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _locate(db: Db, queue: str, job_ids: Sequence[str], states: Sequence[State]) -> list[tuple[int, str, State]]:
+def _locate(
+    db: Db, queue: str, job_ids: Sequence[str], states: Sequence[State]
+) -> list[tuple[int, str, State]]:
     marks = ", ".join(f"'{state}'" for state in states)
     return db.execute(
         f"SELECT seq, id, state FROM jobs WHERE queue = ? AND state IN ({marks}) "
@@ -110,7 +114,9 @@ def _locate(db: Db, queue: str, job_ids: Sequence[str], states: Sequence[State])
     ).fetchall()
 
 
-def _move(db: Db, queue: str, found: Sequence[tuple[int, str, State]], to: State, assignments: str, *values: Any) -> list[str]:
+def _move(
+    db: Db, queue: str, found: Sequence[tuple[int, str, State]], to: State, assignments: str, *values: Any
+) -> list[str]:
     """Set the state of the jobs found, with further columns, and the counts with it."""
     statement = f"UPDATE jobs SET state = '{to}', {assignments} WHERE seq = ?"
     db.executemany(statement, [(*values, seq) for seq, _, _ in found])
@@ -134,7 +140,9 @@ def remove(db: Db, queue: str, job_ids: Sequence[str]) -> list[str]:
 def cancel(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> dict[str, State]:
     found = _locate(db, queue, job_ids, ("waiting", "delayed", "active"))
     running = [row for row in found if row[2] == "active"]
-    ended = _move(db, queue, [row for row in found if row[2] != "active"], "cancelled", "finished_at = ?", now)
+    ended = _move(
+        db, queue, [row for row in found if row[2] != "active"], "cancelled", "finished_at = ?", now
+    )
     db.executemany("UPDATE jobs SET cancelling = 1 WHERE seq = ?", [(seq,) for seq, _, _ in running])
     outcome: dict[str, State] = dict.fromkeys(ended, "cancelled")
     return outcome | {job_id: "active" for _, job_id, _ in running}
@@ -152,13 +160,16 @@ _FRESH = (
 
 def retry(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> list[str]:
     back = _move(db, queue, _locate(db, queue, job_ids, _ENDED), "waiting", _FRESH, now)
-    db.executemany("DELETE FROM dead_letters WHERE queue = ? AND id = ?", [(queue, job_id) for job_id in back])
+    db.executemany(
+        "DELETE FROM dead_letters WHERE queue = ? AND id = ?", [(queue, job_id) for job_id in back]
+    )
     return back
 
 
 def update(db: Db, queue: str, job_id: str, payload: bytes) -> bool:
     changed = db.execute(
-        "UPDATE jobs SET payload = ? WHERE queue = ? AND id = ? AND state <> 'active'", (payload, queue, job_id)
+        "UPDATE jobs SET payload = ? WHERE queue = ? AND id = ? AND state <> 'active'",
+        (payload, queue, job_id),
     )
     return changed.rowcount == 1
 
@@ -173,7 +184,10 @@ def log(db: Db, queue: str, job_id: str, lines: Sequence[str]) -> None:
     if row is None:
         return
     (last,) = db.execute("SELECT coalesce(max(n), 0) FROM job_logs WHERE seq = ?", row).fetchone()
-    db.executemany("INSERT INTO job_logs VALUES (?, ?, ?)", [(row[0], last + 1 + i, line) for i, line in enumerate(lines)])
+    db.executemany(
+        "INSERT INTO job_logs VALUES (?, ?, ?)",
+        [(row[0], last + 1 + i, line) for i, line in enumerate(lines)],
+    )
 
 
 def clean(db: Db, queue: str, state: State, before: Millis, limit: int) -> int:
@@ -193,7 +207,9 @@ def heartbeat(db: Db, worker: WorkerInfo | str, forget_before: Millis) -> None:
     if isinstance(worker, str):
         db.execute("DELETE FROM workers WHERE id = ?", (worker,))
         return
-    db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (worker.id, worker.seen_at, orjson.dumps(worker)))
+    db.execute(
+        "INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (worker.id, worker.seen_at, orjson.dumps(worker))
+    )
     db.execute("DELETE FROM workers WHERE seen_at < ?", (forget_before,))
 
 
@@ -216,7 +232,9 @@ def letters(db: Db, queue: str, search: str, offset: int, limit: int) -> LetterP
 
 
 def letter(db: Db, queue: str, letter_id: str) -> DeadLetter | None:
-    row = db.execute(f"SELECT {_LETTER} FROM dead_letters WHERE queue = ? AND id = ?", (queue, letter_id)).fetchone()
+    row = db.execute(
+        f"SELECT {_LETTER} FROM dead_letters WHERE queue = ? AND id = ?", (queue, letter_id)
+    ).fetchone()
     return DeadLetter(*row) if row else None
 
 

@@ -27,7 +27,23 @@ def record(queue: str, row: tuple[Any, ...]) -> JobRecord:
 
 def claim(queue: str, row: tuple[Any, ...]) -> Claim:
     """A claim from a row of `CLAIMED`; the row's number is its key."""
-    (seq, id, name, payload, created, run_at, options, rank, expires, made, started, worker, token, slotted, progress) = row
+    (
+        seq,
+        id,
+        name,
+        payload,
+        created,
+        run_at,
+        options,
+        rank,
+        expires,
+        made,
+        started,
+        worker,
+        token,
+        slotted,
+        progress,
+    ) = row
     job = JobRecord(
         id, queue, name, payload, "active", created, run_at, JobOptions.decode(options), -rank, expires, made,
         progress, None, None, None, started, None, worker,

@@ -83,7 +83,9 @@ def fire(db: Db, schedule: str, moment: Millis, queue: str, job: NewJob, now: Mi
 
 _MINE = "WHERE seq = ? AND token = ? AND state = 'active'"
 _FREE = "token = NULL, lease_until = NULL"
-_DONE = f"UPDATE jobs SET state = 'completed', finished_at = ?, result = ?, failed_reason = NULL, {_FREE} {_MINE}"
+_DONE = (
+    f"UPDATE jobs SET state = 'completed', finished_at = ?, result = ?, failed_reason = NULL, {_FREE} {_MINE}"
+)
 _DROP = f"DELETE FROM jobs {_MINE}"
 _END = f"UPDATE jobs SET state = ?, finished_at = ?, failed_reason = ?, stacktrace = ?, {_FREE} {_MINE}"
 # A job that somebody asked to stop does not go back to the queue, whatever its verdict.
@@ -151,7 +153,9 @@ def _settle_one(
             state = _put_back(db, (moment, now, 0, 0, error, trace, held.key, held.token))
             value = orjson.dumps(error)
         case Released(until=until, reason=reason, slotted=slotted):
-            state = _put_back(db, (until or job.run_at, now, 1, int(slotted), reason, None, held.key, held.token))
+            state = _put_back(
+                db, (until or job.run_at, now, 1, int(slotted), reason, None, held.key, held.token)
+            )
             value = None
         case Failed(error=error, letter=letter, stacktrace=trace):
             state = _end(db, "failed", now, error, trace, held)
@@ -179,7 +183,9 @@ def _put_back(db: Db, values: tuple[Any, ...]) -> State | None:
     return row[0] if row else None
 
 
-def _end(db: Db, state: State, now: Millis, error: str | None, trace: str | None, held: Claim) -> State | None:
+def _end(
+    db: Db, state: State, now: Millis, error: str | None, trace: str | None, held: Claim
+) -> State | None:
     changed = db.execute(_END, (state, now, error, trace, held.key, held.token)).rowcount
     return state if changed else None
 
@@ -249,9 +255,7 @@ _CLAIM = (
 )
 
 
-def take(
-    db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, now: Millis
-) -> list[Claim]:
+def take(db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, now: Millis) -> list[Claim]:
     """Claim due jobs, the highest priority and then the longest waiting first."""
     if db.execute("SELECT 1 FROM paused WHERE queue = ?", (queue,)).fetchone():
         return []
@@ -270,7 +274,9 @@ def _turn(row: tuple[Any, ...]) -> tuple[int, int, int]:
 
 def next_due(db: Db, queue: str) -> Millis | None:
     """When the next delayed job is due."""
-    row = db.execute("SELECT min(run_at) FROM jobs WHERE queue = ? AND state = 'delayed'", (queue,)).fetchone()
+    row = db.execute(
+        "SELECT min(run_at) FROM jobs WHERE queue = ? AND state = 'delayed'", (queue,)
+    ).fetchone()
     return row[0] if row else None
 
 
@@ -296,7 +302,14 @@ def recover(db: Db, queue: str, now: Millis) -> tuple[list[tuple[JobRecord, bool
 
 
 def exchange(
-    db: Db, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str, token: str, now: Millis
+    db: Db,
+    queue: str,
+    verdicts: Sequence[Verdict],
+    want: int,
+    lease: Millis,
+    worker: str,
+    token: str,
+    now: Millis,
 ) -> tuple[Exchange, Settlement | None]:
     outcome = settle(db, queue, verdicts, now) if verdicts else None
     claims = take(db, queue, want, lease, worker, token, now) if want > 0 else []
