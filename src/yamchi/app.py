@@ -16,7 +16,7 @@ from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
 from yamchi.queues.job import Backoff, BackoffLike, JobOptions
 from yamchi.queues.lane import Observer
-from yamchi.queues.lazy import LazyEngine
+from yamchi.queues.lazy import open_on_first_use
 from yamchi.queues.queue import Queue
 from yamchi.queues.remote import RemoteEvents
 from yamchi.queues.worker import Worker
@@ -43,8 +43,8 @@ class Yamchi:
         self.observers: list[Observer] = []
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
-        self._engines: dict[str, LazyEngine] = {}
-        self._given = LazyEngine(engine) if engine else None
+        self._engines: dict[str, Engine] = {}
+        self._given = open_on_first_use(engine) if engine else None
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
 
@@ -195,7 +195,7 @@ class Yamchi:
             return self._given
         url = self.settings.queue_url(queue)
         if url not in self._engines:
-            self._engines[url] = LazyEngine(make_engine(url, self.clock))
+            self._engines[url] = open_on_first_use(make_engine(url, self.clock))
         return self._engines[url]
 
 

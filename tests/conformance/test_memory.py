@@ -1,7 +1,5 @@
 """The embedded engine that keeps nothing passes the whole contract."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from yamchi.clock import SystemClock
@@ -12,10 +10,10 @@ from yamchi.testing.conformance.base import Connect
 
 class TestMemory(EngineSuite, KeeperSuite, WorkerSuite):
     @pytest.fixture
-    async def connect(self) -> AsyncIterator[Connect]:
+    async def connect(self) -> Connect:
         engine = MemoryEngine(SystemClock())
 
         async def connect() -> MemoryEngine:
             return engine
 
-        yield connect
+        return connect

@@ -73,8 +73,8 @@ class Schedule:
 class Scheduler:
     """Adds the jobs of schedules when their moments come."""
 
-    def __init__(self, schedules: "list[Schedule] | tuple[Schedule, ...]", clock: Clock) -> None:
-        self.schedules = list(schedules)
+    def __init__(self, schedules: list[Schedule], clock: Clock) -> None:
+        self.schedules = schedules
         self._clock = clock
 
     async def run(self) -> None:

@@ -8,6 +8,7 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import lru_cache
 from itertools import count
 from typing import Any, Literal, Self
@@ -46,14 +47,15 @@ class Backoff:
         match value:
             case Backoff():
                 return value
-            case "fixed" | "exponential":
-                return cls(kind=value)
+            case "fixed":
+                return cls(kind="fixed")
+            case "exponential":
+                return cls(kind="exponential")
             case Mapping():
                 return cls._from_mapping(value)
-            case list() | tuple():
-                return cls(kind="steps", steps=tuple(_positive("backoff", step) for step in value))
-            case _:
+            case str() | int() | float() | timedelta():
                 return cls(kind="fixed", delay=_positive("backoff", value))
+        return cls(kind="steps", steps=tuple(_positive("backoff", step) for step in value))
 
     @classmethod
     def _from_mapping(cls, value: Mapping[str, Any]) -> "Backoff":

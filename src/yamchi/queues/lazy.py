@@ -3,17 +3,17 @@
 import asyncio
 import functools
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from yamchi.queues.engines.base import Engine, Event
 
-if TYPE_CHECKING:
-    _Base = Engine
-else:
-    _Base = object
+
+def open_on_first_use(engine: Engine) -> Engine:
+    """The same engine, which need not be opened by hand."""
+    return cast(Engine, _LazyEngine(engine))
 
 
-class LazyEngine(_Base):
+class _LazyEngine:
     """Passes every call on to the engine, after opening it once."""
 
     def __init__(self, engine: Engine) -> None:

@@ -7,9 +7,9 @@ A job past its own timeout is no longer renewed: if even cancelling could not st
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
@@ -79,7 +79,7 @@ class LeaseKeeper:
         for engine in {id(queue.engine): queue.engine for queue in self._held}.values():
             await self._guard(engine.heartbeat(self._describe().id))
 
-    async def _guard(self, work: "asyncio.coroutines.Coroutine") -> None:  # type: ignore[type-arg, name-defined]
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except YamchiError as error:

@@ -63,4 +63,4 @@ def _value(event: Event) -> object:
 def _remembered(event: Event) -> JobRecord:
     """A job that is no longer kept, as far as its event tells."""
     state = event.type if event.type in ("completed", "failed", "cancelled", "expired") else "active"
-    return JobRecord(event.job_id, event.queue, event.name, b"null", state, 0, 0)  # type: ignore[arg-type]
+    return JobRecord(event.job_id, event.queue, event.name, b"null", state, 0, 0)

@@ -45,7 +45,7 @@ class Worker:
             for queue in queues
         ]
         self._keeper = LeaseKeeper([lane.held for lane in self.lanes], granted, clock, self.describe)
-        self.scheduler = Scheduler(schedules, clock)
+        self.scheduler = Scheduler(list(schedules), clock)
         self._started_at = clock.now()
         self._stop = asyncio.Event()
 

@@ -82,6 +82,8 @@ class SqliteFile:
 
     def close(self) -> None:
         """Finish what was handed over, then stop."""
+        if not self._threads:
+            return
         self._inbox.put(None)
         self._reads.put(None)
         for thread in self._threads:

@@ -4,17 +4,21 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
 
-async def eventually(condition: Callable[[], T | Awaitable[T]], within: float = 20.0) -> T:
+@overload
+async def eventually(condition: Callable[[], Awaitable[T | None]], within: float = ...) -> T: ...
+@overload
+async def eventually(condition: Callable[[], T | None], within: float = ...) -> T: ...
+async def eventually(condition: Callable[[], Any], within: float = 20.0) -> Any:
     """The first true value of the condition; fails with the last value seen when the time is up."""
     deadline = monotonic() + within
     while True:
         outcome = condition()
-        value: T = await outcome if inspect.isawaitable(outcome) else outcome  # type: ignore[assignment]
+        value = await outcome if inspect.isawaitable(outcome) else outcome
         if value:
             return value
         if monotonic() > deadline:

@@ -141,7 +141,7 @@ class Engine(Protocol):
         """Connect, and make what must exist. Opening an open engine does nothing."""
 
     async def close(self) -> None:
-        """Finish what was begun and let go of everything."""
+        """Finish what was begun and let go of everything. Closing a closed engine does nothing."""
 
     async def ping(self) -> None:
         """Raise `EngineUnavailable`, with a sentence that says what to fix, unless the engine answers."""

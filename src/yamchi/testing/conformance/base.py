@@ -1,6 +1,6 @@
 """What the suites share: engines on one store, jobs to put in them, and the words to speak of them."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -27,9 +27,8 @@ class Suite:
     """Base of the suites: give a `connect` fixture, get an `engine` and a `queue` of its own for each test."""
 
     @pytest.fixture
-    async def connect(self) -> AsyncIterator[Connect]:
-        raise NotImplementedError("give a fixture `connect` that opens engines on one store")
-        yield
+    async def connect(self) -> Connect:
+        raise RuntimeError("A suite needs a fixture `connect` that opens engines on one store.")
 
     @pytest.fixture
     async def engine(self, connect: Connect) -> Engine:

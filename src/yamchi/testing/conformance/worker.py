@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from yamchi.app import Yamchi
-from yamchi.clock import SystemClock
+from yamchi.clock import SystemClock, as_datetime
 from yamchi.errors import Cancelled, Outage, Snooze, Unrecoverable
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import NewJob
@@ -23,7 +24,7 @@ from yamchi.testing.conformance.base import Connect, Suite, needs
 from yamchi.testing.waiting import eventually
 
 now = SystemClock().now
-Working = Callable[..., Any]
+MakeApp = Callable[..., Yamchi]
 
 
 class Order(BaseModel):
@@ -55,8 +56,8 @@ class WorkerSuite(Suite):
         return make
 
     @pytest.fixture
-    def app(self, engine: Engine, make_app: Working) -> Yamchi:
-        return make_app(engine)  # type: ignore[no-any-return]
+    def app(self, engine: Engine, make_app: MakeApp) -> Yamchi:
+        return make_app(engine)
 
     async def test_jobs_run_and_answer(self, app: Yamchi, queue: str) -> None:
         @app.job(queue)
@@ -66,7 +67,7 @@ class WorkerSuite(Suite):
         jobs = await app.queue(queue).add_many([Order(number=n) for n in range(50)])
         async with working(app):
             for job in jobs:
-                done = await eventually(lambda job=job: _in_state(job, "completed"))
+                done = await eventually(partial(_in_state, job, "completed"))
                 assert done.result == {"twice": job.data["number"] * 2}
         stats = await app.queue(queue).stats()
         assert stats == {
@@ -181,8 +182,6 @@ class WorkerSuite(Suite):
             runs.append(job.data)
 
         target = app.queue(queue)
-        from yamchi.clock import as_datetime
-
         old = await target.add("old", expires_at=as_datetime(now() - 1))
         await target.add("fresh", expires_at=as_datetime(now() + 60_000))
         async with working(app):
@@ -276,38 +275,37 @@ class WorkerSuite(Suite):
         assert starts["other"][0] < starts["slow"][1], "one chat's queue does not hold up another's"
 
     async def test_a_blocked_loop_keeps_its_lease(
-        self, connect: Connect, engine: Engine, queue: str, make_app: Working
+        self, connect: Connect, engine: Engine, queue: str, make_app: MakeApp
     ) -> None:
         needs(engine, "shared")
-        runs: list[str] = []
-        lease = timedelta(seconds=1)
-        blocking = make_app(engine, lease=lease)
-        recovered: list[str] = []
+        app = make_app(engine, lease=timedelta(seconds=1))
+        started, over = threading.Event(), threading.Event()
+        taken: list[str] = []
 
-        @blocking.job(queue)
-        async def block(job: Job[Any]) -> None:
-            runs.append(job.id)
-            time.sleep(2)  # two leases
+        @app.job(queue)
+        async def block(job: Job[Any]) -> int:
+            started.set()
+            _hog_the_loop(seconds=2)  # two leases
+            over.set()
+            return job.attempts_made
 
-        def watch(other: Engine) -> None:
-            async def look() -> None:
-                end = time.monotonic() + 3
-                while time.monotonic() < end:
-                    recovered.extend(job.id for job, _ in await other.recover(queue))
-                    await asyncio.sleep(0.05)
+        async def covet() -> None:
+            other = await connect()
+            started.wait(20)
+            while not over.wait(0.05):
+                taken.extend(job.id for job, _ in await other.recover(queue))
+            await other.close()
 
-            asyncio.run(look())
-
-        job = await blocking.queue(queue).add({})
-        async with working(blocking):
-            await eventually(lambda: runs, within=20)
-            await eventually(lambda: _in_state(job, "completed"))
-            recovered.extend(one.id for one, _ in await engine.recover(queue))
-        done = await blocking.queue(queue).job(job.id)
-        assert (len(runs), recovered, done.attempts_made) == (1, [], 1)
+        rival = threading.Thread(target=asyncio.run, args=(covet(),))
+        rival.start()
+        job = await app.queue(queue).add({})
+        async with working(app):
+            done = await eventually(lambda: _in_state(job, "completed"))
+        await asyncio.to_thread(rival.join)
+        assert (done.result, taken) == (1, [])
 
     async def test_graceful_stop_gives_back_what_is_not_done(
-        self, app: Yamchi, queue: str, make_app: Working, engine: Engine
+        self, app: Yamchi, queue: str, make_app: MakeApp, engine: Engine
     ) -> None:
         started = asyncio.Event()
         finished: list[str] = []
@@ -349,7 +347,7 @@ class WorkerSuite(Suite):
         ]  # fmt: skip
 
     async def test_events_cross_processes(
-        self, connect: Connect, app: Yamchi, queue: str, make_app: Working
+        self, connect: Connect, app: Yamchi, queue: str, make_app: MakeApp
     ) -> None:
         needs(app.queue(app.define(queue).name).engine, "events")
         other = make_app(await connect())
@@ -371,6 +369,12 @@ class WorkerSuite(Suite):
             await eventually(told)
         assert heard[0][1] == "yes"
         await other.close()
+
+
+def _hog_the_loop(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        threading.Event().wait(0.05)
 
 
 async def _in_state(job: Job[Any], state: str) -> Job[Any] | None:

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -36,6 +35,8 @@ GLANCE = 0.02
 """How often to look whether another process has committed, in seconds."""
 
 KEPT_EVENTS = 2_000
+ANNOUNCED: Millis = 30_000
+"""A listener that has not announced itself for this long is not written for."""
 
 
 class SqliteEngine:
@@ -240,17 +241,21 @@ class SqliteEngine:
             lambda db: db.execute("SELECT coalesce(max(n), 0) FROM events").fetchone()
         )
         self._watch()
+        announced = 0
         while True:
-            await self._listen()
+            if self._clock.now() - announced > ANNOUNCED / 2:
+                announced = self._clock.now()
+                await self._listen()
+            self._news.clear()
             rows = await self._file.read(lambda db, after=last: _events_after(db, after))  # type: ignore[misc]
-            for last, origin, body in rows:
+            for n, origin, body in rows:
+                last = n
                 if origin != self._origin:
                     for event in _decode_events(body):
                         yield event
             with suppress(TimeoutError):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(ANNOUNCED / 2_000):
                     await self._news.wait()
-            self._news.clear()
 
     async def _listen(self) -> None:
         """Say that somebody here listens, so that other processes write their events down."""
@@ -263,7 +268,7 @@ class SqliteEngine:
 
     def _tell(self, db: working.Db, events: Sequence[Event]) -> None:
         """Write events down for other processes, if any listens: else it costs one look."""
-        since = self._clock.now() - 30_000
+        since = self._clock.now() - ANNOUNCED
         listening = db.execute(
             "SELECT 1 FROM listeners WHERE origin <> ? AND seen_at > ?", (self._origin, since)
         )
@@ -277,7 +282,7 @@ class SqliteEngine:
         )
         db.execute("DELETE FROM events WHERE n < ?", (last - KEPT_EVENTS,))
 
-    async def _change(self, queue: str, op: Callable[[working.Db, Millis], Any]) -> Any:
+    async def _change(self, queue: str, op: Callable[[working.Db, Millis], list[str]]) -> list[str]:
         now = self._clock.now()
         outcome = await self._file.write(lambda db: op(db, now))
         self._ring(queue)

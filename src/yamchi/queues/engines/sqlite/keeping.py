@@ -11,7 +11,7 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.base import LetterPage, Minute, Page, WorkerInfo
 from yamchi.queues.engines.sqlite.rows import COLUMNS, record, shift
 from yamchi.queues.engines.sqlite.working import add, drop_finished, drop_logs
-from yamchi.queues.job import STATES, Claim, DeadLetter, JobRecord, NewJob, State
+from yamchi.queues.job import FINISHED, STATES, Claim, DeadLetter, JobRecord, NewJob, State
 
 Db = sqlite3.Connection
 
@@ -43,7 +43,7 @@ def page(db: Db, queue: str, state: State | None, search: str, offset: int, limi
     where, values = "queue = ?", [queue]
     if state is not None:
         # A literal, not a parameter, so that SQLite can use the index of this state.
-        where += f" AND state = '{state}'" + (" AND finished_at IS NOT NULL" if state in _ENDED else "")
+        where += f" AND state = '{state}'" + (" AND finished_at IS NOT NULL" if state in FINISHED else "")
     if search:
         where += " AND (id = ? OR name = ? OR instr(CAST(payload AS TEXT), ?) OR instr(id, ?))"
         values += [search] * 4
@@ -53,9 +53,6 @@ def page(db: Db, queue: str, state: State | None, search: str, offset: int, limi
     ).fetchall()
     total = _total(db, queue, state, where, values, search)
     return Page([record(queue, row) for row in rows], total)
-
-
-_ENDED = ("completed", "failed", "cancelled", "expired")
 
 
 def _total(db: Db, queue: str, state: State | None, where: str, values: list[str], search: str) -> int:
@@ -159,7 +156,7 @@ _FRESH = (
 
 
 def retry(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> list[str]:
-    back = _move(db, queue, _locate(db, queue, job_ids, _ENDED), "waiting", _FRESH, now)
+    back = _move(db, queue, _locate(db, queue, job_ids, FINISHED), "waiting", _FRESH, now)
     db.executemany(
         "DELETE FROM dead_letters WHERE queue = ? AND id = ?", [(queue, job_id) for job_id in back]
     )
@@ -191,7 +188,7 @@ def log(db: Db, queue: str, job_id: str, lines: Sequence[str]) -> None:
 
 
 def clean(db: Db, queue: str, state: State, before: Millis, limit: int) -> int:
-    if state in _ENDED:
+    if state in FINISHED:
         return drop_finished(db, queue, state, limit, before)
     rows = db.execute(
         f"DELETE FROM jobs WHERE seq IN (SELECT seq FROM jobs WHERE queue = ? AND state = '{state}' "
@@ -249,7 +246,7 @@ def replay(db: Db, queue: str, jobs: Mapping[str, NewJob], now: Millis) -> list[
 
 
 def _clear_finished(db: Db, queue: str, job_id: str) -> None:
-    if _locate(db, queue, [job_id], _ENDED):
+    if _locate(db, queue, [job_id], FINISHED):
         remove(db, queue, [job_id])
 
 

@@ -148,6 +148,7 @@ def _settle_one(
     db: Db, queue: str, verdict: Verdict, now: Millis, outcome: Settlement, moved: Counter[State]
 ) -> None:
     held, job = verdict.claim, verdict.claim.job
+    value: bytes | None = None
     match verdict:
         case RetryAt(moment=moment, error=error, stacktrace=trace):
             state = _put_back(db, (moment, now, 0, 0, error, trace, held.key, held.token))
@@ -156,16 +157,15 @@ def _settle_one(
             state = _put_back(
                 db, (until or job.run_at, now, 1, int(slotted), reason, None, held.key, held.token)
             )
-            value = None
         case Failed(error=error, letter=letter, stacktrace=trace):
             state = _end(db, "failed", now, error, trace, held)
             value = orjson.dumps(error)
             if state:
                 write_letter(db, letter)
         case Expired():
-            state, value = _end(db, "expired", now, None, None, held), None
+            state = _end(db, "expired", now, None, None, held)
         case Cancelled():
-            state, value = _end(db, "cancelled", now, None, None, held), None
+            state = _end(db, "cancelled", now, None, None, held)
         case Completed():
             raise AssertionError("completed jobs are settled together")
         case _:
@@ -175,7 +175,7 @@ def _settle_one(
         outcome.settled.append(job.id)
         outcome.woken |= state in ("waiting", "delayed")
         if state in ("failed", "expired", "cancelled"):
-            outcome.events.append(Event(state, queue, job.id, job.name, value))  # type: ignore[arg-type]
+            outcome.events.append(Event(state, queue, job.id, job.name, value))
 
 
 def _put_back(db: Db, values: tuple[Any, ...]) -> State | None:
