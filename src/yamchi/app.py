@@ -10,6 +10,7 @@ import structlog
 
 from yamchi.clock import Clock, Span, SystemClock, to_millis
 from yamchi.errors import ConfigurationError, UnknownQueue
+from yamchi.observe.metrics import Metrics
 from yamchi.queues.cron import CronLine, Schedule
 from yamchi.queues.engines import make_engine
 from yamchi.queues.engines.base import Engine, RateLimit
@@ -40,7 +41,8 @@ class Yamchi:
     ) -> None:
         self.settings = settings or Settings()
         self.clock = clock or SystemClock()
-        self.observers: list[Observer] = []
+        self.metrics = Metrics()
+        self.observers: list[Observer] = [self.metrics.observe]
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
         self._engines: dict[str, Engine] = {}

@@ -1,0 +1,40 @@
+"""Queues that this application does not declare but that are there: another program's, on the same engines.
+
+An operator sees and handles them like any other. A queue whose name begins with `_` is Yamchi's own scratch paper.
+"""
+
+from yamchi.app import Yamchi
+from yamchi.errors import EngineError, UnknownQueue
+from yamchi.queues.engines.base import Engine
+from yamchi.queues.queue import Queue
+
+
+async def find_queue(app: Yamchi, name: str) -> Queue:
+    """A queue by name, declared here or not."""
+    if name not in {queue.name for queue in app.queues} and name in await _kept_names(app):
+        app.define(name)
+    try:
+        return app.queue(name)
+    except UnknownQueue:
+        known = ", ".join(sorted(queue.name for queue in app.queues)) or "none"
+        raise UnknownQueue(f"There is no queue {name!r}; there are: {known}.") from None
+
+
+async def all_queues(app: Yamchi) -> list[Queue]:
+    """Every queue, declared ones first and in their order."""
+    declared = {queue.name for queue in app.queues}
+    for name in sorted(await _kept_names(app) - declared):
+        app.define(name)
+    return app.queues
+
+
+async def _kept_names(app: Yamchi) -> set[str]:
+    kept = [name for engine in app.engines for name in await _names_on(engine)]
+    return {name for name in kept if not name.startswith("_")}
+
+
+async def _names_on(engine: Engine) -> list[str]:
+    try:
+        return await engine.queues()
+    except EngineError:
+        return []  # whoever looks into one of its queues is told why

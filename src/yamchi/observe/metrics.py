@@ -1,0 +1,210 @@
+"""What an application counts, for Prometheus: jobs by queue and state, how they ended, how long they ran and waited.
+
+One `Metrics` per application, never a global one. Counting a job costs a few dictionary look-ups and no lock: the
+worker's event loop is the only writer. Everything else is done when somebody scrapes.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+"""Upper bounds of the histograms, in seconds."""
+
+STATUSES = {
+    "Completed": "completed",
+    "RetryAt": "retrying",
+    "Failed": "failed",
+    "Expired": "expired",
+    "Cancelled": "cancelled",
+    "Released": "released",
+}
+"""What each verdict is called in `yamchi_jobs_total{status}`."""
+
+MEDIA, SYNC, NOTIFICATIONS = "media-processing", "media-sync", "notifications"
+PENDING = ("waiting", "delayed")
+
+QueueCounts = Mapping[str, Mapping[str, int]]
+
+
+class _Job(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def run_at(self) -> int: ...
+    @property
+    def started_at(self) -> int | None: ...
+
+
+class _Outcome(Protocol):
+    @property
+    def job(self) -> _Job: ...
+    @property
+    def verdict(self) -> object: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class _Queue(Protocol):
+    name: str
+
+
+class Timing:
+    """A histogram: how many fell under each bound, and their sum."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.sum += seconds
+
+    @classmethod
+    def sum_of(cls, timings: "Iterable[Timing]") -> "Timing":
+        whole = cls()
+        for timing in timings:
+            whole.counts = [one + other for one, other in zip(whole.counts, timing.counts, strict=True)]
+            whole.sum += timing.sum
+        return whole
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as Prometheus wants them."""
+        total, rows = 0, []
+        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self.counts, strict=True):
+            total += count
+            rows.append((bound, float(total)))
+        return rows
+
+
+class Metrics:
+    """The numbers of one application."""
+
+    def __init__(self) -> None:
+        self.jobs: Counter[tuple[str, str, str]] = Counter()
+        self.durations: dict[tuple[str, str], Timing] = {}
+        self.waits: dict[str, Timing] = {}
+        self.switches: Counter[tuple[str, str]] = Counter()
+
+    def observe(self, queue: _Queue, outcomes: Sequence[_Outcome]) -> None:
+        """Count settled jobs. An observer for `app.observers`."""
+        name = queue.name
+        waits = self.waits.get(name) or self.waits.setdefault(name, Timing())
+        for outcome in outcomes:
+            job, status = outcome.job, STATUSES[type(outcome.verdict).__name__]
+            self.jobs[name, job.name, status] += 1
+            if status in ("completed", "retrying", "failed"):
+                self._timing(name, job.name).add(outcome.seconds)
+                if job.started_at is not None:
+                    waits.add(max(job.started_at - job.run_at, 0) / 1000)
+
+    def count_switch(self, origin: str, target: str) -> None:
+        """A queue moved from one type of engine to another, because a broker went away or came back."""
+        self.switches[origin, target] += 1
+
+    def render(self, counts: QueueCounts, engines_up: Mapping[str, bool]) -> bytes:
+        """The page that Prometheus reads. `counts` are the jobs of each queue by state, as of now."""
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Page(self, counts, engines_up))
+        return bytes(generate_latest(registry))
+
+    def _timing(self, queue: str, name: str) -> Timing:
+        timing = self.durations.get((queue, name))
+        if timing is None:
+            timing = self.durations[queue, name] = Timing()
+        return timing
+
+
+class _Page:
+    """One scrape."""
+
+    def __init__(self, metrics: Metrics, counts: QueueCounts, engines_up: Mapping[str, bool]) -> None:
+        self.metrics, self.counts, self.engines_up = metrics, counts, engines_up
+
+    def collect(self) -> "Iterator[Metric]":
+        yield from self._of_every_queue()
+        if MEDIA in self.counts or SYNC in self.counts:
+            yield from self._of_media()
+        yield from self._of_notifications()
+
+    def _of_every_queue(self) -> "Iterator[Metric]":
+        states = [((queue, state), n) for queue, kept in self.counts.items() for state, n in kept.items()]
+        yield _gauge("yamchi_queue_jobs", "Jobs in a queue by state.", ["queue", "state"], states)
+        up = [((engine,), int(is_up)) for engine, is_up in self.engines_up.items()]
+        yield _gauge("yamchi_engine_up", "Whether the engine answers.", ["engine"], up)
+        labels = ["queue", "name", "status"]
+        yield _counter("yamchi_jobs", "Runs of jobs by how they ended.", labels, self.metrics.jobs.items())
+        ran = self.metrics.durations.items()
+        yield _histogram("yamchi_job_duration_seconds", "How long handlers ran.", ["queue", "name"], ran)
+        waits = [((queue,), timing) for queue, timing in self.metrics.waits.items()]
+        yield _histogram(
+            "yamchi_job_wait_seconds", "How long due jobs waited for a worker.", ["queue"], waits
+        )
+
+    def _of_media(self) -> "Iterator[Metric]":
+        """The names that dashboards of the earlier media service already use."""
+        yield from self._size("media_processing_queue_size", MEDIA)
+        by_status: Counter[tuple[str, ...]] = Counter()
+        by_operation: Counter[tuple[str, ...]] = Counter()
+        for (queue, name, status), n in self.metrics.jobs.items():
+            if queue == MEDIA:
+                by_status[status,] += n
+            elif queue == SYNC:
+                by_operation[status, name] += n
+        yield _counter("media_processing_jobs", "Processed media.", ["status"], by_status.items())
+        ran = Timing.sum_of(timing for (queue, _), timing in self.metrics.durations.items() if queue == MEDIA)
+        yield _histogram("media_processing_duration_seconds", "How long processing took.", [], [((), ran)])
+        yield from self._size("media_sync_queue_size", SYNC)
+        yield _counter(
+            "media_sync_jobs", "Files moved to and from S3.", ["status", "operation"], by_operation.items()
+        )
+
+    def _of_notifications(self) -> "Iterator[Metric]":
+        yield from self._size("notification_queue_size", NOTIFICATIONS)
+        switches = self.metrics.switches.items()
+        yield _counter("notification_queue_switches", "Moves between engines.", ["from", "to"], switches)
+
+    def _size(self, name: str, queue: str) -> "Iterator[Metric]":
+        if (kept := self.counts.get(queue)) is not None:
+            size = sum(kept.get(state, 0) for state in PENDING)
+            yield _gauge(name, f"Jobs that wait in {queue}.", [], [((), size)])
+
+
+Rows = Iterable[tuple[Sequence[str], int]]
+
+
+def _gauge(name: str, text: str, labels: list[str], rows: Rows) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    return _filled(GaugeMetricFamily(name, text, labels=labels), rows)
+
+
+def _counter(name: str, text: str, labels: list[str], rows: Rows) -> "Metric":
+    from prometheus_client.core import CounterMetricFamily
+
+    return _filled(CounterMetricFamily(name, text, labels=labels), rows)
+
+
+def _filled(family: Any, rows: Rows) -> "Metric":
+    for values, number in rows:
+        family.add_metric(list(values), number)
+    return family  # type: ignore[no-any-return]
+
+
+def _histogram(
+    name: str, text: str, labels: list[str], timings: Iterable[tuple[Sequence[str], Timing]]
+) -> "Metric":
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for values, timing in timings:
+        family.add_metric(list(values), timing.buckets(), timing.sum)
+    return family
