@@ -10,6 +10,7 @@ import contextvars
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -31,6 +32,9 @@ COURIERS = 2
 IDLE_WAIT: Millis = 5_000
 """An idle lane asks again this often even if nothing woke it."""
 
+FAREWELL = 5.0
+"""How long a stop waits for the last verdicts to be settled, in seconds."""
+
 RECOVERY_WAIT = 5.0
 """The longest pause between two tries when the engine is in trouble, in seconds."""
 
@@ -44,6 +48,9 @@ class Outcome:
     seconds: float
     returned: Any = None
 
+
+Done = tuple[Verdict, float, Any]
+"""A verdict with how long the run took and what the handler returned."""
 
 Observer = Callable[[Queue, Sequence[Outcome]], None]
 
@@ -80,14 +87,18 @@ class Lane:
         self._clock = clock
         self._observe = observe
         self._runs: dict[str, Run] = {}
-        self._done: list[tuple[Verdict, float, Any]] = []
+        self._done: list[Done] = []
+        self._owed: list[Done] = []
         self._asked = 0
+        self._trips = 0
         self._zombies = 0
         self._thirsty = True
         self._stopping = False
         self._trouble = 0
         self._todo = asyncio.Event()
         self._dry = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._gone = asyncio.Event()
         self._threads: ThreadPoolExecutor | None = None
 
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -98,23 +109,41 @@ class Lane:
         couriers = [
             asyncio.create_task(self._courier(), name=f"courier-{self.queue.name}") for _ in range(COURIERS)
         ]
-        helpers = [asyncio.create_task(work()) for work in (self._watch, self._sweep)]
+        helpers = [asyncio.create_task(work()) for work in (self._watch, self._sweep, self._gone.wait)]
         try:
-            await asyncio.gather(*couriers)
+            await asyncio.wait([*couriers, helpers[-1]], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (*couriers, *helpers):
                 task.cancel()
-            await asyncio.gather(*couriers, *helpers, return_exceptions=True)
+            outcomes = await asyncio.gather(*couriers, *helpers, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
 
     async def stop(self, patience: float) -> None:
         """Claim no more, let running jobs finish, and give back what is not done in time."""
         self._stopping = True
         self._todo.set()
-        tasks = [run.task for run in self._runs.values() if run.task]
-        if tasks:
+        if tasks := self.running:
             await asyncio.wait(tasks, timeout=patience)
         for run in self._runs.values():
             self._interrupt_run(run, "stopped")
+        await self._settle_the_rest()
+        self._gone.set()
+
+    async def _settle_the_rest(self) -> None:
+        """Bring in the last verdicts; an engine that is away does not hold up the stop for long."""
+        self._bring_owed()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                while not self.is_idle:
+                    self._progress.clear()
+                    await self._progress.wait()
+        if left := len(self._done) + len(self._owed):
+            log.error(
+                f"[{self.queue.name}:{self._engine.type}] stopping with {left} outcomes that could not be settled; "
+                "their jobs run again when their leases end"
+            )
 
     def ask_again(self) -> None:
         """Look for due jobs at the next trip, whatever the last one found."""
@@ -122,7 +151,7 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        return not self._runs and not self._done and not self._asked
+        return not (self._runs or self._done or self._owed or self._trips)
 
     @property
     def running(self) -> list["asyncio.Task[None]"]:
@@ -131,35 +160,56 @@ class Lane:
     # ── Carrying ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _courier(self) -> None:
-        while not (self._stopping and self.is_idle):
+        while True:
             await self._todo.wait()
             self._todo.clear()
             if self._done or self._free():
                 await self.carry()
-        self._todo.set()  # the other courier may go home too
 
     async def carry(self) -> bool:
-        """One exchange with the engine; whether it brought or took anything."""
-        done, self._done = self._done, []
-        want = await self._allowance(min(self._free(), self._load))
-        if not done and not want:
+        """One trip to the engine and back; whether it brought or took anything."""
+        self._trips += 1
+        try:
+            want = await self._allowance(min(self._free(), self._load))
+            return await self._trade(want) if want or self._done else False
+        except Exception as error:
+            await self._endure(error)
             return False
+        finally:
+            self._trips -= 1
+            self._progress.set()
+
+    async def _trade(self, want: int) -> bool:
+        done, self._done = self._done, []
         self._asked += want
         try:
             got = await self._engine.exchange(
                 self.queue.name, [verdict for verdict, _, _ in done], want, self._lease, self._worker
             )
-        except Exception as error:
-            self._asked -= want
+        except BaseException:
             self._done[:0] = done
-            await self._endure(error)
-            return False
-        self._asked -= want
+            raise
+        finally:
+            self._asked -= want
         self._trouble = 0
+        if got.unsettled:
+            done = self._keep_owed(done, got.unsettled)
         await self._receive(got, want)
         if done:
             self._report(done, got.settled)
         return bool(done or got.claims)
+
+    def _keep_owed(self, done: list[Done], unsettled: Sequence[Verdict]) -> list[Done]:
+        """Keep what can't be settled yet for a later trip; what is left of the present one."""
+        again = {id(verdict) for verdict in unsettled}
+        if not self._owed:
+            asyncio.get_running_loop().call_later(1, self._bring_owed)
+        self._owed += [entry for entry in done if id(entry[0]) in again]
+        return [entry for entry in done if id(entry[0]) not in again]
+
+    def _bring_owed(self) -> None:
+        self._done[:0], self._owed = self._owed, []
+        self._todo.set()
 
     @property
     def _load(self) -> int:
@@ -176,8 +226,7 @@ class Lane:
         if short > 0:
             self._thirsty = False
             self._dry.set()
-            if self.queue.definition.rate:
-                await self._engine.refund(self.queue.name, self.queue.definition.rate, "", short)
+            await self._refund(short)
         claims = await self._take_turns(got.claims) if self.queue.definition.key_rate else got.claims
         now = self._clock.now()
         for claim in claims:
@@ -246,15 +295,24 @@ class Lane:
         assert definition.key_rate is not None
         unslotted = [claim for claim in claims if not claim.slotted]
         keys = [self._key(claim) for claim in unslotted]
-        turns = await self._engine.reserve(self.queue.name, definition.key_rate, keys) if keys else []
+        try:
+            turns = await self._engine.reserve(self.queue.name, definition.key_rate, keys) if keys else []
+        except EngineError:
+            self._done += [(Released(claim), 0.0, None) for claim in claims]
+            raise
         now, later = self._clock.now(), set[str]()
         for claim, turn in zip(unslotted, turns, strict=True):
             if turn > now:
                 later.add(claim.job.id)
                 self._done.append((Released(claim, turn, slotted=True), 0.0, None))
-        if later and definition.rate:
-            await self._engine.refund(self.queue.name, definition.rate, "", len(later))
+        await self._refund(len(later))
         return [claim for claim in claims if claim.job.id not in later]
+
+    async def _refund(self, turns: int) -> None:
+        """Turns lost to a broker in trouble only make the queue a little slower than it may be."""
+        if turns and self.queue.definition.rate:
+            with suppress(EngineError):
+                await self._engine.refund(self.queue.name, self.queue.definition.rate, "", turns)
 
     def _key(self, claim: Claim) -> str:
         definition = self.queue.definition
@@ -372,7 +430,7 @@ class Lane:
 
     # ── Telling ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _report(self, done: Sequence[tuple[Verdict, float, Any]], settled: Sequence[str]) -> None:
+    def _report(self, done: Sequence[Done], settled: Sequence[str]) -> None:
         if len(settled) == len(done):
             outcomes = [
                 Outcome(verdict.claim.job, verdict, seconds, result) for verdict, seconds, result in done

@@ -42,10 +42,14 @@ class Capabilities:
 
 @dataclass(slots=True)
 class Exchange:
-    """What an exchange brought: ids really settled (a stale token settles nothing), and new claims."""
+    """What an exchange brought: ids really settled (a stale token settles nothing), and new claims.
+
+    `unsettled` are verdicts that could be neither settled nor refused yet, and are to be brought again.
+    """
 
     settled: list[str] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
+    unsettled: list[Verdict] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ def stalled_verdict(claim: Claim, moment: Millis) -> Failed | RetryAt:
         f"The worker stopped or lost its lease during attempt {job.attempts_made} of {job.options.attempts}"
     )
     if job.attempts_made < job.options.attempts:
-        return RetryAt(claim, moment, error)
+        return RetryAt(claim, max(moment, job.run_at), error)
     return Failed(claim, error, DeadLetter.of_job(job, error, moment))
 
 

@@ -265,6 +265,22 @@ class MemoryEngine:
                 self._settle(shelf, verdict, now)
             return [(verdict.claim.job, isinstance(verdict, Failed)) for verdict in verdicts]
 
+    async def take_pending(self, queue: str, want: int, lease: Millis, worker: str) -> list[Claim]:
+        """Claim jobs that wait, due or not, in order: for a spool, to carry them elsewhere."""
+        with self._lock:
+            shelf, now = self._shelves[queue], self._clock.now()
+            pending = [entry for entry in shelf.jobs.values() if entry.job.state in PENDING]
+            pending.sort(key=lambda entry: entry.turn)
+            return [self._claim(shelf, entry, lease, worker, now) for entry in pending[:want]]
+
+    async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
+        """Forget claimed jobs that have been carried elsewhere."""
+        with self._lock:
+            shelf = self._shelves[queue]
+            for entry in [entry for claim in claims if (entry := self._held(claim))]:
+                del shelf.active[entry.job.id]
+                self._forget(shelf, entry.job.id)
+
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self.next_due(queue)
         if due is not None:

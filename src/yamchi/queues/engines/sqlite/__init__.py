@@ -131,6 +131,17 @@ class SqliteEngine:
         self._ring(queue)
         return stalled
 
+    async def take_pending(self, queue: str, want: int, lease: Millis, worker: str) -> list[Claim]:
+        """Claim jobs that wait, due or not, in order: for a spool, to carry them elsewhere."""
+        token, now = f"{self._origin}-{next(self._claims)}", self._clock.now()
+        return await self._file.write(
+            lambda db: working.take_pending(db, queue, want, lease, worker, token, now)
+        )
+
+    async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
+        """Forget claimed jobs that have been carried elsewhere."""
+        await self._file.write(lambda db: working.drop(db, queue, claims))
+
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self._due.get(queue)
         if due is not None:

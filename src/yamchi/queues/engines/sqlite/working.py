@@ -15,6 +15,7 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.base import Event, Exchange, RateLimit, stalled_verdict
 from yamchi.queues.engines.sqlite.rows import CLAIMED, claim, count, shift
 from yamchi.queues.job import (
+    PENDING,
     Cancelled,
     Claim,
     Completed,
@@ -270,6 +271,32 @@ def take(db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, 
 def _turn(row: tuple[Any, ...]) -> tuple[int, int, int]:
     """Rank, due time, number: the places they have in `CLAIMED`."""
     return row[7], row[5], row[0]
+
+
+_TAKE = (
+    "UPDATE jobs SET state = 'active', token = ?, lease_until = ?, worker = ?, started_at = ?, "
+    "attempts_made = attempts_made + 1 WHERE seq IN (SELECT seq FROM jobs WHERE queue = ? AND state = '{state}' "
+    f"ORDER BY run_at, seq LIMIT ?) RETURNING {CLAIMED}"
+)
+
+
+def take_pending(
+    db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, now: Millis
+) -> list[Claim]:
+    """Claim jobs whether due or not: waiting ones first, then delayed ones."""
+    claims: list[Claim] = []
+    for state in PENDING:
+        values = (token, now + lease, worker, now, queue, want - len(claims))
+        rows = db.execute(_TAKE.replace("{state}", state), values).fetchall()
+        shift(db, queue, {state: -len(rows), "active": len(rows)})
+        claims += [claim(queue, row) for row in sorted(rows, key=_turn)]
+    return claims
+
+
+def drop(db: Db, queue: str, claims: Sequence[Claim]) -> None:
+    mine = _each_or_all(db, _DROP, [(held.key, held.token) for held in claims])
+    drop_logs(db, [(held.key,) for held, is_mine in zip(claims, mine, strict=True) if is_mine])
+    shift(db, queue, {"active": -sum(mine)})
 
 
 def next_due(db: Db, queue: str) -> Millis | None:
