@@ -1,0 +1,57 @@
+"""The HTTP application: routes, guards and the board, put together for one Yamchi."""
+
+from importlib.metadata import version
+
+from fastapi import Depends, FastAPI
+from starlette.staticfiles import StaticFiles
+
+from yamchi.app import Yamchi
+from yamchi.web.auth import Guard, Keys, require_admin
+from yamchi.web.headers import SecurityHeaders
+from yamchi.web.limits import BodyLimit
+from yamchi.web.problems import Problem, install_problems
+from yamchi.web.routes import board, health, jobs, letters, queues
+
+ABOUT = """Everything the board can do, for programs.
+
+A job id may contain slashes. Lists come in pages of `size`. An error is `application/problem+json` (RFC 9457) with one
+sentence in `detail`. Where ADMIN_TOKEN is set, send `Authorization: Bearer <token>`; API_TOKENS may only add jobs.
+"""
+
+
+def create_app(yamchi: Yamchi) -> FastAPI:
+    """The server of an application: board at `/`, API at `/api`, OpenAPI at `/docs`, `/metrics`, `/healthz`, `/readyz`."""
+    web = FastAPI(title="Yamchi", version=version("yamchi"), description=ABOUT, docs_url=None, redoc_url=None)
+    web.state.yamchi = yamchi
+    web.state.keys = Keys(yamchi.settings, yamchi.clock)
+    web.include_router(jobs.senders, prefix="/api")
+    for resource in (queues, jobs, letters):
+        web.include_router(resource.router, prefix="/api", dependencies=[Depends(require_admin)])
+    web.include_router(health.router)
+    web.include_router(board.router)
+    web.mount("/board", StaticFiles(directory=board.BOARD), name="board")
+    _describe_problems(web)
+    install_problems(web)
+    _guard(web)
+    return web
+
+
+def _guard(web: FastAPI) -> None:
+    """The last one added is the first one asked."""
+    web.add_middleware(BodyLimit)
+    web.add_middleware(Guard, keys=web.state.keys)
+    web.add_middleware(SecurityHeaders)
+
+
+def _describe_problems(web: FastAPI) -> None:
+    """Put the schema of problems on the OpenAPI page, which routes refer to by name."""
+    make = web.openapi
+
+    def openapi() -> dict[str, object]:
+        page = make()
+        schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        parts = schema.pop("$defs", {})
+        page.setdefault("components", {}).setdefault("schemas", {}).update({"Problem": schema, **parts})
+        return page
+
+    web.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,44 @@
+"""What a request may not exceed: bodies have a size, so that nobody fills the memory of the server."""
+
+from http import HTTPStatus
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from yamchi.web.problems import problem
+
+BODY_LIMIT = 4 * 1024 * 1024
+"""The largest body, in bytes: a job of the largest size four times over."""
+
+SENTENCE = f"The body is larger than the {BODY_LIMIT:,} bytes allowed: keep large things in a file and send its address."
+
+
+class BodyLimit:
+    """Refuses a body that is too large, whether it says so itself or just keeps coming."""
+
+    def __init__(self, app: ASGIApp, limit: int = BODY_LIMIT) -> None:
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._announced(scope) > self.limit:
+            refusal = problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, SENTENCE, headers={"connection": "close"})
+            await refusal(scope, receive, send)
+            return
+        await self.app(scope, self._counted(receive), send)
+
+    def _announced(self, scope: Scope) -> int:
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        return int(length) if length.isdigit() else 0
+
+    def _counted(self, receive: Receive) -> Receive:
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.limit:
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, SENTENCE)
+            return message
+
+        return counted

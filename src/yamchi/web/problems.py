@@ -1,0 +1,131 @@
+"""Errors over HTTP: RFC 9457 `application/problem+json`, one clear sentence, the field named."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from yamchi.errors import (
+    ConfigurationError,
+    EngineUnavailable,
+    InvalidJob,
+    UnknownJob,
+    UnknownQueue,
+    WrongState,
+    YamchiError,
+)
+from yamchi.observe.logging import mask
+
+log = structlog.get_logger("yamchi.web")
+
+STATUS_OF: Mapping[type[YamchiError], HTTPStatus] = {
+    UnknownQueue: HTTPStatus.NOT_FOUND,
+    UnknownJob: HTTPStatus.NOT_FOUND,
+    WrongState: HTTPStatus.CONFLICT,
+    InvalidJob: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ConfigurationError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    EngineUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+class FieldProblem(BaseModel):
+    """What is wrong with one field."""
+
+    field: str = Field(examples=["delay"])
+    message: str
+
+
+class Problem(BaseModel):
+    """Why a request was not done (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(
+        examples=["Queue thumbnails has no job '42': it never had one, or it is no longer kept."]
+    )
+    errors: list[FieldProblem] = []
+
+
+def problem(
+    status: int,
+    detail: str,
+    errors: Sequence[FieldProblem] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A problem as a response."""
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": mask(detail),
+    }
+    if errors:
+        body["errors"] = [error.model_dump() for error in errors]
+    return Response(orjson.dumps(body), status, dict(headers or {}), media_type="application/problem+json")
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """These problems, for the `responses=` of a route."""
+    schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": {"application/problem+json": schema}}
+        for status in statuses
+    }
+
+
+def install_problems(web: FastAPI) -> None:
+    """Let every error leave as a problem."""
+    web.add_exception_handler(YamchiError, _on_yamchi_error)
+    web.add_exception_handler(RequestValidationError, _on_bad_request)
+    web.add_exception_handler(HTTPException, _on_http_error)
+    web.add_exception_handler(Exception, _on_surprise)
+
+
+async def _on_yamchi_error(_request: Request, error: Exception) -> Response:
+    kinds = (status for kind, status in STATUS_OF.items() if isinstance(error, kind))
+    status = next(kinds, HTTPStatus.INTERNAL_SERVER_ERROR)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning(f"answered {int(status)}: {error}")
+    cause = error.__cause__
+    return problem(status, str(error), _fields(cause) if isinstance(cause, ValidationError) else ())
+
+
+async def _on_bad_request(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    fields = [FieldProblem(field=_place(fault["loc"]), message=fault["msg"]) for fault in error.errors()]
+    sentence = "; ".join(f"{fault.field}: {fault.message}" for fault in fields[:5])
+    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"The request can't be understood: {sentence}.", fields)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = error.detail
+    if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
+        detail = f"There is nothing at {request.url.path}; /docs lists what there is."
+    return problem(error.status_code, detail, headers=error.headers)
+
+
+async def _on_surprise(request: Request, error: Exception) -> Response:
+    """A bug of ours: the log has all of it, the caller gets a sentence."""
+    log.error(f"{request.method} {request.url.path} failed: {error}", exc_info=error)
+    return problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR, "Something went wrong here; the server's log has the details."
+    )
+
+
+def _fields(error: ValidationError) -> list[FieldProblem]:
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    return [FieldProblem(field=_place(("data", *fault["loc"])), message=fault["msg"]) for fault in faults]
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    inside = loc[1:] if len(loc) > 1 and loc[0] in ("body", "query", "path") else loc
+    return ".".join(map(str, inside))

@@ -1,0 +1,65 @@
+"""For machines that watch: is the process alive, can it take work, what has it done."""
+
+import asyncio
+from collections import defaultdict
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from yamchi.app import Yamchi
+from yamchi.discovery import all_queues
+from yamchi.errors import YamchiError
+from yamchi.observe.logging import mask
+from yamchi.overview import view_queues
+from yamchi.queues.engines.base import Engine
+from yamchi.web.routes.queues import App
+from yamchi.web.schemas import EngineHealth, Readiness
+
+router = APIRouter(tags=["health"])
+
+PATIENCE = 5.0
+"""Seconds an engine has to answer before it counts as away."""
+
+
+@router.get("/healthz", summary="The process is alive")
+async def healthz() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@router.get(
+    "/readyz",
+    summary="Every engine answers",
+    responses={503: {"model": Readiness, "description": "An engine does not answer."}},
+)
+async def readyz(app: App, response: Response) -> Readiness:
+    engines = await asyncio.gather(*(_ping(app, engine) for engine in app.engines))
+    is_ready = all(engine.ok for engine in engines)
+    response.status_code = 200 if is_ready else 503
+    return Readiness(ready=is_ready, engines=engines)
+
+
+@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+async def metrics(app: App) -> Response:
+    return Response(await scrape(app), media_type=CONTENT_TYPE_LATEST)
+
+
+async def scrape(app: Yamchi) -> bytes:
+    """Everything there is to measure, as of now."""
+    views = await view_queues(await all_queues(app), minutes=1)
+    up: dict[str, bool] = defaultdict(lambda: True)
+    for view in views:
+        up[view.queue.engine.type] &= view.error is None
+    counts = {view.queue.name: view.shown_counts for view in views if view.error is None}
+    return app.metrics.render(counts, up)
+
+
+async def _ping(app: Yamchi, engine: Engine) -> EngineHealth:
+    queues = [queue.name for queue in app.queues if queue.engine is engine]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await engine.ping()
+    except TimeoutError:
+        return EngineHealth(type=engine.type, queues=queues, ok=False, error="It does not answer.")
+    except YamchiError as error:
+        return EngineHealth(type=engine.type, queues=queues, ok=False, error=mask(str(error)))
+    return EngineHealth(type=engine.type, queues=queues, ok=True)

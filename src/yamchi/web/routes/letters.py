@@ -1,0 +1,58 @@
+"""Dead letters: list, show, replay (as they are or mended), purge."""
+
+from fastapi import APIRouter
+
+from yamchi.web.problems import documented
+from yamchi.web.routes.jobs import PageNumber, PageSize, Search
+from yamchi.web.routes.queues import ThatQueue
+from yamchi.web.schemas import Done, LetterOut, LetterRow, LettersOut, Many, Replay, pages
+
+router = APIRouter(tags=["dead letters"], responses=documented(401, 403, 404, 503))
+
+LETTER = "/queues/{queue}/dlq/{letter_id:path}"
+
+
+@router.get("/queues/{queue}/dlq", summary="Dead letters of a queue, newest first")
+async def list_letters(
+    queue: ThatQueue, q: Search = "", page: PageNumber = 1, size: PageSize = 25
+) -> LettersOut:
+    found = await queue.dead_letters.list(search=q, offset=(page - 1) * size, limit=size)
+    rows = [LetterRow.of(letter) for letter in found.letters]
+    return LettersOut(letters=rows, total=found.total, page=page, pages=pages(found.total, size))
+
+
+@router.post("/queues/{queue}/dlq/replay-all", summary="Replay every letter that holds a job")
+async def replay_all(queue: ThatQueue, q: Search = "") -> Done:
+    return Done(count=await queue.dead_letters.replay_all(search=q))
+
+
+@router.post("/queues/{queue}/dlq/purge", summary="Drop these letters")
+async def purge_many(queue: ThatQueue, which: Many) -> Done:
+    return Done(count=await queue.dead_letters.purge(which.ids))
+
+
+@router.post("/queues/{queue}/dlq/purge-all", summary="Drop every letter of the queue")
+async def purge_all(queue: ThatQueue) -> Done:
+    return Done(count=await queue.dead_letters.purge())
+
+
+@router.get(LETTER, summary="One dead letter")
+async def show_letter(queue: ThatQueue, letter_id: str) -> LetterOut:
+    return LetterOut.of(await queue.dead_letters.get(letter_id))
+
+
+@router.post(
+    f"{LETTER}/replay",
+    status_code=204,
+    summary="Put the job back, with other data if given",
+    responses=documented(409, 422),
+)
+async def replay_letter(queue: ThatQueue, letter_id: str, mended: Replay | None = None) -> None:
+    is_mended = mended is not None and "data" in mended.model_fields_set
+    await queue.dead_letters.replay(letter_id, mended.data if mended and is_mended else ...)
+
+
+@router.delete(LETTER, status_code=204, summary="Drop a letter")
+async def purge_letter(queue: ThatQueue, letter_id: str) -> None:
+    await queue.dead_letters.get(letter_id)
+    await queue.dead_letters.purge([letter_id])

@@ -1,0 +1,286 @@
+"""What goes over the wire: requests and answers of the API, as the OpenAPI page shows them."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+from yamchi.clock import isoformat
+from yamchi.queues.engines.base import WorkerInfo
+from yamchi.queues.job import DeadLetter, JobRecord, State
+
+PREVIEW = 240
+"""Characters of a job's data in a list."""
+
+SpanText = str | float
+
+
+class Counts(BaseModel):
+    """How many jobs are in each state."""
+
+    waiting: int
+    delayed: int
+    active: int
+    completed: int
+    failed: int
+    cancelled: int
+    expired: int
+
+
+class Minute(BaseModel):
+    """What a queue got done in one minute."""
+
+    moment: str
+    completed: int
+    failed: int
+
+
+class QueueOut(BaseModel):
+    """A queue as it is now. `history` are the minutes in which something was done, oldest first."""
+
+    name: str = Field(examples=["thumbnails"])
+    type: str = Field(description="The engine in use.", examples=["sqlite"])
+    paused: bool
+    counts: Counts
+    dead_letters: int
+    concurrency: int = Field(description="Jobs that one worker runs at once.")
+    jobs: list[str] = Field(description="Names of the jobs this application handles.")
+    history: list[Minute]
+    error: str | None = Field(None, description="Why its engine does not answer, if it does not.")
+
+
+class JobRow(BaseModel):
+    """A job in a list; `preview` is the beginning of its data."""
+
+    id: str
+    name: str
+    state: State
+    priority: int
+    attempts_made: int
+    attempts: int
+    progress: Any = None
+    failed_reason: str | None = None
+    worker: str | None = None
+    created_at: str
+    run_at: str
+    started_at: str | None = None
+    finished_at: str | None = None
+    preview: str
+
+    @classmethod
+    def of(cls, job: JobRecord) -> "JobRow":
+        return cls(
+            id=job.id,
+            name=job.name,
+            state=job.state,
+            priority=job.priority,
+            attempts_made=job.attempts_made,
+            attempts=job.options.attempts,
+            progress=None if job.progress is None else orjson.loads(job.progress),
+            failed_reason=None if job.failed_reason is None else job.failed_reason[:PREVIEW],
+            worker=job.worker,
+            created_at=isoformat(job.created_at),
+            run_at=isoformat(job.run_at),
+            started_at=None if job.started_at is None else isoformat(job.started_at),
+            finished_at=None if job.finished_at is None else isoformat(job.finished_at),
+            preview=_preview(job.payload),
+        )
+
+
+class JobPage(BaseModel):
+    jobs: list[JobRow]
+    total: int
+    page: int
+    pages: int
+
+
+class JobOut(BaseModel):
+    """A whole job. Times are UTC, spans are milliseconds."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    queue: str
+    name: str
+    state: State
+    data: Any
+    result: Any = None
+    progress: Any = None
+    logs: list[str] = []
+    priority: int
+    attempts_made: int
+    attempts: int
+    failed_reason: str | None = None
+    stacktrace: str | None = None
+    created_at: str
+    run_at: str
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class JobIn(BaseModel):
+    """A job to add. A span is seconds, or text such as "30m"."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"data": {"name": "you"}, "delay": "30s", "priority": 5}]},
+    )
+
+    data: Any = None
+    name: str | None = Field(None, description="Which of the queue's jobs; the first one by default.")
+    id: str | None = Field(None, description="The same id again is the same job.")
+    delay: SpanText | None = None
+    run_at: datetime | None = None
+    priority: int = Field(0, ge=0, le=10, description="Higher first.")
+    attempts: int | None = Field(None, ge=1)
+    backoff: SpanText | list[SpanText] | dict[str, Any] | None = Field(
+        None, examples=["exponential", ["1m", "5m", "15m"]]
+    )
+    expires_at: datetime | None = None
+    timeout: SpanText | None = None
+    keep_completed: int | None = Field(None, ge=0)
+    keep_failed: int | None = Field(None, ge=0)
+
+
+class Edit(BaseModel):
+    """New data of a job that is not running. With `retry` a finished one is also put back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    data: Any
+    retry: bool = False
+
+
+class Clean(BaseModel):
+    """Which jobs to remove: those that have been in `state` for at least `older_than`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Literal["waiting", "delayed", "completed", "failed", "cancelled", "expired"] = "completed"
+    older_than: SpanText = 0
+    limit: int = Field(10_000, ge=1, le=1_000_000)
+
+
+class Many(BaseModel):
+    """Which jobs or letters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: list[str] = Field(min_length=1, max_length=1_000)
+
+
+class Done(BaseModel):
+    """How many it was done to."""
+
+    count: int
+
+
+class StateOut(BaseModel):
+    """The state the job is in now."""
+
+    id: str
+    state: State
+
+
+class LetterRow(BaseModel):
+    """A dead letter in a list."""
+
+    id: str
+    name: str | None
+    error: str
+    failed_at: str
+    preview: str
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> "LetterRow":
+        return cls(
+            id=letter.id,
+            name=letter.name,
+            error=letter.error[:PREVIEW],
+            failed_at=isoformat(letter.failed_at),
+            preview=_preview(letter.body),
+        )
+
+
+class LettersOut(BaseModel):
+    letters: list[LetterRow]
+    total: int
+    page: int
+    pages: int
+
+
+class LetterOut(BaseModel):
+    """A whole dead letter: `body` holds the `job` with its data, or the `raw_value` of what never was one."""
+
+    id: str
+    queue: str
+    name: str | None
+    error: str
+    failed_at: str
+    body: Any
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> "LetterOut":
+        return cls(
+            id=letter.id,
+            queue=letter.queue,
+            name=letter.name,
+            error=letter.error,
+            failed_at=isoformat(letter.failed_at),
+            body=orjson.loads(letter.body),
+        )
+
+
+class Replay(BaseModel):
+    """Replay with other data, if given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    data: Any = None
+
+
+class WorkerOut(BaseModel):
+    """A worker seen alive of late."""
+
+    id: str
+    host: str
+    pid: int
+    queues: list[str]
+    running: list[str] = Field(description="Ids of the jobs it runs.")
+    started_at: str
+    seen_at: str
+
+    @classmethod
+    def of(cls, worker: WorkerInfo) -> "WorkerOut":
+        return cls(
+            id=worker.id,
+            host=worker.host,
+            pid=worker.pid,
+            queues=list(worker.queues),
+            running=list(worker.running),
+            started_at=isoformat(worker.started_at),
+            seen_at=isoformat(worker.seen_at),
+        )
+
+
+class EngineHealth(BaseModel):
+    type: str
+    queues: list[str]
+    ok: bool
+    error: str | None = None
+
+
+class Readiness(BaseModel):
+    """Whether work can be taken now, engine by engine."""
+
+    ready: bool
+    engines: list[EngineHealth]
+
+
+def pages(total: int, size: int) -> int:
+    return max(1, -(-total // size))
+
+
+def _preview(payload: bytes) -> str:
+    return payload[: PREVIEW * 4].decode("utf-8", "replace")[:PREVIEW]
