@@ -36,6 +36,17 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     return web
 
 
+def create_health_app(yamchi: Yamchi) -> FastAPI:
+    """Only `/metrics`, `/healthz` and `/readyz`: what a worker without a board serves."""
+    web = FastAPI(title="Yamchi worker", docs_url=None, redoc_url=None, openapi_url=None)
+    web.state.yamchi = yamchi
+    web.state.keys = Keys(yamchi.settings, yamchi.clock)
+    web.include_router(health.router)
+    install_problems(web)
+    _guard(web)
+    return web
+
+
 def _guard(web: FastAPI) -> None:
     """The last one added is the first one asked."""
     web.add_middleware(BodyLimit)

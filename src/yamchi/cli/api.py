@@ -1,0 +1,12 @@
+"""`yamchi api`: board and API without workers, for a machine that only takes jobs in."""
+
+from yamchi.cli.loading import AppOption, load_app
+from yamchi.cli.up import HostOption, PortOption, serve
+
+
+def run(app: AppOption = None, host: HostOption = None, port: PortOption = None) -> None:
+    """Start board and API without workers; `yamchi worker` runs the jobs elsewhere.
+
+    Example: [cyan]yamchi api --host 0.0.0.0[/] (with ADMIN_TOKEN set)
+    """
+    serve(load_app(app), app, host, port, works=False)

@@ -1,0 +1,127 @@
+"""`yamchi bench`: how fast this machine and this engine are.
+
+In Yamchi's repository it runs `bench/`, which measures the peers too; elsewhere, or with `--quick`, a small benchmark
+of its own on the engine that is configured.
+"""
+
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import structlog
+import typer
+
+from yamchi.app import Yamchi
+from yamchi.cli.loading import JsonOption, run_async, using
+from yamchi.cli.output import console, print_json, progress, table
+from yamchi.errors import EngineUnavailable
+from yamchi.queues.engines.base import Engine
+from yamchi.queues.job import Completed, JobOptions, NewJob, new_id
+
+QUEUE = "_bench"
+OPTIONS = JobOptions(keep_completed=0)
+BATCH = 500
+LEASE = 30_000
+
+log = structlog.get_logger("yamchi.bench")
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Jobs per second of one kind of work."""
+
+    work: str
+    jobs: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.jobs / self.seconds
+
+
+def run(
+    jobs: Annotated[
+        int, typer.Option(min=100, max=1_000_000, help="How many jobs to add and drain.")
+    ] = 20_000,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only our own engine, even in the repository.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the engine that is configured: adding jobs one by one, in batches, and draining them.
+
+    Example: [cyan]yamchi bench --jobs 100000[/] · [cyan]QUEUE_URL=memory:// yamchi bench[/]
+    """
+    if not quick and not as_json and Path("bench/run.py").is_file():
+        raise typer.Exit(_run_repository())
+    app = Yamchi()
+    app.define(QUEUE)
+    engine = app.queue(QUEUE).engine
+    speeds = run_async(using(app, _measure(engine, app, jobs)))
+    if as_json:
+        print_json([{**asdict(speed), "rate": round(speed.rate), "engine": engine.type} for speed in speeds])
+    else:
+        _print(engine, speeds)
+
+
+def _run_repository() -> int:
+    own = Path(".venv-bench/bin/python")
+    python = str(own) if own.exists() else sys.executable
+    return subprocess.run([python, "bench/run.py"], check=False).returncode
+
+
+async def _measure(engine: Engine, app: Yamchi, jobs: int) -> list[Speed]:
+    singles = max(jobs // 20, 1)
+    one_by_one = await _add(engine, app, singles, 1)
+    in_batches = await _add(engine, app, jobs - singles, BATCH)
+    drained = await _drain(engine, jobs)
+    return [
+        Speed("add one by one", singles, one_by_one),
+        Speed(f"add {BATCH} at once", jobs - singles, in_batches),
+        Speed("drain", jobs, drained),
+    ]
+
+
+async def _add(engine: Engine, app: Yamchi, jobs: int, batch: int) -> float:
+    began = perf_counter()
+    with progress(f"Adding {'one by one' if batch == 1 else 'in batches'}", jobs) as advance:
+        for start in range(0, jobs, batch):
+            size = min(batch, jobs - start)
+            await engine.add(QUEUE, [_job(app) for _ in range(size)])
+            advance(size)
+    return perf_counter() - began
+
+
+def _job(app: Yamchi) -> NewJob:
+    return NewJob(new_id(app.clock.now()), "nothing", b"{}", OPTIONS)
+
+
+async def _drain(engine: Engine, jobs: int) -> float:
+    """The engine's share of the work: claim and settle, with handlers that take no time."""
+    began, done = perf_counter(), 0
+    verdicts: list[Completed] = []
+    with progress("Draining", jobs) as advance:
+        while done < jobs:
+            got = await engine.exchange(QUEUE, verdicts, BATCH, LEASE, "bench")
+            done += len(got.settled)
+            advance(len(got.settled))
+            if not got.claims and not verdicts and done < jobs:
+                await _wait_for_more(engine, done, jobs, began)
+            verdicts = [Completed(claim) for claim in got.claims]
+    return perf_counter() - began
+
+
+async def _wait_for_more(engine: Engine, done: int, jobs: int, began: float) -> None:
+    if perf_counter() - began > LEASE / 1000:
+        raise EngineUnavailable(f"Only {done:,} of {jobs:,} jobs came back out of {engine.type}.")
+    await engine.wake(QUEUE, 1_000)
+
+
+def _print(engine: Engine, speeds: list[Speed]) -> None:
+    shown = table(f"{engine.type}", "jobs", "jobs/s", right=["jobs", "jobs/s"])
+    for speed in speeds:
+        shown.add_row(speed.work, f"{speed.jobs:,}", f"{speed.rate:,.0f}")
+    console.print(shown)

@@ -1,0 +1,165 @@
+"""`yamchi doctor`: checks everything Yamchi stands on, and says what to fix."""
+
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+
+import typer
+
+from yamchi.app import Yamchi
+from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.cli.output import console, print_json, table, text
+from yamchi.cli.up import HostOption, PortOption
+from yamchi.clock import SystemClock
+from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
+from yamchi.observe.logging import mask
+from yamchi.queues.engines.base import Engine
+from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, new_id
+from yamchi.settings import Settings
+
+EXTRAS = {"redis": "bullmq", "postgres": "psycopg", "kafka": "confluent_kafka", "supabase": "httpx2"}
+SCRATCH = "_doctor"
+LEASE = 10_000
+PATIENCE = 15_000
+"""Milliseconds that a job may take through an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at. `ok` None means that it is missing but not needed."""
+
+    what: str
+    ok: bool | None
+    found: str
+
+
+def run(
+    app: AppOption = None, host: HostOption = None, port: PortOption = None, as_json: JsonOption = False
+) -> None:
+    """Check the settings, the folders, every engine, the extras and the port.
+
+    Example: [cyan]yamchi doctor --app mymodule:app[/]
+    """
+    checks = run_async(_all(app, host, port))
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        _print(checks)
+    if any(check.ok is False for check in checks):
+        raise typer.Exit(1)
+
+
+async def _all(reference: str | None, host: str | None, port: int | None) -> list[Check]:
+    checks = [_python()]
+    try:
+        settings = Settings()
+    except YamchiError as error:
+        return [*checks, Check("settings", False, str(error))]
+    checks += [Check("settings", True, f"read for home {settings.home}"), _home(settings)]
+    try:
+        app = load_app(reference)
+    except YamchiError as error:
+        checks.append(Check("application", False, str(error)))
+    else:
+        checks.append(
+            Check("application", True, f"{reference or 'the one that ships'}: {len(app.queues)} queues")
+        )
+        checks += await using(app, _engines(app))
+    checks += [*_extras(), _port(settings, host, port)]
+    return checks
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check("python", sys.version_info >= (3, 11), f"{version} at {sys.executable}")
+
+
+def _home(settings: Settings) -> Check:
+    """Whether var/ can be written; it is not made by looking."""
+    place = next(folder for folder in (settings.var, *settings.var.parents) if folder.exists())
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return Check("home", True, f"{settings.var} can be written")
+    return Check(
+        "home", False, f"{place} can't be written: change its owner, or set YAMCHI_HOME to another folder."
+    )
+
+
+async def _engines(app: Yamchi) -> list[Check]:
+    return [check async for check in _each_engine(app)]
+
+
+async def _each_engine(app: Yamchi) -> AsyncIterator[Check]:
+    for engine in app.engines:
+        queues = sum(queue.engine is engine for queue in app.queues)
+        what = f"engine {engine.type}"
+        try:
+            await engine.ping()
+            took = await _through(engine)
+            yield Check(what, True, f"{queues} queues; a job went through in {took} ms")
+        except YamchiError as error:
+            yield Check(what, False, str(mask(str(error))))
+
+
+async def _through(engine: Engine) -> int:
+    """Add a job, claim it, complete it; how long that took."""
+    clock = SystemClock()
+    began = clock.now()
+    job = NewJob(new_id(began), "check", b"null", JobOptions(keep_completed=0))
+    await engine.add(SCRATCH, [job])
+    while clock.now() < began + PATIENCE:
+        got = await engine.exchange(SCRATCH, [], 10, LEASE, "doctor")
+        if got.claims:
+            await engine.exchange(SCRATCH, _completed(got.claims), 0, LEASE, "doctor")
+        if any(claim.job.id == job.id for claim in got.claims):
+            return clock.now() - began
+        await engine.wake(SCRATCH, 200)
+    raise EngineUnavailable(f"A job put into {engine.type} did not come out within {PATIENCE // 1000} s.")
+
+
+def _completed(claims: list[Claim]) -> list[Completed]:
+    return [Completed(claim) for claim in claims]
+
+
+def _extras() -> Iterator[Check]:
+    for extra, module in EXTRAS.items():
+        is_there = find_spec(module) is not None
+        how = "installed" if is_there else f"not installed; for that engine: pip install 'yamchi[{extra}]'"
+        yield Check(f"extra {extra}", is_there or None, how)
+
+
+def _port(settings: Settings, host: str | None, port: int | None) -> Check:
+    from yamchi.cli.serving import listen
+    from yamchi.web import check_address
+
+    address, number = host or settings.host, settings.port if port is None else port
+    try:
+        check_address(settings, address)
+        listen(address, number).close()
+    except ConfigurationError as error:
+        if _is_ours(address, number):
+            return Check("port", True, f"{number} on {address}: Yamchi is running there")
+        return Check("port", False, str(error))
+    return Check("port", True, f"{number} on {address} is free")
+
+
+def _is_ours(host: str, port: int) -> bool:
+    """Whether what answers there is a Yamchi."""
+    try:
+        with socket.create_connection((host, port), timeout=2) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            return b'{"status":"ok"}' in connection.recv(65536)
+    except OSError:
+        return False
+
+
+def _print(checks: list[Check]) -> None:
+    marks = {True: "[green]✔[/]", False: "[red]✘[/]", None: "[dim]·[/]"}
+    shown = table("", "", "")
+    for check in checks:
+        shown.add_row(marks[check.ok], f"[bold]{check.what}[/]", text(check.found, 400))
+    console.print(shown)
+    wrong = sum(check.ok is False for check in checks)
+    console.print(f"[red]{wrong} to fix[/]" if wrong else "[green]All is well.[/]")

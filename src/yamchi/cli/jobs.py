@@ -1,0 +1,248 @@
+"""`yamchi jobs`: list, show, add, retry, promote, remove and cancel jobs."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from yamchi.cli.loading import AppOption, JsonOption, with_queue
+from yamchi.cli.output import ago, console, number, paging, print_json, progress, say, state, table, text
+from yamchi.cli.queues import QueueName, check_state
+from yamchi.errors import InvalidJob, YamchiError
+from yamchi.queues.job import JobRecord, State
+from yamchi.queues.queue import Job, Queue
+
+group = typer.Typer(help="List, show, add, retry, promote, remove and cancel jobs.", no_args_is_help=True)
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs.")]
+Page = Annotated[int, typer.Option(min=1, help="Which page.")]
+Size = Annotated[int, typer.Option(min=1, max=1000, help="Rows of a page.")]
+Search = Annotated[str, typer.Option(help="Text in the id, the name or the data.")]
+
+
+@group.command("list")
+def list_(
+    queue: QueueName,
+    wanted: Annotated[str | None, typer.Option("--state", help="Only jobs of this state.")] = None,
+    search: Search = "",
+    page: Page = 1,
+    size: Size = 25,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Jobs of a queue.
+
+    Example: [cyan]yamchi jobs list hello --state failed --search you[/]
+    """
+    only = None if wanted is None else check_state(wanted)
+
+    async def body(found: Queue) -> tuple[list[Job[Any]], int]:
+        rows = await found.engine.page(queue, only, search, (page - 1) * size, size)
+        return [Job[Any](found, record) for record in rows.jobs], rows.total
+
+    jobs, total = with_queue(app, queue, body)
+    if as_json:
+        print_json({"jobs": [job.to_dict() for job in jobs], "total": total, "page": page})
+    else:
+        _print_list([job.record for job in jobs])
+        paging(jobs, total, page)
+
+
+@group.command()
+def show(queue: QueueName, job_id: JobId, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Everything about one job.
+
+    Example: [cyan]yamchi jobs show hello 42[/]
+    """
+    job = with_queue(app, queue, lambda found: found.job(job_id)).to_dict()
+    if as_json:
+        print_json(job)
+        return
+    shown = table("", "")
+    for field, value in job.items():
+        if value not in (None, [], ""):
+            shown.add_row(f"[bold]{field}[/]", state(value) if field == "state" else _value(value))
+    console.print(shown)
+
+
+@group.command()
+def add(
+    queue: QueueName,
+    data: Annotated[
+        str, typer.Argument(metavar="JSON", help="The job's data; - reads standard input.")
+    ] = "null",
+    name: Annotated[str | None, typer.Option(help="Which of the queue's jobs; the first by default.")] = None,
+    job_id: Annotated[str | None, typer.Option("--id", help="The same id again is the same job.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Run in this long: 30s, 5m, 1h30m.")] = None,
+    run_at: Annotated[str | None, typer.Option(help="Run at this moment: 2026-01-31T09:00:00+05:00.")] = None,
+    priority: Annotated[int, typer.Option(help="1 to 10, higher first.")] = 0,
+    attempts: Annotated[int | None, typer.Option(help="How often it is tried.")] = None,
+    backoff: Annotated[
+        str | None, typer.Option(help="fixed, exponential, or steps such as 1m,5m,15m.")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(help="How long it may run.")] = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a job.
+
+    Example: [cyan]yamchi jobs add hello '{"name": "you"}' --delay 10s[/]
+    """
+    value, moment = read_json(data), None if run_at is None else _moment(run_at)
+    job = with_queue(
+        app,
+        queue,
+        lambda found: found.add(
+            value,
+            name=name,
+            id=job_id,
+            delay=delay,
+            run_at=moment,
+            priority=priority,
+            attempts=attempts,
+            backoff=_steps(backoff),
+            timeout=timeout,
+        ),
+    )
+    if as_json:
+        print_json({**job.to_dict(), "is_new": job.is_new})
+    else:
+        done = "added" if job.is_new else "was there already"
+        say(f"{text(job.name)} [bold]{text(job.id)}[/] {done}: {state(job.state)} in {text(queue)}.")
+
+
+@group.command()
+def retry(queue: QueueName, job_ids: JobIds, app: AppOption = None) -> None:
+    """Put finished jobs back, with all their attempts.
+
+    Example: [cyan]yamchi jobs retry hello 42 43[/]
+    """
+    _each(app, queue, job_ids, lambda job: job.retry(), "put back")
+
+
+@group.command()
+def promote(queue: QueueName, job_ids: JobIds, app: AppOption = None) -> None:
+    """Let delayed jobs run now.
+
+    Example: [cyan]yamchi jobs promote hello 42[/]
+    """
+    _each(app, queue, job_ids, lambda job: job.promote(), "promoted")
+
+
+@group.command()
+def remove(queue: QueueName, job_ids: JobIds, app: AppOption = None) -> None:
+    """Forget jobs that are not running.
+
+    Example: [cyan]yamchi jobs remove hello 42[/]
+    """
+    _each(app, queue, job_ids, lambda job: job.remove(), "removed")
+
+
+@group.command()
+def cancel(queue: QueueName, job_ids: JobIds, app: AppOption = None) -> None:
+    """Cancel jobs that wait; ask running ones to stop.
+
+    Example: [cyan]yamchi jobs cancel hello 42[/]
+    """
+    _each(app, queue, job_ids, lambda job: job.cancel(), "cancelled")
+
+
+@group.command("retry-all")
+def retry_all(
+    queue: QueueName,
+    wanted: Annotated[str, typer.Option("--state", help="Jobs of which finished state.")] = "failed",
+    app: AppOption = None,
+) -> None:
+    """Put every failed job back.
+
+    Example: [cyan]yamchi jobs retry-all notifications[/]
+    """
+    only = check_state(wanted)
+    retried = with_queue(app, queue, lambda found: _retry_all(found, only))
+    say(f"{retried:,} {wanted} jobs of {text(queue)} put back.")
+
+
+async def _retry_all(queue: Queue, only: State) -> int:
+    retried, total = 0, (await queue.engine.counts(queue.name))[only]
+    with progress(f"Retrying {only} jobs", total) as advance:
+        while page := (await queue.engine.page(queue.name, only, "", 0, 500)).jobs:
+            back = len(await queue.engine.retry(queue.name, [job.id for job in page]))
+            if not back:
+                break
+            retried += back
+            advance(back)
+    return retried
+
+
+def read_json(source: str) -> Any:
+    """JSON from an argument, or from standard input if it is `-`."""
+    given = typer.get_text_stream("stdin").read() if source == "-" else source
+    try:
+        return orjson.loads(given)
+    except orjson.JSONDecodeError as error:
+        raise InvalidJob(
+            f'{given[:60]!r} is not JSON ({error}): quote it, as in \'{{"name": "you"}}\'.'
+        ) from error
+
+
+def _each(
+    reference: str | None,
+    name: str,
+    job_ids: Sequence[str],
+    act: Callable[[Job[Any]], Awaitable[Any]],
+    done: str,
+) -> None:
+    """Do it to each job; what went wrong with one does not keep the others from it."""
+
+    async def body(queue: Queue) -> list[YamchiError]:
+        problems = []
+        for job_id in job_ids:
+            try:
+                await act(await queue.job(job_id))
+            except YamchiError as error:
+                problems.append(error)
+        return problems
+
+    problems = with_queue(reference, name, body)
+    if len(job_ids) > len(problems):
+        say(f"{len(job_ids) - len(problems):,} of {text(name)} {done}.")
+    if problems:
+        raise YamchiError("\n".join(map(str, problems)))
+
+
+def _moment(given: str) -> datetime:
+    try:
+        return datetime.fromisoformat(given)
+    except ValueError as error:
+        raise InvalidJob(
+            f"--run-at {given!r} is not a moment: write it as 2026-01-31T09:00:00+05:00."
+        ) from error
+
+
+def _steps(backoff: str | None) -> str | list[str] | None:
+    return backoff.split(",") if backoff and "," in backoff else backoff
+
+
+def _print_list(jobs: Sequence[JobRecord]) -> None:
+    shown = table("id", "name", "state", "tries", "added", "data", right=["tries"])
+    for job in jobs:
+        shown.add_row(
+            text(job.id),
+            text(job.name),
+            state(job.state),
+            number(job.attempts_made),
+            ago(job.created_at),
+            text(job.failed_reason or job.payload.decode("utf-8", "replace")),
+        )
+    console.print(shown)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return "\n".join(text(line, 400) for line in value.splitlines())
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return "\n".join(text(item, 400) for item in value)
+    return text(value, 2000)

@@ -1,0 +1,107 @@
+"""How results look: tables for people, JSON for programs, a bar for long work."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from yamchi.clock import Millis, SystemClock, describe_span
+
+PIPE_WIDTH = 200
+"""Columns where there is no terminal to ask: a table in a pipe or a file is not squeezed."""
+
+console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+STATE_STYLES = {
+    "waiting": "yellow",
+    "delayed": "blue",
+    "active": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "dim",
+    "expired": "dim",
+}
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output, the same on a terminal and in a pipe."""
+    print(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode())
+
+
+def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
+    """An empty table in the house style."""
+    numbers = set(right)
+    made = Table(
+        title=title, title_justify="left", header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for column in columns[:-1]:
+        made.add_column(column, justify="right" if column in numbers else "left", no_wrap=True)
+    for column in columns[-1:]:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
+
+
+def state(name: str) -> str:
+    """A state in its color."""
+    return f"[{STATE_STYLES.get(name, '')}]{name}[/]" if name in STATE_STYLES else escape(name)
+
+
+def number(value: int, style: str = "") -> str:
+    """A count: nothing is dim, something has its color."""
+    if not value:
+        return "[dim]0[/]"
+    return f"[{style}]{value:,}[/]" if style else f"{value:,}"
+
+
+def ago(moment: Millis | None) -> str:
+    """How long ago, or in how long."""
+    if moment is None:
+        return "[dim]–[/]"
+    passed = SystemClock().now() - moment
+    return f"in {describe_span(-passed)}" if passed < 0 else f"{describe_span(passed)} ago"
+
+
+def text(value: Any, longest: int = 80) -> str:
+    """Somebody's data on one line, unable to color or break the table."""
+    line = value if isinstance(value, str) else orjson.dumps(value).decode()
+    line = "".join(char if char.isprintable() else " " for char in line)
+    return escape(line if len(line) <= longest else f"{line[: longest - 1]}…")
+
+
+def say(sentence: str) -> None:
+    """What was done."""
+    console.print(f"[green]✔[/] {sentence}", soft_wrap=True)
+
+
+def paging(shown: Sequence[Any], total: int, page: int) -> None:
+    if total > len(shown):
+        console.print(f"[dim]page {page}: {len(shown)} of {total:,}; --page {page + 1} shows more[/]")
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Any:
+    """A bar on standard error; call what it yields with how many more are done."""
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=False,
+    )
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)

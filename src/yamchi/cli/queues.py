@@ -1,0 +1,155 @@
+"""`yamchi queues`: all queues with their counts; pause, resume, clean, drain one."""
+
+from typing import Annotated, Any
+
+import typer
+
+from yamchi.app import Yamchi
+from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.cli.output import STATE_STYLES, console, number, print_json, progress, say, table, text
+from yamchi.clock import Span
+from yamchi.discovery import all_queues, find_queue
+from yamchi.errors import InvalidJob
+from yamchi.overview import QueueView, view_queues
+from yamchi.queues.job import STATES, State
+
+group = typer.Typer(help="Queues with their counts; pause, resume, clean and drain them.")
+
+SHOWN = ("waiting", "active", "delayed", "completed", "failed")
+BATCH = 1_000
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+
+
+@group.callback(invoke_without_command=True)
+def run(context: typer.Context, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """All queues with their counts; pause, resume, clean and drain them.
+
+    Example: [cyan]yamchi queues --json[/] · [cyan]yamchi queues pause notifications[/]
+    """
+    if context.invoked_subcommand is None:
+        yamchi = load_app(app)
+        views = run_async(using(yamchi, _views(yamchi)))
+        print_json([describe(view) for view in views]) if as_json else _print(views)
+
+
+@group.command()
+def pause(queue: QueueName, app: AppOption = None) -> None:
+    """Let nobody start a job of this queue; running ones finish.
+
+    Example: [cyan]yamchi queues pause notifications[/]
+    """
+    _do(app, queue, "pause")
+    say(f"{text(queue)} is paused; [cyan]yamchi queues resume {text(queue)}[/] lets it go on.")
+
+
+@group.command()
+def resume(queue: QueueName, app: AppOption = None) -> None:
+    """Let jobs of this queue start again.
+
+    Example: [cyan]yamchi queues resume notifications[/]
+    """
+    _do(app, queue, "resume")
+    say(f"{text(queue)} goes on.")
+
+
+@group.command()
+def clean(
+    queue: QueueName,
+    state: Annotated[str, typer.Option(help="Jobs of which state go.")] = "completed",
+    older_than: Annotated[
+        str, typer.Option(help="Only jobs in it for at least this long, such as 7d.")
+    ] = "0s",
+    app: AppOption = None,
+) -> None:
+    """Remove jobs of one state.
+
+    Example: [cyan]yamchi queues clean media-sync --state failed --older-than 7d[/]
+    """
+    yamchi, wanted = load_app(app), check_state(state)
+    gone = run_async(using(yamchi, _clean(yamchi, queue, wanted, older_than)))
+    say(f"{gone:,} {state} jobs of {text(queue)} removed.")
+
+
+@group.command()
+def drain(
+    queue: QueueName,
+    delayed: Annotated[bool, typer.Option("--delayed", help="Delayed jobs too.")] = False,
+    app: AppOption = None,
+) -> None:
+    """Remove every waiting job.
+
+    Example: [cyan]yamchi queues drain media-sync --delayed[/]
+    """
+    yamchi = load_app(app)
+    states: list[State] = ["waiting", "delayed"] if delayed else ["waiting"]
+    gone = sum(run_async(using(yamchi, _drain(yamchi, queue, states))))
+    say(f"{gone:,} waiting jobs of {text(queue)} removed.")
+
+
+def check_state(name: str) -> State:
+    if name not in STATES:
+        raise InvalidJob(f"There is no state {name!r}: choose from {', '.join(STATES)}.")
+    return name
+
+
+def describe(view: QueueView) -> dict[str, Any]:
+    """A queue for programs."""
+    return {
+        "name": view.queue.name,
+        "type": view.queue.engine.type,
+        "paused": view.is_paused,
+        "counts": view.shown_counts,
+        "dead_letters": view.dead_letters,
+        "concurrency": view.queue.definition.concurrency,
+        "jobs": list(view.queue.definition.handlers),
+        "error": view.error,
+    }
+
+
+def _do(reference: str | None, name: str, act: str) -> None:
+    app = load_app(reference)
+
+    async def body() -> None:
+        await getattr(await find_queue(app, name), act)()
+
+    run_async(using(app, body()))
+
+
+async def _views(app: Yamchi) -> list[QueueView]:
+    return await view_queues(await all_queues(app), minutes=1)
+
+
+async def _clean(app: Yamchi, name: str, state: State, older_than: Span) -> int:
+    """In batches, so that a worker beside us hardly waits and the bar moves."""
+    queue, gone = await find_queue(app, name), 0
+    total = (await queue.engine.counts(name))[state]
+    with progress(f"Removing {state} jobs", total) as advance:
+        while done := await queue.clean(state, older_than=older_than, limit=BATCH):
+            gone += done
+            advance(done)
+    return gone
+
+
+async def _drain(app: Yamchi, name: str, states: list[State]) -> list[int]:
+    return [await _clean(app, name, state, 0) for state in states]
+
+
+def _print(views: list[QueueView]) -> None:
+    shown = table("queue", "type", *SHOWN, "dead", "", right=(*SHOWN, "dead"))
+    for view in views:
+        counts = [number(view.shown_counts[state], STATE_STYLES[state]) for state in SHOWN]
+        shown.add_row(
+            text(view.queue.name),
+            view.queue.engine.type,
+            *counts,
+            number(view.dead_letters, "red"),
+            _note(view),
+        )
+    console.print(shown)
+
+
+def _note(view: QueueView) -> str:
+    if view.error:
+        return f"[red]{text(view.error, 200)}[/]"
+    return "[yellow]paused[/]" if view.is_paused else ""

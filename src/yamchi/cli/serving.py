@@ -1,0 +1,168 @@
+"""The life of a long-running command: start, work, stop gracefully.
+
+The first Ctrl+C or SIGTERM stops claiming and lets running jobs finish; the second ends the process at once. A thread
+that never ends, or a handler that blocks the event loop for ever, can't keep the process alive.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+
+from yamchi.app import Yamchi
+from yamchi.errors import ConfigurationError
+from yamchi.observe import logging as house_logging
+from yamchi.queues.worker import Worker
+from yamchi.settings import Settings
+
+log = structlog.get_logger("yamchi")
+
+GRACE = 5.0
+"""Seconds beyond SHUTDOWN_TIMEOUT after which a stop that hangs is ended."""
+FORCED = 130
+
+
+def start_logging(settings: Settings) -> None:
+    house_logging.configure(settings.log_format, settings.log_level, sys.stdout)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; one sentence if it can't."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(512)
+    except OSError as error:
+        if isinstance(error, socket.gaierror):
+            raise ConfigurationError(
+                f"{host} is not an address of this machine ({error.strerror})."
+            ) from error
+        raise ConfigurationError(
+            f"Port {port} on {host} can't be used ({(error.strerror or str(error)).lower()}): "
+            "stop what listens there, or choose another with --port."
+        ) from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The address a person opens."""
+    host, port = listener.getsockname()[:2]
+    if host in ("127.0.0.1", "0.0.0.0", "::", "::1"):
+        host = "localhost"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class Stopper:
+    """Turns signals into one asyncio event, and a second signal into the end."""
+
+    def __init__(self, patience: float) -> None:
+        self.requested = asyncio.Event()
+        self._is_second = False
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While this lasts, Ctrl+C and SIGTERM come here, even when a handler blocks the event loop."""
+        before = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_second:
+            leave_now(FORCED)
+        self._is_second = True
+        self._loop.call_soon_threadsafe(self.requested.set)
+        watchdog = threading.Timer(self._patience + GRACE, leave_now, [1])
+        watchdog.daemon = True
+        watchdog.start()
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own signal handlers."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def make_server(web: ASGIApp, settings: Settings) -> Server:
+    is_debug = settings.log_level == "debug"
+    return Server(
+        uvicorn.Config(
+            web,
+            log_config=None,
+            log_level="debug" if is_debug else "warning",
+            access_log=is_debug,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=2,
+        )
+    )
+
+
+async def live(
+    app: Yamchi,
+    *,
+    worker: Worker | None = None,
+    server: tuple[Server, socket.socket] | None = None,
+    on_start: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a worker, a server or both until a signal, then stop them: the worker first, so that the board can show it."""
+    stopper = Stopper(app.settings.shutdown_timeout.total_seconds())
+    with stopper.listening():
+        async with app:
+            works = [asyncio.create_task(worker.run(), name="worker")] if worker else []
+            serves = [asyncio.create_task(server[0].serve([server[1]]), name="server")] if server else []
+            asked = asyncio.create_task(stopper.requested.wait())
+            on_start()
+            await asyncio.wait([*works, *serves, asked], return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+            if worker:
+                worker.stop()
+                _say_stopping(worker)
+            ended = await asyncio.gather(*works, return_exceptions=True)
+            if server:
+                server[0].should_exit = True
+            ended += await asyncio.gather(*serves, return_exceptions=True)
+    for outcome in ended:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    log.info("Stopped")
+    if any(thread.name.startswith("handler-") for thread in threading.enumerate()):
+        leave_now(0)  # the interpreter would wait for handlers that can't be stopped
+
+
+def _say_stopping(worker: Worker) -> None:
+    running = sum(len(lane.running) for lane in worker.lanes)
+    if running:
+        jobs = "1 job" if running == 1 else f"{running} jobs"
+        log.info(f"Stopping: waiting for {jobs} to finish; Ctrl+C again ends at once")
+
+
+def leave_now(code: int) -> NoReturn:
+    """End the process without waiting for anybody."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
