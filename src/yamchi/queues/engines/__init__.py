@@ -1,11 +1,16 @@
 """Engines by URL. Each is imported only when it is asked for, so a missing package matters only to who uses it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 from yamchi.clock import Clock
-from yamchi.errors import ConfigurationError
+from yamchi.errors import ConfigurationError, MissingExtra
 from yamchi.queues.engines.base import Engine
+
+if TYPE_CHECKING:
+    from yamchi.queues.engines.memory import MemoryEngine
+    from yamchi.queues.engines.sqlite import SqliteEngine
 
 
 def make_engine(url: str, clock: Clock) -> Engine:
@@ -20,9 +25,31 @@ def make_engine(url: str, clock: Clock) -> Engine:
             from yamchi.queues.engines.sqlite import SqliteEngine
 
             return SqliteEngine(_sqlite_path(url), clock)
+        case "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel":
+            try:
+                from yamchi.queues.engines.bull import BullEngine
+            except ImportError as error:
+                raise MissingExtra("redis", "Redis") from error
+            return BullEngine(url, clock)
     raise ConfigurationError(
-        f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db or memory://"
+        f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db, redis://host:6379 or memory://"
     )
+
+
+def is_embedded(url: str) -> bool:
+    """Whether the engine needs no server, and so can't be out of reach."""
+    return urlsplit(url).scheme in ("memory", "sqlite")
+
+
+def make_spool(kind: Literal["sqlite", "memory"], path: Path, clock: Clock) -> "MemoryEngine | SqliteEngine":
+    """Where jobs wait while their broker can't be reached."""
+    if kind == "memory":
+        from yamchi.queues.engines.memory import MemoryEngine
+
+        return MemoryEngine(clock)
+    from yamchi.queues.engines.sqlite import SqliteEngine
+
+    return SqliteEngine(path, clock)
 
 
 def _sqlite_path(url: str) -> Path:

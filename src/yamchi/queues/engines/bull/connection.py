@@ -1,0 +1,154 @@
+"""One connection to Redis: commands go out packed, many at a time, and answers come back in order.
+
+What is asked for in one turn of the event loop leaves in one write. A connection that is lost fails everything
+that waits on it, once; whoever needs one next makes a new one.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import hiredis
+
+from yamchi.errors import EngineError, EngineUnavailable, StorageFull
+
+PATIENCE = 15.0
+"""Redis is taken for gone when it owes an answer for this many seconds."""
+
+Arg = bytes | str | int | float
+
+
+class ReplyError(Exception):
+    """An error that Redis answered."""
+
+
+def pack(*args: Arg) -> bytes:
+    """One command as it goes over the wire."""
+    return cast("bytes", hiredis.pack_command(args))  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class _Waiter:
+    count: int
+    deadline: float
+    future: "asyncio.Future[list[Any]]"
+    replies: list[Any] = field(default_factory=list)
+
+
+class Connection(asyncio.Protocol):
+    """A live connection. `where` names the server in errors."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.is_open = False
+        self._reader = hiredis.Reader(replyError=ReplyError, notEnoughData=...)
+        self._waiters: deque[_Waiter] = deque()
+        self._out: list[bytes] = []
+        self._watchdog: asyncio.TimerHandle | None = None
+
+    @property
+    def pending(self) -> int:
+        """How many batches wait for their answers."""
+        return len(self._waiters)
+
+    def send(self, commands: Sequence[bytes], patience: float = PATIENCE) -> "asyncio.Future[list[Any]]":
+        """Send commands; their answers, errors among them as values."""
+        if not self.is_open:
+            raise EngineUnavailable(f"The connection to Redis at {self.where} was lost; trying again.")
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.extend(commands)
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        deadline = self._loop.time() + patience
+        self._waiters.append(_Waiter(len(commands), deadline, future))
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_at(deadline, self._watch)
+        return future
+
+    async def call(self, *args: Arg, patience: float = PATIENCE) -> Any:
+        """One command, its answer or its error raised."""
+        (reply,) = await self.send([pack(*args)], patience)
+        return checked(reply, self.where)
+
+    def abort(self, error: Exception | None = None) -> None:
+        """Drop the connection at once; what waits on it fails with the error."""
+        self._fail(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        if self.is_open and self._transport is not None:
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+
+    def _watch(self) -> None:
+        self._watchdog = None
+        if not self._waiters:
+            return
+        deadline = self._waiters[0].deadline
+        if deadline > self._loop.time():
+            self._watchdog = self._loop.call_at(deadline, self._watch)
+        else:
+            self.abort(EngineUnavailable(f"Redis at {self.where} does not answer."))
+
+    def _fail(self, error: Exception | None) -> None:
+        self.is_open = False
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            if not waiter.future.done():
+                waiter.future.set_exception(
+                    error or EngineUnavailable(f"The connection to Redis at {self.where} was lost.")
+                )
+                waiter.future.exception()  # whoever asked may be gone; that is not worth a warning
+        if self._watchdog:
+            self._watchdog.cancel()
+            self._watchdog = None
+
+    # ── asyncio's side ────────────────────────────────────────────────────────────────────────────────────────────
+
+    _transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = cast("asyncio.WriteTransport", transport)
+        self.is_open = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(None)
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        reader.feed(data)
+        while (reply := reader.gets()) is not ...:
+            if not self._waiters:
+                return  # failed meanwhile; nobody waits for this
+            waiter = self._waiters[0]
+            waiter.replies.append(reply)
+            if len(waiter.replies) == waiter.count:
+                self._waiters.popleft()
+                if not waiter.future.done():
+                    waiter.future.set_result(waiter.replies)
+
+
+_AWAY = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MOVED", "ASK", "NOREPLICAS")
+_FULL = ("OOM", "MISCONF")
+
+
+def checked(reply: Any, where: str) -> Any:
+    """The reply, unless it is an error: then that is raised as what it means to a caller."""
+    if isinstance(reply, ReplyError):
+        raise explain(reply, where)
+    return reply
+
+
+def explain(error: ReplyError, where: str) -> EngineError:
+    """What Redis said, by kind."""
+    said = str(error)
+    kind = said.partition(" ")[0]
+    if kind in _FULL:
+        return StorageFull(f"Redis at {where} can't take more: {said}")
+    if kind in _AWAY:
+        return EngineUnavailable(f"Redis at {where} can't serve now: {said}")
+    return EngineError(f"Redis at {where} answered: {said}")

@@ -1,0 +1,203 @@
+"""The connections an engine has, by what they are for: each event loop its own, made when first needed.
+
+A lost connection is replaced at the next call. Where sentinels watch over Redis they are asked anew each time,
+so a failover is followed; in a cluster the node that holds our keys is found by asking any of them.
+"""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
+from yamchi.queues.engines.bull.address import Address
+from yamchi.queues.engines.bull.connection import PATIENCE, Connection, ReplyError, checked, explain, pack
+from yamchi.queues.engines.bull.scripts import Script
+
+CONNECT_SECONDS = 5.0
+_REFUSED = ("WRONGPASS", "NOAUTH", "NOPERM")
+
+
+class Links:
+    """Connections by role: "work", "keep", "wake:<queue>", …"""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Connection]]] = (
+            WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
+
+    # ── Asking ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self, script: Script, *args: Any, keys: int = 1, role: str = "keep") -> Any:
+        """One script, its answer."""
+        (reply,) = await self.run_many([(script, script.call(*args, keys=keys))], role)
+        return reply
+
+    async def run_many(self, calls: Sequence[tuple[Script, bytes]], role: str = "keep") -> list[Any]:
+        """Packed script calls in one round trip, loading scripts that Redis does not know (yet, or any more)."""
+        connection = await self.get(role)
+        replies = await connection.send([command for _, command in calls])
+        unknown = [n for n, reply in enumerate(replies) if _is_unknown(reply)]
+        if unknown:
+            # Nothing of these was run, so sending them again is safe.
+            loads = [script.load() for script in {calls[n][0].name: calls[n][0] for n in unknown}.values()]
+            again = await connection.send([*loads, *(calls[n][1] for n in unknown)])
+            for n, reply in zip(unknown, again[len(loads) :], strict=True):
+                replies[n] = reply
+        return [self._checked(connection, reply) for reply in replies]
+
+    async def ask(self, *commands: bytes, role: str = "keep", patience: float = PATIENCE) -> list[Any]:
+        """Packed plain commands in one round trip."""
+        connection = await self.get(role)
+        replies = await connection.send(commands, patience)
+        return [self._checked(connection, reply) for reply in replies]
+
+    def _checked(self, connection: Connection, reply: Any) -> Any:
+        if isinstance(reply, ReplyError) and str(reply).startswith(("READONLY", "MOVED")):
+            connection.abort()  # somebody else is the master now
+        return checked(reply, connection.where)
+
+    # ── Connections ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, role: str, name: str = "yamchi") -> Connection:
+        """The connection of a role, made if there is none or the last one was lost."""
+        links = self._links()
+        task = links.get(role)
+        if task is None or (task.done() and not _is_usable(task)):
+            task = links[role] = asyncio.create_task(self._connect(name), name=f"redis-{role}")
+        return await asyncio.shield(task)
+
+    def idlest(self, *roles: str) -> str:
+        """The role whose connection has least to do."""
+        links = self._links()
+        return min(roles, key=lambda role: _pending(links.get(role)))
+
+    def drop(self, role: str) -> None:
+        """Close the connection of a role, so that Redis forgets what it asked for."""
+        if task := self._links().pop(role, None):
+            _close(task)
+
+    async def close(self) -> None:
+        """Close the connections of this event loop."""
+        tasks = list(self._links().values())
+        for task in tasks:
+            _close(task)
+        self._links().clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # lets the transports close
+
+    def _links(self) -> dict[str, "asyncio.Task[Connection]"]:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            return self._by_loop.setdefault(loop, {})
+
+    async def _connect(self, name: str) -> Connection:
+        address = self._address
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                if address.path:
+                    connection = await self._open_socket(address.path)
+                elif address.service:
+                    connection = await self._open(*await self._ask_sentinels(address.service))
+                else:
+                    connection = await self._open_first()
+                return await self._greet(connection, name)
+        except TimeoutError as error:
+            raise EngineUnavailable(
+                f"Redis at {address} does not answer within {CONNECT_SECONDS:g} s: check host and port."
+            ) from error
+        except OSError as error:
+            raise EngineUnavailable(
+                f"Redis at {address} can't be reached ({error.strerror or error}): is it running, and are host and port right?"
+            ) from error
+
+    async def _open(self, host: str, port: int) -> Connection:
+        where = f"{host}:{port}"
+        loop, tls = asyncio.get_running_loop(), self._address.tls
+        _, connection = await loop.create_connection(lambda: Connection(where), host, port, ssl=tls)
+        return connection
+
+    async def _open_socket(self, path: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_unix_connection(lambda: Connection(path), path)
+        return connection
+
+    async def _open_first(self) -> Connection:
+        failure: OSError | None = None
+        for host, port in self._address.hosts:
+            try:
+                return await self._open(host, port)
+            except OSError as error:
+                failure = error
+        raise failure or ConfigurationError("The Redis URL names no host.")
+
+    async def _greet(self, connection: Connection, name: str) -> Connection:
+        """Say who we are, and go where our keys are."""
+        address = self._address
+        hello = [pack("CLIENT", "SETNAME", name), pack("EXISTS", f"{address.prefix}:ym:probe")]
+        if address.database:
+            hello.insert(0, pack("SELECT", address.database))
+        if address.password or address.username:
+            hello.insert(0, _login(address.username, address.password))
+        for reply in await connection.send(hello):
+            if isinstance(reply, ReplyError):
+                said = str(reply)
+                connection.abort()
+                if said.startswith("MOVED"):
+                    host, _, port = said.split()[2].rpartition(":")
+                    return await self._greet(await self._open(host, int(port)), name)
+                raise self._refusal(connection.where, reply)
+        return connection
+
+    def _refusal(self, where: str, error: ReplyError) -> YamchiError:
+        said = str(error)
+        if said.startswith(_REFUSED) or "invalid password" in said or "AUTH" in said:
+            return EngineUnavailable(
+                f"Redis at {where} refuses the user name or password ({said}): correct them in the URL."
+            )
+        if "DB index" in said or "SELECT" in said:
+            return ConfigurationError(f"Redis at {where} has no database {self._address.database}: {said}")
+        return explain(error, where)
+
+    async def _ask_sentinels(self, service: str) -> tuple[str, int]:
+        """Who the master of a service is now, by the first sentinel that knows."""
+        for host, port in self._address.hosts:
+            try:
+                sentinel = await self._open(host, port)
+                if self._address.sentinel_password:
+                    await sentinel.call("AUTH", self._address.sentinel_password)
+                found = await sentinel.call("SENTINEL", "get-master-addr-by-name", service)
+                sentinel.abort()
+            except (OSError, YamchiError):
+                continue  # the next sentinel may be better off
+            if found:
+                return found[0].decode(), int(found[1])
+        raise EngineUnavailable(
+            f"None of the sentinels at {self._address} knows the master: check their addresses and the service's name."
+        )
+
+
+def _login(username: str | None, password: str | None) -> bytes:
+    return pack("AUTH", username, password or "") if username else pack("AUTH", password or "")
+
+
+def _is_unknown(reply: Any) -> bool:
+    return isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
+
+
+def _is_usable(task: "asyncio.Task[Connection]") -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().is_open
+
+
+def _pending(task: "asyncio.Task[Connection] | None") -> int:
+    return task.result().pending if task and task.done() and _is_usable(task) else 0
+
+
+def _close(task: "asyncio.Task[Connection]") -> None:
+    if not task.done():
+        task.cancel()
+    elif _is_usable(task):
+        task.result().abort()

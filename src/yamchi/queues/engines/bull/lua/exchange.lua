@@ -1,0 +1,97 @@
+-- bullmq: moveToFinished moveToDelayed retryJob moveJobFromActiveToWait moveToActive
+-- parts: finish_beside letters
+-- Settles a batch of verdicts and claims up to `want` jobs. ARGV: want, packed claim options, then the verdicts,
+-- each beginning with its kind. The answer: a code for each verdict (0 or text), the claims, when the next job is due.
+local now = moment()
+local KEPT_MINUTES = 10080
+local active = named(base, {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'marker'})
+local completed = named(base, {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'completed', '', 'metrics:completed', 'marker'})
+local failed = named(base, {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'failed', '', 'metrics:failed', 'marker'})
+local delayed = named(base, {'marker', 'active', 'prioritized', 'delayed', '', 'events', 'meta', 'stalled', 'wait', 'limiter', 'pc'})
+local retried = named(base, {'active', 'wait', 'paused', '', 'meta', 'events', 'delayed', 'prioritized', 'pc', 'marker', 'stalled'})
+local released = named(base, {'active', 'wait', 'stalled', 'paused', 'meta', 'limiter', 'prioritized', 'marker', 'events'})
+local done = {c = 0, f = 0}
+
+local function finish(keys, kind, id, property, value, state, opts, fields)
+  keys[12] = base .. id
+  local code = moveToFinished(keys, {id, now, property, value, state, '', base, opts, fields})
+  if code == 0 then done[kind] = done[kind] + 1 end
+  return code
+end
+
+local function end_beside(id, token, state)
+  local lock = base .. id .. ':lock'
+  if rcall('GET', lock) ~= token then return -2 end
+  if rcall('LREM', base .. 'active', -1, id) < 1 then return -3 end
+  rcall('DEL', lock)
+  rcall('SREM', base .. 'stalled', id)
+  finish_beside(id, state, now)
+  return 0
+end
+
+-- A job that somebody asked to stop does not go back to the queue, whatever its verdict.
+local function is_unwanted(id, token)
+  return rcall('HGET', base .. 'ym:cancelling', id) == token
+end
+
+local function put_back(id, token, delay, fields, costs)
+  if is_unwanted(id, token) then return end_beside(id, token, 'cancelled') end
+  if tonumber(delay) > 0 then
+    delayed[5] = base .. id
+    return moveToDelayed(delayed, {base, now, id, token, delay, costs and '0' or '1', fields, '0'})
+  end
+  if costs then
+    retried[4] = base .. id
+    return retryJob(retried, {base, now, 'LPUSH', id, token, fields})
+  end
+  local code = moveJobFromActiveToWait(released, {id, token, base .. id})
+  if code < 0 then return code end
+  if fields ~= '' then rcall('HMSET', base .. id, unpack(cmsgpack.unpack(fields))) end
+  if rcall('HEXISTS', base .. 'meta', 'paused') == 0 then rcall('ZADD', base .. 'marker', 0, '0') end
+  return 0
+end
+
+-- Each verdict with how many arguments it takes.
+local VERDICTS = {
+  c = {3, function(id, opts, value) return finish(completed, 'c', id, 'returnvalue', value, 'completed', opts) end},
+  f = {7, function(id, opts, reason, fields, packed, body, letter_opts)
+    local code = finish(failed, 'f', id, 'failedReason', reason, 'failed', opts, fields)
+    if code == 0 then write_letter(id, packed, body, letter_opts, reason) end
+    return code
+  end},
+  r = {4, function(id, token, delay, fields) return put_back(id, token, delay, fields, true) end},
+  p = {4, function(id, token, delay, fields) return put_back(id, token, delay, fields, false) end},
+  e = {3, end_beside},
+}
+
+local function note_minute(kind)
+  if done[kind] == 0 then return end
+  local minutes, minute = base .. 'ym:minutes', math.floor(now / 60000)
+  local count = rcall('HINCRBY', minutes, string.format('%.0f%s', minute, kind), done[kind])
+  if count == done[kind] and rcall('HLEN', minutes) > 2 * KEPT_MINUTES then
+    for _, field in ipairs(rcall('HKEYS', minutes)) do
+      if tonumber(string.sub(field, 1, -2)) < minute - KEPT_MINUTES then rcall('HDEL', minutes, field) end
+    end
+  end
+end
+
+local codes, claims, due = {}, {}, 0
+local i = 3
+while i <= #ARGV do
+  local verdict = VERDICTS[ARGV[i]]
+  -- One job that can't be settled (a damaged hash) must not hold up the others.
+  local is_fine, code = pcall(verdict[2], unpack(ARGV, i + 1, i + verdict[1]))
+  codes[#codes + 1] = is_fine and code or (type(code) == 'table' and code['err'] or tostring(code))
+  i = i + verdict[1] + 1
+end
+note_minute('c')
+note_minute('f')
+for n = 1, tonumber(ARGV[1]) do
+  local reply = moveToActive(active, {base, now, ARGV[2]})
+  if type(reply[1]) ~= 'table' then
+    due = reply[3] > 0 and now + reply[3] or reply[4]
+    break
+  end
+  claims[n] = {reply[2], reply[1]}
+end
+return {codes, claims, due}

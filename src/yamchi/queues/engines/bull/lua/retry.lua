@@ -1,0 +1,17 @@
+-- bullmq: reprocessJob
+-- parts: state letters
+-- ARGV: ids of finished jobs. The answer: 1 for each that is back in the queue.
+local outcome = {}
+local PROPERTY = {completed = 'returnvalue', failed = 'failedReason', ['ym:cancelled'] = 'failedReason', ['ym:expired'] = 'failedReason'}
+local function retry(id)
+  local state = state_of(id)
+  if not PROPERTY[state] then return 0 end
+  local keys = named(base, {id, 'events', state, 'wait', 'meta', 'active', 'marker', 'prioritized', 'pc'})
+  if reprocessJob(keys, {id, 'LPUSH', PROPERTY[state], string.gsub(state, '^ym:', ''), '1', '1'}) ~= 1 then return 0 end
+  rcall('HDEL', base .. id, 'stc', 'defa', 'failedReason', 'returnvalue', 'stacktrace', 'progress', 'ymSlotted')
+  rcall('HDEL', base .. 'ym:cancelling', id)
+  drop_letter(id)
+  return 1
+end
+for i, id in ipairs(ARGV) do outcome[i] = retry(id) end
+return outcome

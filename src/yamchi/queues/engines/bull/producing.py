@@ -1,0 +1,105 @@
+"""Adding jobs. What is added in one turn of the event loop goes to Redis in one call, whoever added it."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from yamchi.clock import Clock, Millis
+from yamchi.queues.engines.bull.address import Address
+from yamchi.queues.engines.bull.codec import add_args
+from yamchi.queues.engines.bull.connection import Arg, pack
+from yamchi.queues.engines.bull.links import Links
+from yamchi.queues.engines.bull.scripts import Script, script
+from yamchi.queues.job import NewJob
+
+CHUNK = 200
+"""So many jobs go into one call, so that Redis is not held up for long by one."""
+
+
+@dataclass(slots=True)
+class _Outbox:
+    """Jobs of one queue that leave together."""
+
+    args: list[Arg] = field(default_factory=list)
+    parts: list[tuple[int, "asyncio.Future[list[bool]]"]] = field(default_factory=list)
+
+
+class Base:
+    """What the parts of the engine share."""
+
+    def __init__(self, address: Address, clock: Clock) -> None:
+        self._prefix = address.prefix
+        self._clock = clock
+        self._links = Links(address)
+        self._outboxes: dict[tuple[int, str], _Outbox] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def _base(self, queue: str) -> str:
+        """The prefix of a queue's keys."""
+        return f"{self._prefix}:{queue}:"
+
+    @property
+    def _schedules(self) -> str:
+        return f"{self._prefix}:ym@schedules"
+
+    @property
+    def _workers(self) -> str:
+        return f"{self._prefix}:ym@workers"
+
+
+class Producing(Base):
+    """add, fire, begin_schedule, last_fired."""
+
+    async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        base, now = self._base(queue), self._clock.now()
+        args = [part for job in jobs for part in add_args(base, job, now)]
+        loop = asyncio.get_running_loop()
+        outbox = self._outboxes.get((id(loop), queue))
+        if outbox is None:
+            outbox = self._outboxes[id(loop), queue] = _Outbox()
+            loop.call_soon(self._post, queue, id(loop))
+        created: asyncio.Future[list[bool]] = loop.create_future()
+        outbox.args += args
+        outbox.parts.append((len(jobs), created))
+        return await created
+
+    def _post(self, queue: str, loop_id: int) -> None:
+        outbox = self._outboxes.pop((loop_id, queue))
+        task = asyncio.create_task(self._send(queue, outbox))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, queue: str, outbox: _Outbox) -> None:
+        waiting = [future for _, future in outbox.parts]
+        try:
+            created = await self._add_all(self._base(queue), outbox.args)
+        except BaseException as error:
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for count, future in outbox.parts:
+            mine, created = created[:count], created[count:]
+            if not future.done():
+                future.set_result(mine)
+
+    async def _add_all(self, base: str, args: list[Arg]) -> list[bool]:
+        add, width = script("add"), 6 * CHUNK
+        calls: list[tuple[Script, bytes]] = [
+            (add, add.call(base, *args[start : start + width])) for start in range(0, len(args), width)
+        ]
+        replies = await self._links.run_many(calls, "add")
+        return [is_new == 1 for reply in replies for is_new in reply]
+
+    async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
+        base = self._base(queue)
+        args = add_args(base, job, self._clock.now())
+        fired = await self._links.run(script("fire"), base, self._schedules, schedule, moment, *args, keys=2)
+        return bool(fired)
+
+    async def begin_schedule(self, schedule: str, moment: Millis) -> None:
+        await self._links.ask(pack("HSETNX", self._schedules, schedule, moment))
+
+    async def last_fired(self, schedule: str) -> Millis | None:
+        (moment,) = await self._links.ask(pack("HGET", self._schedules, schedule))
+        return int(moment) if moment is not None else None

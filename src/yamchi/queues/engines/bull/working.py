@@ -1,0 +1,217 @@
+"""The worker's conversation: settle and claim, renew, recover, wake, turns under a rate limit.
+
+An exchange is one script call for up to `CHUNK` verdicts and claims, and all its calls are one round trip. Two may be
+in flight, each on a connection of its own.
+"""
+
+import asyncio
+import base64
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+import structlog
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import EngineUnavailable
+from yamchi.queues.engines.base import Exchange, RateLimit, stalled_verdict
+from yamchi.queues.engines.bull.address import Address
+from yamchi.queues.engines.bull.codec import Hash, as_hash, claimed, packed, record, terms_of
+from yamchi.queues.engines.bull.connection import Arg
+from yamchi.queues.engines.bull.producing import Base
+from yamchi.queues.engines.bull.scripts import Script, script
+from yamchi.queues.engines.bull.verdicts import Held, encode
+from yamchi.queues.job import Claim, DeadLetter, Failed, JobRecord, Verdict
+
+log = structlog.get_logger("yamchi.bull")
+
+CHUNK = 100
+"""So many verdicts or claims go into one script call, so that Redis is not held up for long by one."""
+
+TAKEOVER: Millis = 10_000
+"""How long a stalled job is held while it is decided what becomes of it."""
+
+STALLED_AT_ONCE = 500
+_GONE = (-1, -2, -3, -6)
+"""Codes of BullMQ for a job that is no longer ours: missing, not locked, not active, locked by another."""
+
+
+class Working(Base):
+    """exchange, renew, recover, wake, reserve, refund, cancelled."""
+
+    def __init__(self, address: Address, clock: Clock) -> None:
+        super().__init__(address, clock)
+        self._origin = secrets.token_hex(6)
+        self._claims = count()
+        self._due: dict[str, Millis] = {}
+        self._wakers: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._listening: Counter[tuple[int, str]] = Counter()
+        self._shown: dict[str, str] = {}
+
+    # ── Settling and claiming ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
+    ) -> Exchange:
+        if want and self._shown.get(queue) != worker:
+            self._show(queue, worker)
+        got = await self._exchange(queue, verdicts, want, lease, worker)
+        doomed = [verdict for held in got.claims if (verdict := self._deferred_failure(held))]
+        if doomed:
+            await self._exchange(queue, doomed, 0, lease, worker)
+            over = {verdict.claim.job.id for verdict in doomed}
+            got.claims = [held for held in got.claims if held.job.id not in over]
+        return got
+
+    async def _exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
+    ) -> Exchange:
+        base, token = self._base(queue), f"{self._origin}-{next(self._claims)}"
+        exchange, now = script("exchange"), self._clock.now()
+        options = packed({"token": token, "lockDuration": lease, "name": worker})
+        calls: list[tuple[Script, bytes]] = []
+        for start in range(0, max(len(verdicts), want, 1), CHUNK):
+            args: list[Arg] = encode(base, verdicts[start : start + CHUNK], now)
+            share = min(max(want - start, 0), CHUNK)
+            calls.append((exchange, exchange.call(base, share, options, *args)))
+        role = self._links.idlest("work", "work-too")
+        replies = await self._links.run_many(calls, role)
+        codes = [code for reply in replies for code in reply[0]]
+        found = [claim for reply in replies for claim in reply[1]]
+        self._due[queue] = replies[-1][2] if len(found) < want else 0
+        return Exchange(
+            self._settled(queue, verdicts, codes), [self._claim(queue, one, token, worker) for one in found]
+        )
+
+    def _settled(self, queue: str, verdicts: Sequence[Verdict], codes: Sequence[int | bytes]) -> list[str]:
+        settled = []
+        for verdict, code in zip(verdicts, codes, strict=True):
+            if code == 0:
+                settled.append(verdict.claim.job.id)
+            elif code not in _GONE:
+                why = code.decode() if isinstance(code, bytes) else f"code {code}"
+                log.error(f"[{queue}:bull] job {verdict.claim.job.id} could not be settled: {why}")
+        return settled
+
+    def _claim(self, queue: str, found: list[Any], token: str, worker: str) -> Claim:
+        fields = as_hash(found[1])
+        terms = terms_of(fields, found[0])
+        job = claimed(queue, found[0].decode(), fields, terms, worker)
+        held = Held(
+            terms, int(fields.get(b"atm", b"0")), fields.get(b"stacktrace"), deferred=fields.get(b"defa")
+        )
+        return Claim(job, token, held, fields.get(b"ymSlotted") == b"1")
+
+    def _deferred_failure(self, claim: Claim) -> Failed | None:
+        """BullMQ marks jobs that are to fail when they are next taken: stalled too often, or a child of theirs failed."""
+        held: Held = claim.key
+        if held.deferred is None:
+            return None
+        error = held.deferred.decode("utf-8", "backslashreplace")
+        return Failed(claim, error, DeadLetter.of_job(claim.job, error, self._clock.now()))
+
+    # ── Leases ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
+        base = self._base(queue)
+        tokens = packed([held.token for held in claims])
+        ids = packed([held.job.id for held in claims])
+        lost = await self._links.run(script("renew"), base, base, tokens, ids, lease)
+        gone = {job_id.decode() for job_id in lost}
+        return [held.job.id for held in claims if held.job.id not in gone]
+
+    async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
+        base, token = self._base(queue), f"{self._origin}-{next(self._claims)}"
+        found = await self._links.run(script("recover"), base, token, TAKEOVER, STALLED_AT_ONCE)
+        if not found:
+            return []
+        now = self._clock.now()
+        verdicts = [stalled_verdict(self._stalled(queue, one, token), now) for one in found]
+        got = await self._exchange(queue, verdicts, 0, 0, "")
+        mine = set(got.settled)
+        return [(v.claim.job, isinstance(v, Failed)) for v in verdicts if v.claim.job.id in mine]
+
+    def _stalled(self, queue: str, found: list[Any], token: str) -> Claim:
+        fields: Hash = as_hash(found[1])
+        job = record(queue, found[0].decode(), fields, "active")
+        job.attempts_made -= 1  # the delivery that was lost is in the count of stalls already
+        failures = int(fields.get(b"atm", b"0"))
+        held = Held(terms_of(fields, found[0]), failures, fields.get(b"stacktrace"), stalled=True)
+        return Claim(job, token, held)
+
+    async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
+        asked = await self._links.run(script("cancelled"), self._base(queue))
+        tokens = dict(zip(asked[::2], asked[1::2], strict=True))
+        return [held.job.id for held in claims if tokens.get(held.job.id.encode()) == held.token.encode()]
+
+    # ── Waking ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def wake(self, queue: str, timeout: Millis) -> None:
+        key = id(asyncio.get_running_loop()), queue
+        waker = self._wakers.get(key)
+        if waker is None or waker.done():
+            waker = self._wakers[key] = asyncio.create_task(self._wait(queue, timeout), name=f"wake-{queue}")
+        self._listening[key] += 1
+        try:
+            await asyncio.shield(waker)
+        except asyncio.CancelledError:
+            if self._listening[key] == 1:
+                # Nobody would hear the marker that this call may still take away from other workers.
+                waker.cancel()
+                self._links.drop(f"wake:{queue}")
+            raise
+        finally:
+            self._listening[key] -= 1
+
+    async def _wait(self, queue: str, timeout: Millis) -> None:
+        """One BZPOPMIN on the marker: score 0 says that a job waits, any other when the next delayed one is due."""
+        until = self._clock.now() + timeout
+        if due := self._due.get(queue):
+            until = min(until, due)
+        while (left := until - self._clock.now()) > 0:
+            connection = await self._links.get(f"wake:{queue}", self._client_name(queue))
+            seconds = max(left / 1000, 0.001)
+            reply = await connection.call(
+                "BZPOPMIN", f"{self._base(queue)}marker", f"{seconds:.3f}", patience=seconds + 10
+            )
+            if reply is None or float(reply[2]) <= self._clock.now():
+                return
+            until = min(until, int(float(reply[2])))
+
+    def _show(self, queue: str, worker: str) -> None:
+        """BullMQ and Bull Board list workers by the names of their connections: give the waking one its name."""
+        self._shown[queue] = worker
+        task = asyncio.create_task(self._introduce(queue))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _introduce(self, queue: str) -> None:
+        try:
+            connection = await self._links.get(f"wake:{queue}", self._client_name(queue))
+            await connection.call("CLIENT", "SETNAME", self._client_name(queue))
+        except EngineUnavailable:
+            self._shown.pop(queue, None)  # at the next exchange then
+
+    def _client_name(self, queue: str) -> str:
+        return _client_name(self._prefix, queue, self._shown.get(queue, ""))
+
+    # ── Turns under a rate limit ──────────────────────────────────────────────────────────────────────────────────
+
+    async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
+        slack = limit.spacing * (limit.burst - 1)
+        turns = await self._links.run(script("reserve"), self._base(queue), limit.spacing, slack, *keys)
+        return [int(turn) for turn in turns]
+
+    async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:
+        await self._links.run(script("refund"), self._base(queue), key, limit.spacing * turns)
+
+
+@lru_cache
+def _client_name(prefix: str, queue: str, worker: str) -> str:
+    """As BullMQ names its workers' connections: bull:<base64 of the queue>:w:<name>."""
+    name = f"{prefix}:{base64.b64encode(queue.encode()).decode()}"
+    shown = "".join(char if "!" <= char <= "~" else "_" for char in worker)
+    return f"{name}:w:{shown}" if shown else name
