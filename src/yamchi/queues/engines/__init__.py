@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from yamchi.queues.engines.sqlite import SqliteEngine
 
 
-def make_engine(url: str, clock: Clock) -> Engine:
-    """The engine a URL names; not yet opened."""
+def make_engine(url: str, clock: Clock, var: Path = Path("var")) -> Engine:
+    """The engine a URL names; not yet opened. What a broker lacks is kept in a database in `var`."""
     scheme = urlsplit(url).scheme
     match scheme:
         case "memory":
@@ -31,8 +31,15 @@ def make_engine(url: str, clock: Clock) -> Engine:
             except ImportError as error:
                 raise MissingExtra("redis", "Redis") from error
             return BullEngine(url, clock)
+        case "kafka":
+            try:
+                from yamchi.queues.engines.kafka import Address, KafkaEngine
+            except ImportError as error:
+                raise MissingExtra("kafka", "Kafka") from error
+            address = Address.parse(url)
+            return KafkaEngine(address, Path(address.ledger or var / f"kafka-{address.group}.db"), clock)
     raise ConfigurationError(
-        f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db, redis://host:6379 or memory://"
+        f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db, redis://host:6379, kafka://host:9092 or memory://"
     )
 
 

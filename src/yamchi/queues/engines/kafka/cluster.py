@@ -1,0 +1,143 @@
+"""The Kafka cluster itself: is it there, does a topic exist, how much lies on it; and its errors as sentences."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable
+from yamchi.queues.engines.kafka.address import Address
+
+PATIENCE = 10.0
+"""How long to wait for an answer of the cluster, in seconds."""
+
+_FORBIDDEN = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.POLICY_VIOLATION,
+)
+
+
+class Cluster:
+    """Questions to the cluster. They block: ask from a thread."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._ready: set[str] = set()
+        self._making = threading.Lock()
+        self._admin: Any = None
+        self._observers: dict[str, Any] = {}
+
+    def connect(self) -> None:
+        self._admin = AdminClient(self._address.client())
+        self.ping()
+
+    def close(self) -> None:
+        for observer in self._observers.values():
+            observer.close()
+        self._observers.clear()
+        self._admin = None
+
+    def ping(self) -> None:
+        self._topics()
+
+    def is_ready(self, queue: str) -> bool:
+        """Whether the queue's topics are known to exist."""
+        return self._address.topic(queue) in self._ready
+
+    def prepare(self, queue: str) -> None:
+        """See to it that the queue's topics exist."""
+        with self._making:
+            wanted = {
+                self._address.topic(queue): self._address.partitions,
+                self._address.dead_letters(queue): 1,
+            }
+            if self._ready.issuperset(wanted):
+                return
+            there = self._topics()
+            missing = [NewTopic(topic, count, -1) for topic, count in wanted.items() if topic not in there]
+            if missing:
+                self._create(missing)
+            self._ready.update(wanted)
+
+    def _create(self, topics: Sequence[Any]) -> None:
+        refused: dict[str, KafkaError] = {}
+        for topic, made in self._admin.create_topics(topics, request_timeout=PATIENCE).items():
+            try:
+                made.result(2 * PATIENCE)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    refused[topic] = error.args[0]
+        if not refused:
+            return
+        reason = next(iter(refused.values()))
+        names = " and ".join(refused)
+        if reason.code() in _FORBIDDEN:
+            raise ConfigurationError(
+                f"Kafka at {self._address.bootstrap} does not let Yamchi create the topic {names}: have it made, "
+                f"for example with {self._address.partitions} partitions, or grant the right to create topics."
+            )
+        raise explain(reason, self._address, f"the topic {names} can't be created")
+
+    def _topics(self) -> set[str]:
+        try:
+            return set(self._admin.list_topics(timeout=PATIENCE).topics)
+        except KafkaException as error:
+            raise explain(error.args[0], self._address) from error
+
+    # ── What lies on a topic ──────────────────────────────────────────────────────────────────────────────────────
+
+    def ends(self, queue: str) -> dict[int, int]:
+        """The offset that the next message of each partition will have."""
+        topic = self._address.topic(queue)
+        asked = {
+            TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for number in self._partitions(topic)
+        }
+        if not asked:
+            return {}
+        answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(asked, request_timeout=PATIENCE)
+        try:
+            return {place.partition: answer.result(2 * PATIENCE).offset for place, answer in answers.items()}
+        except KafkaException as error:
+            raise explain(error.args[0], self._address) from error
+
+    def committed(self, queue: str) -> dict[int, int]:
+        """How far the queue's group has come in each partition; partitions it never committed are left out."""
+        topic = self._address.topic(queue)
+        places = [TopicPartition(topic, number) for number in self._partitions(topic)]
+        try:
+            answers = self._observer(queue).committed(places, timeout=PATIENCE) if places else []
+        except KafkaException as error:
+            raise explain(error.args[0], self._address) from error
+        return {place.partition: place.offset for place in answers if place.offset >= 0}
+
+    def _partitions(self, topic: str) -> list[int]:
+        try:
+            return list(self._admin.list_topics(topic, timeout=PATIENCE).topics[topic].partitions)
+        except KafkaException as error:
+            raise explain(error.args[0], self._address) from error
+
+    def _observer(self, queue: str) -> Any:
+        """A consumer that only asks: it never joins the group."""
+        if queue not in self._observers:
+            settings = self._address.client(**{"group.id": self._address.group_of(queue)})
+            self._observers[queue] = Consumer(settings)
+        return self._observers[queue]
+
+
+def explain(error: Any, address: Address, what: str = "") -> EngineError | ConfigurationError:
+    """The same error as a sentence a person can act on."""
+    code, said = error.code(), f"{error.str()}{f': {what}' if what else ''}"
+    where = f"Kafka at {address.bootstrap}"
+    if code in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
+        return ConfigurationError(f"{where} refused the user or password ({said}): check QUEUE_URL.")
+    if code in (*_FORBIDDEN, KafkaError.GROUP_AUTHORIZATION_FAILED):
+        return ConfigurationError(f"{where} does not allow this ({said}): grant the right to this user.")
+    if code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,
+                KafkaError._MSG_TIMED_OUT):  # fmt: skip
+        return EngineUnavailable(f"{where} can't be reached ({said}): check that it runs, and QUEUE_URL.")
+    return (EngineUnavailable if error.retriable() else EngineError)(f"{where} refused ({said}).")

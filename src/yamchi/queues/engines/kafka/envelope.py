@@ -1,0 +1,132 @@
+"""Between a job and a Kafka message: the value is the job's data and nothing else, the envelope rides in headers.
+
+A message without headers, written by somebody else, is a valid job: its id is the payload's `job_id`, or else its
+place in the topic, and its name is left empty for the queue's default handler.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import structlog
+
+from yamchi.clock import Millis
+from yamchi.errors import InvalidJob
+from yamchi.queues.job import JobOptions, check_id
+
+log = structlog.get_logger("yamchi.kafka")
+
+Headers = list[tuple[str, bytes]]
+
+ID, NAME, OPTIONS = "yamchi-id", "yamchi-name", "yamchi-options"
+PRIORITY, EXPIRES_AT, ATTEMPTS, ROUND = (
+    "yamchi-priority",
+    "yamchi-expires-at",
+    "yamchi-attempts",
+    "yamchi-round",
+)
+
+
+@dataclass(slots=True)
+class Message:
+    """A job as it lies on a topic. `round` tells a job sent again on purpose from the same message sent twice."""
+
+    id: str
+    name: str
+    payload: bytes
+    options: str | None = None
+    priority: int = 0
+    expires_at: Millis | None = None
+    attempts_made: int = 0
+    round: str = ""
+    partition: int = -1
+    offset: int = -1
+    stamp: Millis = 0
+    """When it was written, by Kafka's own record: an offset alone does not survive a topic made anew."""
+
+    def headers(self) -> Headers:
+        """What differs from the defaults, after the id and the name."""
+        headers = [(ID, self.id.encode()), (NAME, self.name.encode())]
+        if self.options:
+            headers.append((OPTIONS, self.options.encode()))
+        if self.priority:
+            headers.append((PRIORITY, b"%d" % self.priority))
+        if self.expires_at is not None:
+            headers.append((EXPIRES_AT, b"%d" % self.expires_at))
+        if self.attempts_made:
+            headers.append((ATTEMPTS, b"%d" % self.attempts_made))
+        if self.round:
+            headers.append((ROUND, self.round.encode()))
+        return headers
+
+    def key(self) -> bytes:
+        """The user whose messages stay in order, where the payload names one."""
+        user = _field(self.payload, "user_id")
+        return (user or self.id).encode()
+
+
+def read(raw: Any) -> Message:
+    """The job in a message of confluent-kafka. Never refuses: what is wrong with the value is for the worker to say."""
+    message = _enveloped(raw) or _foreign(raw)
+    message.partition, message.offset = raw.partition(), raw.offset()
+    _, message.stamp = raw.timestamp()
+    return message
+
+
+def _enveloped(raw: Any) -> Message | None:
+    """None where there is no envelope, or one that Yamchi did not write."""
+    envelope = dict(raw.headers() or ())
+    if ID not in envelope:
+        return None
+    try:
+        options = envelope[OPTIONS].decode() if OPTIONS in envelope else None
+        JobOptions.decode(options)
+        return Message(
+            check_id(envelope[ID].decode()),
+            envelope[NAME].decode(),
+            raw.value() or b"",
+            options,
+            int(envelope.get(PRIORITY, 0)),
+            int(envelope[EXPIRES_AT]) if EXPIRES_AT in envelope else None,
+            int(envelope.get(ATTEMPTS, 0)),
+            envelope.get(ROUND, b"").decode(),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        log.warning(
+            f"the envelope of {_place(raw)} can't be read; taken as a plain message", error=str(error)
+        )
+        return None
+
+
+def _foreign(raw: Any) -> Message:
+    payload = raw.value() or b""
+    return Message(_foreign_id(payload) or _place(raw), "", payload)
+
+
+def _place(raw: Any) -> str:
+    return f"{raw.topic()}-{raw.partition()}-{raw.offset()}"
+
+
+def read_all(raws: Sequence[Any]) -> list[Message]:
+    return [read(raw) for raw in raws]
+
+
+def _foreign_id(payload: bytes) -> str | None:
+    job_id = _field(payload, "job_id")
+    try:
+        return check_id(job_id) if job_id else None
+    except InvalidJob:
+        return None  # an id that not every engine can keep; its place in the topic is one that can
+
+
+def _field(payload: bytes, name: str) -> str | None:
+    """A text field of a JSON object; a look at the bytes first, since most payloads don't have it."""
+    if f'"{name}"'.encode() not in payload:
+        return None
+    try:
+        data = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return None
+    value = data.get(name) if isinstance(data, dict) else None
+    return str(value) if isinstance(value, str | int) and value != "" else None

@@ -1,0 +1,295 @@
+"""The way in: a thread that reads one queue's topic into the ledger, a little ahead of the workers.
+
+It polls always, so the group never takes it for dead, however long the jobs run; while enough jobs wait here it
+reads no further. Offsets are committed behind what is done, never behind what is read: if this machine dies, Kafka
+delivers what it had not finished to another one.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, TypeVar
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import YamchiError
+from yamchi.queues.engines.kafka import arriving, beyond, envelope
+from yamchi.queues.engines.kafka.address import Address
+from yamchi.queues.engines.kafka.cluster import explain
+from yamchi.queues.engines.kafka.ledger import Db
+from yamchi.storage.sqlite import SqliteFile
+
+log = structlog.get_logger("yamchi.kafka")
+T = TypeVar("T")
+
+SHORTEST_SESSION: Millis = 6_000
+"""Brokers allow no shorter one, unless told to."""
+
+LONGEST_SESSION: Millis = 300_000
+AHEAD = 4
+"""So many times the workers' slots are read ahead; these jobs wait for this machine if it is slow."""
+
+LEAST_AHEAD, MOST_AHEAD = 100, 4_000
+COMMIT_EVERY = 0.25
+BEAT_EVERY = 1.0
+FULL_PATIENCE = 1.0
+"""How long to stay full without polling, in seconds; after that partitions are paused and polled."""
+
+GRACE = 5.0
+"""How long running jobs may hold up a rebalance, in seconds, so that they are not run a second time elsewhere."""
+
+
+class Intake:
+    """Reads a queue's topic as a member of its group."""
+
+    def __init__(
+        self,
+        queue: str,
+        owner: str,
+        address: Address,
+        file: SqliteFile,
+        clock: Clock,
+        lease: Millis,
+        ring: Callable[[], object],
+    ) -> None:
+        self._queue = queue
+        self._owner = owner
+        self._address = address
+        self._topic = address.topic(queue)
+        self._file = file
+        self._clock = clock
+        self._session = min(max(lease, SHORTEST_SESSION), LONGEST_SESSION)
+        self._ring = ring
+        self._slots = 0
+        self._positions: dict[int, int] = {}
+        self._committed: dict[int, tuple[int, str]] = {}
+        self._forgotten: dict[int, int] = {}
+        self._beaten = self._settled = self._full_since = 0.0
+        self._paused = False
+        self._room_made = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"kafka-intake-{queue}", daemon=True)
+
+    # ── From the event loop ───────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end; `join` waits until it has."""
+        self._stop.set()
+        self._room_made.set()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def took(self, wanted: int) -> None:
+        """A worker has claimed jobs: there is room again."""
+        self._slots = max(self._slots, wanted)
+        self._room_made.set()
+
+    # ── The thread ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._consumer = self._join_group()
+        while not self._stop.is_set():
+            self._guard(self._turn)
+        self._guard(lambda: self._let_go(list(self._positions), grace=0))
+        self._guard(self._consumer.close)
+        self._loop.close()
+
+    def _join_group(self) -> Any:
+        settings = {
+            "group.id": self._address.group_of(self._queue),
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": self._session,
+            "heartbeat.interval.ms": min(self._session // 4, 3_000),
+            "max.poll.interval.ms": max(self._session, 300_000),
+            "queued.max.messages.kbytes": 32_768,
+            "fetch.error.backoff.ms": 100,
+        }
+        consumer = Consumer(self._address.client(**settings))
+        consumer.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        return consumer
+
+    def _guard(self, work: Callable[[], object]) -> None:
+        """Trouble is said and survived: Kafka and the disk come back, and the thread must be there then."""
+        try:
+            work()
+        except YamchiError as error:
+            log.warning(f"[{self._queue}:kafka] {error}")
+            self._stop.wait(0.5)
+        except KafkaException as error:
+            log.warning(f"[{self._queue}:kafka] {explain(error.args[0], self._address)}")
+            self._stop.wait(0.5)
+        except Exception:
+            log.exception(f"[{self._queue}:kafka] reading stumbled; going on")
+            self._stop.wait(0.5)
+
+    def _turn(self) -> None:
+        self._beat()
+        room = self._room()
+        if room > 0:
+            self._take(self._read(room))
+        else:
+            self._stay_full()
+        self._commit_if_due()
+
+    def _do(self, op: Callable[[Db], T]) -> T:
+        """A transaction of the ledger, from this thread."""
+        return self._loop.run_until_complete(self._file.write(op))
+
+    def _see(self, op: Callable[[Db], T]) -> T:
+        return self._loop.run_until_complete(self._file.read(op))
+
+    def _beat(self) -> None:
+        """Others on this ledger take this member for dead when Kafka does."""
+        if monotonic() - self._beaten >= BEAT_EVERY:
+            self._beaten = monotonic()
+            dead_at = self._clock.now() + self._session
+            self._do(lambda db: arriving.beat(db, self._owner, dead_at))
+
+    # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _room(self) -> int:
+        target = min(max(AHEAD * self._slots, LEAST_AHEAD), MOST_AHEAD)
+        return target - self._see(lambda db: arriving.waiting(db, self._queue))
+
+    def _stay_full(self) -> None:
+        """Enough jobs wait: be still until some are taken, and show the group that we live if that takes long."""
+        self._full_since = self._full_since or monotonic()
+        if monotonic() - self._full_since > FULL_PATIENCE and not self._paused:
+            self._consumer.pause(self._consumer.assignment())
+            self._paused = True
+        if self._paused:
+            self._take(self._usable([self._consumer.poll(0)]))
+        self._room_made.clear()
+        self._room_made.wait(0.05)
+
+    def _read(self, room: int) -> list[Any]:
+        self._full_since = 0.0
+        if self._paused:
+            self._consumer.resume(self._consumer.assignment())
+            self._paused = False
+        # The first one is waited for; the others are taken as far as they are here already.
+        first = self._consumer.poll(0.1)
+        if first is None:
+            return []
+        return self._usable([first, *(self._consumer.consume(room - 1, 0) if room > 1 else ())])
+
+    def _usable(self, raws: Sequence[Any]) -> list[Any]:
+        for raw in raws:
+            if raw is not None and raw.error() and raw.error().code() != KafkaError._PARTITION_EOF:
+                log.warning(f"[{self._queue}:kafka] {explain(raw.error(), self._address)}")
+        return [raw for raw in raws if raw is not None and not raw.error()]
+
+    def _take(self, raws: Sequence[Any]) -> None:
+        """Into the ledger; a batch that can't be written now is tried again, for it is not delivered twice."""
+        messages = envelope.read_all(raws)
+        while messages:
+            mine = [message for message in messages if message.partition in self._positions]
+            try:
+                now = self._clock.now()
+                self._do(lambda db: arriving.arrive(db, self._queue, self._owner, mine, now))  # noqa: B023
+            except YamchiError as error:
+                log.warning(f"[{self._queue}:kafka] {error}")
+                if self._stop.wait(1):
+                    return
+                continue
+            for message in mine:
+                self._positions[message.partition] = message.offset + 1
+            self._ring()
+            return
+
+    # ── Committing ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _commit_if_due(self) -> None:
+        if monotonic() - self._settled >= COMMIT_EVERY:
+            self._settled = monotonic()
+            self._commit(list(self._positions), wait=False)
+
+    def _commit(self, partitions: Sequence[int], *, wait: bool) -> None:
+        """Tell Kafka how far everything is done, and what is done beyond that."""
+        reached = self._see(
+            lambda db: {
+                number: arriving.done(
+                    db, self._queue, number, self._committed[number][0], self._positions[number]
+                )
+                for number in partitions
+                if self._positions[number] >= 0
+            }
+        )
+        marks = {number: (floor, beyond.write(floor, done)) for number, (floor, done) in reached.items()}
+        fresh = {number: mark for number, mark in marks.items() if mark != self._committed[number]}
+        if not fresh:
+            return
+        places = [TopicPartition(self._topic, number, *mark) for number, mark in fresh.items()]
+        self._consumer.commit(offsets=places, asynchronous=not wait)
+        self._committed |= fresh
+        self._forget({number: floor for number, (floor, _) in fresh.items()})
+
+    def _forget(self, floors: dict[int, int]) -> None:
+        """Every few thousand messages, let the oldest fade."""
+        stale = {
+            number: floor
+            for number, floor in floors.items()
+            if floor - self._forgotten.get(number, 0) > 2_000
+        }
+        if stale:
+            self._do(lambda db: arriving.forget(db, self._queue, stale))
+            self._forgotten |= stale
+
+    # ── Rebalancing ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_assign(self, consumer: Any, places: Sequence[Any]) -> None:
+        if places:
+            self._guard(lambda: self._begin(consumer, places))
+
+    def _begin(self, consumer: Any, places: Sequence[Any]) -> None:
+        self._positions |= {place.partition: -1 for place in places}
+        self._committed |= {place.partition: (-1, "") for place in places}
+        answers = consumer.committed(list(places), timeout=10)
+        known = {place.partition: place for place in answers if place.offset >= 0}
+        self._committed |= {number: (place.offset, place.metadata or "") for number, place in known.items()}
+        floors = {number: place.offset for number, place in known.items()}
+        done = {number: beyond.read(place.offset, place.metadata) for number, place in known.items()}
+        self._do(lambda db: arriving.begin(db, self._queue, floors, done))
+        log.debug(f"[{self._queue}:kafka] reading partitions {sorted(self._positions)}")
+
+    def _on_revoke(self, consumer: Any, places: Sequence[Any]) -> None:
+        mine = [place.partition for place in places if place.partition in self._positions]
+        self._guard(lambda: self._let_go(mine, grace=GRACE))
+
+    def _on_lost(self, consumer: Any, places: Sequence[Any]) -> None:
+        mine = [place.partition for place in places if place.partition in self._positions]
+        self._guard(lambda: self._leave(mine))
+
+    def _let_go(self, partitions: Sequence[int], grace: float) -> None:
+        """Somebody else reads these partitions next: let running jobs end, commit what is done, keep nothing."""
+        if not partitions:
+            return
+        deadline = monotonic() + grace
+        while monotonic() < deadline and self._see(
+            lambda db: arriving.running(db, self._queue, self._owner, partitions)
+        ):
+            if self._stop.wait(0.02):
+                break
+        try:
+            self._commit(partitions, wait=True)
+        finally:
+            self._leave(partitions)
+
+    def _leave(self, partitions: Sequence[int]) -> None:
+        for number in partitions:
+            self._positions.pop(number, None)
+            self._committed.pop(number, None)
+        dead_at = self._clock.now() + self._session
+        self._do(lambda db: arriving.let_go(db, self._queue, self._owner, partitions, dead_at))

@@ -1,0 +1,139 @@
+"""The way out: an idempotent producer whose answers come back to the event loop, one wake-up for a whole batch."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from yamchi.clock import Millis
+from yamchi.errors import ConfigurationError, EngineError, InvalidJob
+from yamchi.queues.engines.kafka.address import Address
+from yamchi.queues.engines.kafka.cluster import explain
+from yamchi.queues.engines.kafka.envelope import Headers
+
+DELIVERY: Millis = 10_000
+"""A message that no broker has taken after this time is given up, and whoever sent it is told."""
+
+CHUNK = 500
+"""So many messages are handed over before the event loop has its turn."""
+
+Parcel = tuple[bytes, bytes, Headers]
+"""Key, value and headers."""
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What became of one message: its place, or why it has none."""
+
+    partition: int = -1
+    offset: int = -1
+    stamp: Millis = 0
+    error: Any = None
+
+
+@dataclass(slots=True)
+class Shipment:
+    """Messages on their way; `done` when the last of them is answered."""
+
+    receipts: list[Receipt]
+    loop: asyncio.AbstractEventLoop
+    done: "asyncio.Future[None]"
+    open: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.open = len(self.receipts)
+
+    def answer(self, number: int, error: Any, message: Any) -> None:
+        """From the producer's thread."""
+        if error is not None:
+            self.receipts[number].error = error
+        else:
+            _, stamp = message.timestamp()
+            self.receipts[number] = Receipt(message.partition(), message.offset(), stamp)
+        self.open -= 1
+        if self.open == 0 and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class Outlet:
+    """Sends messages, and answers when the broker has written them."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._producer: Any = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        self._stop.clear()
+        self._producer = Producer(
+            self._address.client(
+                **{
+                    "enable.idempotence": True,  # with acks=all: written by every replica in sync, once
+                    "linger.ms": 1,
+                    "delivery.timeout.ms": DELIVERY,
+                    "compression.type": "lz4",
+                    "queue.buffering.max.messages": 200_000,
+                }
+            )
+        )
+        self._thread = threading.Thread(target=self._serve, name="kafka-outlet", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait for what is on its way, then stop."""
+        if self._thread:
+            self._producer.flush(DELIVERY / 1000)
+            self._stop.set()
+            self._thread.join()
+            self._producer = self._thread = None
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            self._producer.poll(0.2)
+
+    async def send(self, topic: str, parcels: Sequence[Parcel]) -> list[Receipt]:
+        """What became of each message, in their order."""
+        loop = asyncio.get_running_loop()
+        shipment = Shipment([Receipt() for _ in parcels], loop, loop.create_future())
+        for number, parcel in enumerate(parcels):
+            if number % CHUNK == CHUNK - 1:
+                await asyncio.sleep(0)
+            await self._hand_over(topic, parcel, number, shipment)
+        if parcels:
+            await shipment.done
+        return shipment.receipts
+
+    async def _hand_over(self, topic: str, parcel: Parcel, number: int, shipment: Shipment) -> None:
+        key, value, headers = parcel
+        while True:
+            try:
+                self._producer.produce(
+                    topic, value, key, headers=headers,
+                    on_delivery=lambda error, message: shipment.answer(number, error, message),
+                )  # fmt: skip
+                return
+            except BufferError:
+                await asyncio.sleep(0.01)  # the producer's own queue is full: let it empty
+            except KafkaException as refusal:
+                shipment.answer(number, refusal.args[0], None)
+                return
+
+    def trouble(self, receipts: Sequence[Receipt]) -> EngineError | ConfigurationError | InvalidJob | None:
+        """The first error among the receipts, as a sentence."""
+        for receipt in receipts:
+            if receipt.error is not None:
+                if receipt.error.name() == "MSG_SIZE_TOO_LARGE":
+                    return InvalidJob(
+                        f"Kafka refused a message as too large ({receipt.error.str()}): keep large data elsewhere "
+                        "and send its address, or raise message.max.bytes."
+                    )
+                return explain(receipt.error, self._address)
+        return None

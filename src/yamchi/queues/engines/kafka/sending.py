@@ -1,0 +1,127 @@
+"""The SQL of what goes out to Kafka: jobs that are due, and dead letters. Each function runs inside a transaction.
+
+A job is written down as `sent`, with a note whose place is not yet known, before it is produced. So an id is given
+out once, and what a crash cuts short is produced again: the message carries the same id and round, and the second
+of two is dropped where it arrives.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from yamchi.clock import Millis
+from yamchi.queues.engines.kafka.envelope import Message
+from yamchi.queues.engines.kafka.ledger import Db, among, shift
+from yamchi.queues.engines.sqlite import keeping, working
+from yamchi.queues.job import DeadLetter, NewJob
+
+Place = tuple[int, int, Millis]
+"""Partition, offset and Kafka's timestamp of a message."""
+
+
+def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis) -> list[bool]:
+    """Write new jobs down; those that are due go to Kafka before anybody may claim them."""
+    created = working.add(db, queue, jobs, now)
+    due = [job.id for job, is_new in zip(jobs, created, strict=True) if is_new and (job.run_at or now) <= now]
+    _send_off(db, queue, due, "")
+    return created
+
+
+def _send_off(db: Db, queue: str, job_ids: Sequence[str], round: str) -> None:
+    notes = [(round, queue, job_id) for job_id in job_ids]
+    db.executemany(
+        "INSERT INTO messages (queue, partition, offset, id, round) "
+        "SELECT queue, -1, -seq, id, ? FROM jobs WHERE queue = ? AND id = ?",
+        notes,
+    )
+    db.executemany("UPDATE jobs SET state = 'sent' WHERE queue = ? AND id = ?", [note[1:] for note in notes])
+    shift(db, queue, {"waiting": -len(notes), "sent": len(notes)})
+
+
+def confirm(db: Db, queue: str, places: Mapping[str, Place]) -> None:
+    """Kafka has these jobs. A message that arrived before this was written has its place already."""
+    db.executemany(
+        "UPDATE OR IGNORE messages SET partition = ?, offset = ?, stamp = ? "
+        "WHERE queue = ? AND id = ? AND partition = -1",
+        [(*place, queue, job_id) for job_id, place in places.items()],
+    )
+
+
+def withdraw(db: Db, queue: str, job_ids: Sequence[str]) -> None:
+    """Kafka did not take these jobs: forget them, so that their ids are free to be tried again."""
+    rows = db.execute(
+        "DELETE FROM jobs WHERE queue = ?1 AND state = 'sent' AND id IN (SELECT value FROM json_each(?2)) "
+        "AND EXISTS (SELECT 1 FROM messages m WHERE m.queue = ?1 AND m.id = jobs.id AND m.partition = -1) "
+        "RETURNING queue, id",
+        (queue, among(job_ids)),
+    ).fetchall()
+    db.executemany("DELETE FROM messages WHERE queue = ? AND id = ? AND partition = -1", rows)
+    shift(db, queue, {"sent": -len(rows)})
+
+
+_UNHELD = "NOT EXISTS (SELECT 1 FROM messages m WHERE m.queue = jobs.queue AND m.id = jobs.id AND m.done = 0)"
+
+
+def send_on(db: Db, queue: str, due_before: Millis, limit: int) -> list[Message]:
+    """Jobs that are due and that no message stands for, if nobody here has taken them: to Kafka with them."""
+    if keeping.paused(db, queue):
+        return []
+    woken = db.execute(
+        "UPDATE jobs SET state = 'waiting' WHERE seq IN (SELECT seq FROM jobs WHERE queue = ? AND state = 'delayed' "
+        f"AND run_at <= ? AND {_UNHELD} LIMIT ?)",
+        (queue, due_before, limit),
+    ).rowcount
+    shift(db, queue, {"delayed": -woken, "waiting": woken})
+    rows = db.execute(
+        f"SELECT id FROM jobs WHERE queue = ? AND state = 'waiting' AND run_at <= ? AND {_UNHELD} LIMIT ?",
+        (queue, due_before, limit),
+    ).fetchall()
+    job_ids = [job_id for (job_id,) in rows]
+    _send_off(db, queue, job_ids, str(due_before))
+    return _outgoing(db, queue, job_ids)
+
+
+def any_to_send_on(db: Db, queue: str, due_before: Millis) -> bool:
+    row = db.execute(
+        f"SELECT 1 FROM jobs WHERE queue = ?1 AND state = 'waiting' AND run_at <= ?2 AND {_UNHELD} UNION ALL "
+        f"SELECT 1 FROM jobs WHERE queue = ?1 AND state = 'delayed' AND run_at <= ?2 AND {_UNHELD} LIMIT 1",
+        (queue, due_before),
+    ).fetchone()
+    return row is not None
+
+
+def cut_short(db: Db, queue: str, sent_before: Millis, limit: int) -> list[Message]:
+    """Jobs whose way to Kafka was cut short by a crash or an outage."""
+    rows = db.execute(
+        "SELECT m.id FROM messages m JOIN jobs j ON j.queue = m.queue AND j.id = m.id WHERE m.queue = ? "
+        "AND m.partition = -1 AND m.done = 0 AND j.state = 'sent' AND max(j.run_at, j.created_at) < ? LIMIT ?",
+        (queue, sent_before, limit),
+    ).fetchall()
+    return _outgoing(db, queue, [job_id for (job_id,) in rows])
+
+
+def _outgoing(db: Db, queue: str, job_ids: Sequence[str]) -> list[Message]:
+    rows = db.execute(
+        "SELECT j.id, j.name, j.payload, j.options, -j.rank, j.expires_at, j.attempts_made, m.round "
+        "FROM jobs j JOIN messages m ON m.queue = j.queue AND m.id = j.id AND m.partition = -1 "
+        "WHERE j.queue = ? AND j.id IN (SELECT value FROM json_each(?)) ORDER BY j.run_at, j.seq",
+        (queue, among(job_ids)),
+    ).fetchall()
+    return [Message(*row) for row in rows]
+
+
+# ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def unsent_letters(db: Db, queue: str | None, failed_before: Millis, limit: int) -> list[DeadLetter]:
+    """Letters that are written down and not yet on their topic."""
+    rows = db.execute(
+        "SELECT d.id, d.queue, d.name, d.body, d.error, d.failed_at FROM unsent_letters u "
+        "JOIN dead_letters d ON d.queue = u.queue AND d.id = u.id "
+        "WHERE (?1 IS NULL OR u.queue = ?1) AND d.failed_at <= ?2 ORDER BY d.failed_at LIMIT ?3",
+        (queue, failed_before, limit),
+    ).fetchall()
+    return [DeadLetter(*row) for row in rows]
+
+
+def letters_sent(db: Db, letters: Sequence[DeadLetter]) -> None:
+    statement = "DELETE FROM unsent_letters WHERE queue = ? AND id = ?"
+    db.executemany(statement, [(letter.queue, letter.id) for letter in letters])
