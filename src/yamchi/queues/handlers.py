@@ -19,6 +19,9 @@ from yamchi.queues.job import DEFAULT_OPTIONS, JobOptions
 
 KeyOf = str | Callable[[Any], str]
 
+INVALID_JSON = "Invalid JSON in Kafka message"
+"""Other systems know unparseable messages by this sentence, so it is the same on every engine."""
+
 
 class PoisonMessage(Exception):
     """Data that is not JSON or does not fit the handler's model: no attempt can mend it."""
@@ -61,7 +64,8 @@ class Handler:
         try:
             return self._adapter.validate_json(payload)
         except ValidationError as error:
-            raise PoisonMessage(describe(error)) from error
+            is_json = error.errors()[0]["type"] != "json_invalid"
+            raise PoisonMessage(describe(error) if is_json else INVALID_JSON) from error
 
     def encode(self, data: Any) -> bytes:
         """Data as JSON, refused here if it would be refused there."""
@@ -87,7 +91,7 @@ def decode_json(payload: bytes) -> Any:
     try:
         return orjson.loads(payload)
     except orjson.JSONDecodeError as error:
-        raise PoisonMessage("Invalid JSON in message") from error
+        raise PoisonMessage(INVALID_JSON) from error
 
 
 def describe(error: ValidationError) -> str:
@@ -121,8 +125,9 @@ class QueueDefinition:
         return next(iter(self.handlers), self.name)
 
     def handler(self, name: str) -> Handler:
+        """Who handles jobs of this name; a message of another program has none, and goes to the default handler."""
         try:
-            return self.handlers[name]
+            return self.handlers[name or self.default_name]
         except KeyError:
             known = ", ".join(self.handlers) or "none"
             raise UnknownJob(f"Queue {self.name} has no job {name!r}; it has: {known}.") from None
