@@ -12,8 +12,9 @@ from yamchi.clock import Clock, Span, SystemClock, to_millis
 from yamchi.errors import ConfigurationError, UnknownQueue
 from yamchi.observe.metrics import Metrics
 from yamchi.queues.cron import CronLine, Schedule
-from yamchi.queues.engines import make_engine
+from yamchi.queues.engines import is_embedded, make_engine, make_spool
 from yamchi.queues.engines.base import Engine, RateLimit
+from yamchi.queues.failover import Spool, with_failover
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
 from yamchi.queues.job import Backoff, BackoffLike, JobOptions
 from yamchi.queues.lane import Observer
@@ -47,6 +48,7 @@ class Yamchi:
         self._queues: dict[str, Queue] = {}
         self._engines: dict[str, Engine] = {}
         self._given = open_on_first_use(engine) if engine else None
+        self._spool: Spool | None = None
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
 
@@ -181,8 +183,9 @@ class Yamchi:
             await self._remote.stop()
             self._remote = None
         await asyncio.gather(*(queue.listeners.settle() for queue in self._queues.values()))
-        for engine in [*self._engines.values(), *([self._given] if self._given else [])]:
-            await engine.close()
+        for engine in (*self._engines.values(), self._given, self._spool):
+            if engine:
+                await engine.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -197,8 +200,22 @@ class Yamchi:
             return self._given
         url = self.settings.queue_url(queue)
         if url not in self._engines:
-            self._engines[url] = open_on_first_use(make_engine(url, self.clock))
+            self._engines[url] = open_on_first_use(self._compose(url))
         return self._engines[url]
+
+    def _compose(self, url: str) -> Engine:
+        """A broker gets a local spool to fall back on; an embedded engine is local already."""
+        engine = make_engine(url, self.clock, self.settings.var)
+        if self.settings.queue_fallback == "off" or is_embedded(url):
+            return engine
+        if self._spool is None:
+            self._spool = make_spool(self.settings.queue_fallback, self.settings.var / "spool.db", self.clock)
+        return with_failover(
+            engine,
+            self._spool,
+            self.metrics.count_switch,
+            lambda queue: self.settings.queue_url(queue) == url,
+        )
 
 
 def _with(options: JobOptions, **changes: Any) -> JobOptions:

@@ -22,6 +22,7 @@ from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdi
 log = structlog.get_logger("yamchi.failover")
 
 OnSwitch = Callable[[str, str], None]
+Owns = Callable[[str], bool]
 
 PROBE = 0.5
 """How often to look whether the broker is back, in seconds."""
@@ -45,20 +46,25 @@ class Spool(Engine, Protocol):
         """Forget jobs that have been carried elsewhere."""
 
 
-def with_failover(primary: Engine, spool: Spool, on_switch: OnSwitch) -> Engine:
-    """The primary engine, with the spool in its place while it can't be reached."""
-    return cast(Engine, _FailoverEngine(primary, spool, on_switch))
+def with_failover(primary: Engine, spool: Spool, on_switch: OnSwitch, owns: Owns) -> Engine:
+    """The primary engine, with the spool in its place while it can't be reached.
+
+    One spool may serve several engines: each carries over the queues it owns, and leaves opening and closing
+    of what they share to be done once.
+    """
+    return cast(Engine, _FailoverEngine(primary, spool, on_switch, owns))
 
 
 class _FailoverEngine:
     """What is not said otherwise here is done by the engine in use."""
 
-    def __init__(self, primary: Engine, spool: Spool, on_switch: OnSwitch) -> None:
+    def __init__(self, primary: Engine, spool: Spool, on_switch: OnSwitch, owns: Owns) -> None:
         self._primary = primary
         self._spool = spool
         self._on_switch = on_switch
+        self._owns = owns
         self._on_primary = True
-        self._spool_tokens: set[str] = set()
+        self._local: set[tuple[str, str]] = set()
         self._switched = asyncio.Event()
         self._tender: asyncio.Task[None] | None = None
         self.can = primary.can
@@ -100,7 +106,6 @@ class _FailoverEngine:
             self._tender = None
         with suppress(EngineUnavailable):
             await self._primary.close()
-        await self._spool.close()
 
     async def ping(self) -> None:
         await self._primary.ping()
@@ -164,7 +169,8 @@ class _FailoverEngine:
 
     async def _spooled_queues(self) -> list[str]:
         """Queues of which something waits in the spool."""
-        counts = [(queue, await self._spool.counts(queue)) for queue in await self._spool.queues()]
+        queues = [queue for queue in await self._spool.queues() if self._owns(queue)]
+        counts = [(queue, await self._spool.counts(queue)) for queue in queues]
         return [queue for queue, states in counts if any(states[state] for state in PENDING)]
 
     async def _carry_over(self, queue: str) -> int:
@@ -181,8 +187,8 @@ class _FailoverEngine:
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
         """Each verdict goes where its job came from; one for a broker that is away has to be brought again."""
-        ours = [verdict for verdict in verdicts if verdict.claim.token in self._spool_tokens]
-        theirs = [verdict for verdict in verdicts if verdict.claim.token not in self._spool_tokens]
+        ours = [verdict for verdict in verdicts if _mark(verdict.claim) in self._local]
+        theirs = [verdict for verdict in verdicts if _mark(verdict.claim) not in self._local]
         got = Exchange()
         if self._on_primary:
             try:
@@ -201,15 +207,16 @@ class _FailoverEngine:
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str, got: Exchange
     ) -> None:
         local = await self._spool.exchange(queue, verdicts, want, lease, worker)
-        self._spool_tokens.difference_update(verdict.claim.token for verdict in verdicts)
-        self._spool_tokens.update(claim.token for claim in local.claims)
+        settled = set(local.settled)
+        self._local -= {_mark(verdict.claim) for verdict in verdicts if verdict.claim.job.id in settled}
+        self._local.update(map(_mark, local.claims))
         got.settled.extend(local.settled)
         got.claims.extend(local.claims)
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
         """A broker that is away can't say that a lease is lost, so it is taken to be held."""
-        ours = [claim for claim in claims if claim.token in self._spool_tokens]
-        theirs = [claim for claim in claims if claim.token not in self._spool_tokens]
+        ours = [claim for claim in claims if _mark(claim) in self._local]
+        theirs = [claim for claim in claims if _mark(claim) not in self._local]
         held = await self._spool.renew(queue, ours, lease) if ours else []
         if theirs:
             try:
@@ -238,8 +245,8 @@ class _FailoverEngine:
             await asyncio.gather(switched, waking, return_exceptions=True)
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
-        ours = [claim for claim in claims if claim.token in self._spool_tokens]
-        theirs = [claim for claim in claims if claim.token not in self._spool_tokens]
+        ours = [claim for claim in claims if _mark(claim) in self._local]
+        theirs = [claim for claim in claims if _mark(claim) not in self._local]
         asked = await self._spool.cancelled(queue, ours) if ours else []
         return asked + await self._primary.cancelled(queue, theirs) if theirs and self._on_primary else asked
 
@@ -247,7 +254,7 @@ class _FailoverEngine:
         await self._current.heartbeat(worker)
 
     async def progress(self, claim: Claim, value: bytes) -> None:
-        engine = self._spool if claim.token in self._spool_tokens else self._primary
+        engine = self._spool if _mark(claim) in self._local else self._primary
         await engine.progress(claim, value)
 
     # ── Schedules ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,7 +276,7 @@ class _FailoverEngine:
 
     async def queues(self) -> list[str]:
         there = cast(list[str], await self._try("queues"))
-        return sorted({*there, *await self._spool.queues()})
+        return sorted({*there, *filter(self._owns, await self._spool.queues())})
 
     async def counts(self, queue: str) -> dict[State, int]:
         local = await self._spool.counts(queue)
@@ -332,3 +339,8 @@ class _FailoverEngine:
 
 def _as_it_was(job: JobRecord) -> NewJob:
     return job.as_new(run_at=job.run_at if job.run_at > job.created_at else None)
+
+
+def _mark(claim: Claim) -> tuple[str, str]:
+    """Tells a claim from every other; jobs that were claimed together may share a token."""
+    return claim.token, claim.job.id

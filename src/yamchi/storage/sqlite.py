@@ -56,13 +56,17 @@ class SqliteFile:
         self._outgoing: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
         self._reads: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._life = threading.Lock()
 
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> None:
         """Make or migrate the file and start the threads. Raises one sentence if the file can't be used."""
-        if self._threads:
-            return
+        with self._life:
+            if not self._threads:
+                self._open()
+
+    def _open(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             writer = self._connect()
@@ -113,6 +117,7 @@ class SqliteFile:
 
     async def write(self, op: Op[T]) -> T:
         """Run this in a transaction; answers when it is on the disk."""
+        self._check_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         outgoing = self._outgoing.get(loop)
@@ -128,10 +133,15 @@ class SqliteFile:
 
     async def read(self, op: Op[T]) -> T:
         """Run this on a connection that can't write and never waits for the writer."""
+        self._check_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._reads.put((op, future, loop))
         return await future
+
+    def _check_open(self) -> None:
+        if not self._threads:
+            raise EngineUnavailable(f"The database {self.path} is not open.")
 
     def changed_elsewhere(self) -> bool:
         """Whether anybody has committed since the last call: a few microseconds, so it can be asked often."""

@@ -31,6 +31,12 @@ def make_engine(url: str, clock: Clock, var: Path = Path("var")) -> Engine:
             except ImportError as error:
                 raise MissingExtra("redis", "Redis") from error
             return BullEngine(url, clock)
+        case "postgresql" | "postgres" | "postgresql+psycopg":
+            try:
+                from yamchi.queues.engines.pgmq import PgmqEngine
+            except ImportError as error:
+                raise MissingExtra("postgres", "PostgreSQL") from error
+            return PgmqEngine(url.replace("postgresql+psycopg:", "postgresql:", 1), clock)
         case "kafka":
             try:
                 from yamchi.queues.engines.kafka import Address, KafkaEngine
@@ -39,7 +45,7 @@ def make_engine(url: str, clock: Clock, var: Path = Path("var")) -> Engine:
             address = Address.parse(url)
             return KafkaEngine(address, Path(address.ledger or var / f"kafka-{address.group}.db"), clock)
     raise ConfigurationError(
-        f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db, redis://host:6379, kafka://host:9092 or memory://"
+        f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db, redis://host:6379, postgresql://host/db, kafka://host:9092 or memory://"
     )
 
 
