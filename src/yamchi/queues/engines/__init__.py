@@ -31,12 +31,12 @@ def make_engine(url: str, clock: Clock, var: Path = Path("var")) -> Engine:
             except ImportError as error:
                 raise MissingExtra("redis", "Redis") from error
             return BullEngine(url, clock)
-        case "postgresql" | "postgres" | "postgresql+psycopg":
+        case _ if scheme.startswith("postgres"):
             try:
                 from yamchi.queues.engines.pgmq import PgmqEngine
             except ImportError as error:
                 raise MissingExtra("postgres", "PostgreSQL") from error
-            return PgmqEngine(url.replace("postgresql+psycopg:", "postgresql:", 1), clock)
+            return PgmqEngine(f"postgresql:{url.partition(':')[2]}", clock)
         case "kafka":
             try:
                 from yamchi.queues.engines.kafka import Address, KafkaEngine

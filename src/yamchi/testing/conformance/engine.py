@@ -2,6 +2,8 @@
 
 import asyncio
 
+import orjson
+
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.job import Backoff, Cancelled, Completed, Expired, JobOptions, Released, RetryAt
@@ -40,7 +42,9 @@ class EngineSuite(Suite):
         assert await engine.add(queue, [job]) == [True]
         (held,) = await claim_all(engine, queue, 1)
         assert (held.job.id, held.job.name, held.job.queue) == ("the-one", "greet", queue)
-        assert held.job.payload == job.payload
+        assert orjson.loads(held.job.payload) == orjson.loads(job.payload), (
+            "the same JSON, spelled as the broker does"
+        )
         assert held.job.options == options
         assert held.job.attempts_made == 1
         assert held.job.state == "active"

@@ -1,0 +1,378 @@
+"""The PostgreSQL engine: jobs are messages of pgmq, which any program can write and read with plain SQL.
+
+`schema` says what lies where. Here is who runs which statement, on which connection, and who is told.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import orjson
+from psycopg import errors as pg
+
+from yamchi.clock import Clock, Millis, to_millis
+from yamchi.errors import EngineUnavailable
+from yamchi.queues.engines.base import (
+    LIVING,
+    Capabilities,
+    Event,
+    Exchange,
+    LetterPage,
+    Minute,
+    Page,
+    RateLimit,
+    WorkerInfo,
+)
+from yamchi.queues.engines.pgmq import adding, keeping, letters, turns, working
+from yamchi.queues.engines.pgmq.connections import Connection, Connections
+from yamchi.queues.engines.pgmq.listening import NEWS, WAKE, Listener, read_events, write_events
+from yamchi.queues.engines.pgmq.mailbag import Mailbag
+from yamchi.queues.engines.pgmq.schema import install, prepare_queue
+from yamchi.queues.engines.pgmq.tables import Tables
+from yamchi.queues.job import (
+    Cancelled,
+    Claim,
+    Completed,
+    DeadLetter,
+    Expired,
+    Failed,
+    JobRecord,
+    NewJob,
+    State,
+    Verdict,
+)
+
+T = TypeVar("T")
+Work = Callable[[Connection, Tables], Awaitable[T]]
+
+EARSHOT = 1.0
+"""How often to look whether another process listens for events, in seconds."""
+
+TIDY_EVERY, TIDY_AFTER = 10.0, 5_000
+"""Ids of messages that others took are looked for this often in a worker (seconds), and after so many adds."""
+
+SLOW_COUNT = 0.05
+"""Counting that takes longer is not repeated at once: a count is used again for twenty times as long as it took."""
+
+
+@dataclass(slots=True)
+class _Loop:
+    """What belongs to one event loop."""
+
+    listener: Listener
+    mailbag: Mailbag
+    counted: dict[str, tuple[float, dict[State, int]]] = field(default_factory=dict)
+
+
+class PgmqEngine:
+    """Jobs in PostgreSQL."""
+
+    type = "pgmq"
+    can = Capabilities()
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self._connections = Connections(url)
+        self._clock = clock
+        self._origin = secrets.token_hex(6)
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self._tables: dict[str, Tables] = {}
+        self._heard_until = self._asked_at = 0.0
+        self._tidied: dict[str, tuple[float, str]] = {}
+        self._added: dict[str, int] = {}
+
+    async def open(self) -> None:
+        async with self._connections.lend() as db:
+            await install(db, self._connections)
+
+    async def close(self) -> None:
+        loops, self._loops = self._loops, {}
+        if here := loops.get(asyncio.get_running_loop()):
+            await here.mailbag.empty()
+            await here.listener.close()
+        await self._connections.close()
+        self._tables.clear()
+
+    async def ping(self) -> None:
+        async with self._connections.lend() as db:
+            await db.execute("SELECT 1")
+
+    # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        return await self._here().mailbag.add(queue, jobs)
+
+    async def _write(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        created = await self._do(queue, lambda db, tables: adding.add(db, tables, jobs))
+        self._added[queue] = self._added.get(queue, 0) + len(jobs)
+        if self._added[queue] >= TIDY_AFTER:
+            self._added[queue] = 0
+            await self._tidy(queue)
+        return created
+
+    async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
+        return await self._do(queue, lambda db, tables: adding.fire(db, tables, schedule, moment, job))
+
+    async def begin_schedule(self, schedule: str, moment: Millis) -> None:
+        statement = "INSERT INTO yamchi.schedules VALUES (%(name)s, %(moment)s) ON CONFLICT DO NOTHING"
+        await self._execute(statement, name=schedule, moment=moment)
+
+    async def last_fired(self, schedule: str) -> Millis | None:
+        rows = await self._ask("SELECT fired_at FROM yamchi.schedules WHERE name = %(name)s", name=schedule)
+        return rows[0][0] if rows else None
+
+    # ── Working ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
+    ) -> Exchange:
+        tables = await self._tables_of(queue)
+        self._bell(tables).clear()
+        async with self._connections.lend() as db:
+            trip = await working.exchange(db, tables, verdicts, want, lease, worker)
+            if trip.untended:
+                await adding.tend(db, tables)
+                if short := want - len(trip.claims):
+                    more = await working.exchange(db, tables, [], short, lease, worker)
+                    trip.claims += more.claims
+            settled = [verdict for verdict in verdicts if verdict.claim.key in trip.settled]
+            if settled:
+                await self._tell(db, _events(queue, settled))
+        return Exchange([verdict.claim.job.id for verdict in settled], trip.claims)
+
+    async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
+        return await self._do(queue, lambda db, tables: working.renew(db, tables, claims, lease))
+
+    async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
+        async def work(db: Connection, tables: Tables) -> list[tuple[JobRecord, bool]]:
+            stalled = await working.recover(db, tables)
+            await self._tell(db, [Event("stalled", queue, job.id, job.name) for job, _ in stalled])
+            return stalled
+
+        stalled = await self._do(queue, work)
+        if asyncio.get_running_loop().time() - self._tidied.get(queue, (0.0, ""))[0] > TIDY_EVERY:
+            await self._tidy(queue)
+        return stalled
+
+    async def wake(self, queue: str, timeout: Millis) -> None:
+        tables = await self._tables_of(queue)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout / 1000):
+                await self._here().listener.ready()
+                # What came before anybody listened rang no bell.
+                async with self._connections.lend() as db:
+                    due = await working.next_due(db, tables)
+                if due is None or due > 0:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(None if due is None else due / 1000):
+                            await self._bell(tables).wait()
+
+    async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
+        async with self._connections.lend() as db:
+            return await turns.reserve(db, queue, limit, keys)
+
+    async def refund(self, queue: str, limit: RateLimit, key: str, count: int) -> None:
+        async with self._connections.lend() as db:
+            await turns.refund(db, queue, limit, key, count)
+
+    async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
+        return await self._do(queue, lambda db, tables: keeping.cancelled(db, tables, claims))
+
+    async def heartbeat(self, worker: WorkerInfo | str) -> None:
+        async with self._connections.lend() as db:
+            await keeping.heartbeat(db, worker, self._clock.now() - 10 * to_millis(LIVING))
+
+    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, queue: str, job_id: str) -> JobRecord | None:
+        return await self._do(queue, lambda db, tables: keeping.get(db, tables, job_id))
+
+    async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
+        return await self._do(
+            queue, lambda db, tables: keeping.page(db, tables, state, search, offset, limit)
+        )
+
+    async def counts(self, queue: str) -> dict[State, int]:
+        here, now = self._here(), asyncio.get_running_loop().time
+        good_until, known = here.counted.get(queue, (0.0, {}))
+        if now() < good_until:
+            return dict(known)
+        began = now()
+        counted = await self._do(queue, keeping.counts)
+        if (took := now() - began) > SLOW_COUNT:
+            here.counted[queue] = (now() + 20 * took, counted)
+        return counted
+
+    async def history(self, queue: str, minutes: int) -> list[Minute]:
+        async with self._connections.lend() as db:
+            return await keeping.history(db, queue, minutes)
+
+    async def queues(self) -> list[str]:
+        return [row[0] for row in await self._ask("SELECT name FROM yamchi.queues ORDER BY name")]
+
+    async def workers(self) -> list[WorkerInfo]:
+        async with self._connections.lend() as db:
+            return await keeping.workers(db, self._clock.now() - to_millis(LIVING))
+
+    async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        return await self._do(queue, lambda db, tables: keeping.remove(db, tables, job_ids))
+
+    async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
+        return await self._do(queue, lambda db, tables: keeping.cancel(db, tables, job_ids))
+
+    async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        promoted = await self._do(queue, lambda db, tables: keeping.promote(db, tables, job_ids))
+        await self._ring(queue)
+        return promoted
+
+    async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        return await self._do(queue, lambda db, tables: keeping.retry(db, tables, job_ids))
+
+    async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
+        return await self._do(queue, lambda db, tables: keeping.update(db, tables, job_id, payload))
+
+    async def progress(self, claim: Claim, value: bytes) -> None:
+        job = claim.job
+
+        async def work(db: Connection, tables: Tables) -> None:
+            if await keeping.progress(db, tables, claim, value):
+                await self._tell(db, [Event("progress", job.queue, job.id, job.name, value)])
+
+        await self._do(job.queue, work)
+
+    async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
+        async with self._connections.lend() as db:
+            await keeping.log(db, queue, job_id, lines)
+
+    async def pause(self, queue: str) -> None:
+        await self._tables_of(queue)
+        await self._execute("UPDATE yamchi.queues SET paused = true WHERE name = %(queue)s", queue=queue)
+
+    async def resume(self, queue: str) -> None:
+        await self._tables_of(queue)
+        await self._execute("UPDATE yamchi.queues SET paused = false WHERE name = %(queue)s", queue=queue)
+        await self._ring(queue)
+
+    async def paused(self, queue: str) -> bool:
+        rows = await self._ask("SELECT paused FROM yamchi.queues WHERE name = %(queue)s", queue=queue)
+        return bool(rows and rows[0][0])
+
+    async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
+        return await self._do(queue, lambda db, tables: keeping.clean(db, tables, state, older_than, limit))
+
+    # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def letters(self, queue: str, search: str, offset: int, limit: int) -> LetterPage:
+        return await self._do(queue, lambda db, tables: letters.letters(db, tables, search, offset, limit))
+
+    async def letter(self, queue: str, letter_id: str) -> DeadLetter | None:
+        return await self._do(queue, lambda db, tables: letters.letter(db, tables, letter_id))
+
+    async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
+        return await self._do(queue, lambda db, tables: letters.replay(db, tables, jobs))
+
+    async def purge(self, queue: str, letter_ids: Sequence[str] | None) -> int:
+        return await self._do(queue, lambda db, tables: letters.purge(db, tables, letter_ids))
+
+    # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def events(self) -> AsyncIterator[Event]:
+        listener = self._here().listener
+        await listener.ready()
+        with listener.reading() as inbox:
+            while True:
+                await self._execute(
+                    "INSERT INTO yamchi.listeners VALUES (%(origin)s, statement_timestamp()) "
+                    "ON CONFLICT (origin) DO UPDATE SET seen_at = excluded.seen_at",
+                    origin=self._origin,
+                )
+                async for event, left_out in read_events(inbox, self._origin, patience=10):
+                    yield await self._filled(event) if left_out else event
+
+    async def _filled(self, event: Event) -> Event:
+        """An event whose value was too long to be told: it is looked up."""
+        job = await self.get(event.queue, event.job_id)
+        if job is None:
+            return event
+        value = job.result if event.type == "completed" else orjson.dumps(job.failed_reason)
+        return Event(event.type, event.queue, event.job_id, event.name, value)
+
+    async def _tell(self, db: Connection, events: Sequence[Event]) -> None:
+        """Tell other processes, if any listens: finding that out costs a look a second."""
+        now = asyncio.get_running_loop().time()
+        if events and now - self._asked_at > EARSHOT:
+            self._asked_at = now
+            heard = await db.execute(
+                "SELECT 1 FROM yamchi.listeners WHERE origin <> %s AND seen_at > statement_timestamp() - interval '30 s'",
+                (self._origin,),
+            )
+            self._heard_until = now + 2 * EARSHOT if await heard.fetchone() else 0.0
+        if events and now < self._heard_until:
+            for note in write_events(self._origin, events):
+                await db.execute("SELECT pg_notify(%s, %s)", (NEWS, note))
+
+    # ── How statements are run ────────────────────────────────────────────────────────────────────────────────────
+
+    def _here(self) -> _Loop:
+        loop = asyncio.get_running_loop()
+        here = self._loops.get(loop)
+        if here is None:
+            here = self._loops[loop] = _Loop(Listener(self._connections), Mailbag(self._write))
+        return here
+
+    def _bell(self, tables: Tables) -> asyncio.Event:
+        return self._here().listener.bells[f"q_{tables.name}"]
+
+    async def _ring(self, queue: str) -> None:
+        tables = await self._tables_of(queue)
+        await self._execute(
+            "SELECT pg_notify(%(channel)s, %(table)s)", channel=WAKE, table=f"q_{tables.name}"
+        )
+
+    async def _tables_of(self, queue: str) -> Tables:
+        tables = self._tables.get(queue)
+        if tables is None:
+            async with self._connections.lend() as db:
+                tables = self._tables[queue] = await prepare_queue(db, queue)
+        return tables
+
+    async def _do(self, queue: str, work: Work[T]) -> T:
+        tables = await self._tables_of(queue)
+        try:
+            async with self._connections.lend() as db:
+                return await work(db, tables)
+        except EngineUnavailable as error:
+            if isinstance(error.__cause__, pg.UndefinedTable):
+                self._tables.pop(queue, None)  # somebody dropped the queue
+            raise
+
+    async def _ask(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        async with self._connections.lend() as db:
+            return await keeping.ask(db, statement, values)
+
+    async def _execute(self, statement: str, **values: Any) -> None:
+        async with self._connections.lend() as db:
+            await db.execute(statement, values)
+
+    async def _tidy(self, queue: str) -> None:
+        _, after = self._tidied.get(queue, (0.0, ""))
+        reached = await self._do(queue, lambda db, tables: adding.tidy(db, tables, after))
+        self._tidied[queue] = (asyncio.get_running_loop().time(), reached)
+
+
+def _events(queue: str, verdicts: Sequence[Verdict]) -> list[Event]:
+    told = []
+    for verdict in verdicts:
+        job = verdict.claim.job
+        match verdict:
+            case Completed(result=result):
+                told.append(Event("completed", queue, job.id, job.name, result))
+            case Failed(error=error):
+                told.append(Event("failed", queue, job.id, job.name, orjson.dumps(error)))
+            case Expired():
+                told.append(Event("expired", queue, job.id, job.name))
+            case Cancelled():
+                told.append(Event("cancelled", queue, job.id, job.name))
+    return told

@@ -1,0 +1,150 @@
+"""The SQL of producing: add jobs, fire schedules, and take up messages that other programs wrote.
+
+Adding n jobs is one statement, one round trip, one commit, however many they are.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from yamchi.clock import Millis
+from yamchi.queues.engines.pgmq.connections import Connection
+from yamchi.queues.engines.pgmq.rows import SHIFT, envelope, millis, moment
+from yamchi.queues.engines.pgmq.schema import UNTENDED
+from yamchi.queues.engines.pgmq.tables import Tables
+from yamchi.queues.job import NewJob
+
+BATCH = 1_000
+"""At most this many messages are taken up at a time, so that no transaction is long."""
+
+# ── Adding ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Ids are taken in sorted order, so that two batches with the same ids can't wait for each other; messages are numbered
+# and written in the order they were given.
+_ADD = f"""
+WITH given AS MATERIALIZED (
+    SELECT n, nextval({{seq}}) AS msg_id, job->'message' AS message, job->'headers' AS headers, job->>'id' AS id,
+        {moment("(job->>'run_at')::bigint")} AS run_at, coalesce((job->'headers'->>'priority')::int, 0) AS priority
+    FROM jsonb_array_elements(%(jobs)s::jsonb) WITH ORDINALITY AS given(job, n)
+), fresh AS (
+    INSERT INTO yamchi.jobs (queue, id, msg_id) SELECT %(queue)s, id, msg_id FROM given ORDER BY id, n
+    ON CONFLICT (queue, id) DO NOTHING RETURNING msg_id, id
+), sent AS (
+    INSERT INTO {{q}} (msg_id, vt, message, headers) OVERRIDING SYSTEM VALUE
+    SELECT msg_id,
+        CASE WHEN run_at > statement_timestamp() THEN run_at
+        ELSE coalesce(run_at, statement_timestamp()) - priority {SHIFT} END,
+        message,
+        CASE WHEN run_at > statement_timestamp() AND priority > 0 THEN headers || '{{"rise": true}}' ELSE headers END
+    FROM given WHERE msg_id IN (SELECT msg_id FROM fresh) ORDER BY n
+)
+SELECT n FROM given WHERE msg_id IN (SELECT msg_id FROM fresh)
+"""
+
+# A job that another program took from pgmq's table is over as far as we know: its id is free.
+_FORGET_TAKEN = """
+DELETE FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)s) AND j.ended IS NULL
+AND NOT EXISTS (SELECT FROM {q} q WHERE q.msg_id = j.msg_id) RETURNING j.id
+"""
+
+
+async def add(db: Connection, tables: Tables, jobs: Sequence[NewJob]) -> list[bool]:
+    created = await _add(db, tables, jobs)
+    if not all(created):
+        refused = [job.id for job, is_new in zip(jobs, created, strict=True) if not is_new]
+        cursor = await db.execute(tables.sql(_FORGET_TAKEN), {"queue": tables.queue, "ids": refused})
+        if freed := {row[0] for row in await cursor.fetchall()}:
+            again = [n for n, job in enumerate(jobs) if job.id in freed]
+            for n, is_new in zip(again, await _add(db, tables, [jobs[n] for n in again]), strict=True):
+                created[n] = is_new
+    return created
+
+
+async def _add(db: Connection, tables: Tables, jobs: Sequence[NewJob]) -> list[bool]:
+    body = orjson.dumps([_message(job) for job in jobs]).decode()
+    cursor = await db.execute(tables.sql(_ADD), {"queue": tables.queue, "jobs": body})
+    created = [False] * len(jobs)
+    for (n,) in await cursor.fetchall():
+        created[n - 1] = True
+    return created
+
+
+def _message(job: NewJob) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "message": orjson.Fragment(job.payload),
+        "headers": envelope(job),
+        "run_at": job.run_at,
+    }
+
+
+_FIRE = """
+INSERT INTO yamchi.schedules VALUES (%(schedule)s, %(moment)s)
+ON CONFLICT (name) DO UPDATE SET fired_at = excluded.fired_at WHERE schedules.fired_at < excluded.fired_at
+RETURNING name
+"""
+
+
+async def fire(db: Connection, tables: Tables, schedule: str, due: Millis, job: NewJob) -> bool:
+    async with db.transaction():
+        fired = await db.execute(_FIRE, {"schedule": schedule, "moment": due})
+        return await fired.fetchone() is not None and (await add(db, tables, [job]))[0]
+
+
+# ── Messages of other programs, and urgent ones whose moment has come ─────────────────────────────────────────────
+
+_ADOPT = f"""
+WITH found AS MATERIALIZED (
+    SELECT msg_id, message, enqueued_at FROM {{q}} WHERE {UNTENDED} AND (headers ? 'id') IS NOT TRUE
+    AND (last_read_at IS NULL OR vt <= statement_timestamp()) ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED
+), named AS (
+    SELECT msg_id, own IS NOT NULL AS is_own, coalesce(own, CASE WHEN EXISTS (
+        SELECT FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = msg_id::text)
+        THEN msg_id || '-' || {millis("enqueued_at")} ELSE msg_id::text END) AS id
+    FROM (SELECT *, CASE WHEN jsonb_typeof(message->'job_id') = 'string' AND length(message->>'job_id') <= 255
+        AND message->>'job_id' ~ '^[^[:space:]:]+$' THEN message->>'job_id' END AS own FROM found) AS read
+), fresh AS (
+    INSERT INTO yamchi.jobs (queue, id, msg_id) SELECT %(queue)s, id, msg_id FROM named ORDER BY id, msg_id
+    ON CONFLICT (queue, id) DO NOTHING RETURNING id, msg_id
+), adopted AS (
+    UPDATE {{q}} q SET headers = coalesce(q.headers, '{{}}') || jsonb_build_object('id', fresh.id)
+    FROM fresh WHERE q.msg_id = fresh.msg_id
+)
+DELETE FROM {{q}} q USING named WHERE q.msg_id = named.msg_id AND named.is_own
+AND NOT EXISTS (SELECT FROM fresh WHERE fresh.msg_id = named.msg_id)
+"""
+_RISE = f"""
+UPDATE {{q}} q SET vt = q.vt - coalesce((q.headers->>'priority')::int, 0) {SHIFT}, headers = q.headers - 'rise'
+WHERE q.msg_id = ANY(ARRAY(
+    SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNTENDED} AND headers ? 'rise' AND last_read_at IS NULL
+    ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED))
+"""
+
+
+async def tend(db: Connection, tables: Tables) -> None:
+    """Give messages of other programs an id (the same id again is the same job), and urgent jobs that are due their place."""
+    async with db.pipeline():
+        await db.execute(tables.sql(_ADOPT), {"queue": tables.queue})
+        await db.execute(tables.sql(_RISE))
+
+
+# ── What other programs took ──────────────────────────────────────────────────────────────────────────────────────
+
+_TIDY = """
+WITH checked AS MATERIALIZED (
+    SELECT id FROM yamchi.jobs WHERE queue = %(queue)s AND id > %(after)s AND ended IS NULL ORDER BY id LIMIT 5000
+), forgotten AS (
+    DELETE FROM yamchi.jobs j USING checked WHERE j.queue = %(queue)s AND j.id = checked.id AND j.ended IS NULL
+    AND NOT EXISTS (SELECT FROM {q} q WHERE q.msg_id = j.msg_id)
+), aged AS (
+    DELETE FROM yamchi.minutes WHERE queue = %(queue)s AND minute < statement_timestamp() - interval '7 days'
+)
+SELECT max(id) FROM checked
+"""
+
+
+async def tidy(db: Connection, tables: Tables, after: str) -> str:
+    """Forget the ids of messages that other programs have deleted or archived, some at a time; where to go on."""
+    row = await (await db.execute(tables.sql(_TIDY), {"queue": tables.queue, "after": after})).fetchone()
+    return row[0] if row and row[0] else ""

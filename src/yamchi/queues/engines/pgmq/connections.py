@@ -1,0 +1,202 @@
+"""Connections to PostgreSQL, kept for reuse by each event loop for itself, and its errors as sentences.
+
+A worker's lease keeper has a loop of its own; connections of psycopg belong to the loop they were made in.
+"""
+
+import asyncio
+import select
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from yamchi.errors import (
+    ConfigurationError,
+    EngineError,
+    EngineUnavailable,
+    StorageFull,
+    StorageReadOnly,
+    YamchiError,
+)
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+MOST = 8
+"""Connections of one event loop at the same time; the worker's two couriers per queue share them."""
+
+PATIENCE = 60.0
+"""A call that has not answered by then never will, in seconds."""
+
+# A network that swallows packets is noticed in half a minute, not in PostgreSQL's two hours.
+_NETWORK = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+    "application_name": "yamchi",
+}
+
+# Plans are kept per connection and must stay right while a table grows from nothing to millions of rows:
+# every statement of the hot path finds its rows through an index, whatever the table's size was at first.
+_SESSION = (
+    "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; "
+    "SET enable_mergejoin = off; SET jit = off"
+)
+
+
+@dataclass(slots=True)
+class _Home:
+    """The connections of one event loop."""
+
+    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST))
+    idle: list[Connection] = field(default_factory=list)
+
+
+class Connections:
+    """Lends connections; a broken one is not lent again."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            given: dict[str, Any] = conninfo_to_dict(url)
+        except psycopg.Error as error:
+            raise ConfigurationError(f"The PostgreSQL URL can't be read: {_first_line(error)}.") from error
+        self._conninfo = make_conninfo(**{**_NETWORK, **given})
+        self.host = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}"
+        self.user = str(given.get("user") or "the current user")
+        self.database = str(given.get("dbname") or self.user)
+        self._homes: dict[asyncio.AbstractEventLoop, _Home] = {}
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[Connection]:
+        """A connection in autocommit mode, for one statement or one `transaction()`."""
+        home = self._home()
+        async with home.free:
+            with self._explained():
+                connection = self._reuse(home) or await self.connect()
+                try:
+                    async with asyncio.timeout(PATIENCE):
+                        yield connection
+                except BaseException:
+                    # Whatever was under way on it is over: only a connection in a known state is lent again.
+                    if not _is_ready(connection):
+                        await connection.close()
+                    raise
+                finally:
+                    if not connection.closed:
+                        home.idle.append(connection)
+
+    async def connect(self) -> Connection:
+        """A connection of one's own, for listening."""
+        connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        connection.prepared_max = 1_000
+        await connection.execute(_SESSION)
+        return connection
+
+    async def close(self) -> None:
+        homes, self._homes = self._homes, {}
+        for home in homes.values():
+            for connection in home.idle:
+                connection.pgconn.finish()
+
+    def _home(self) -> _Home:
+        loop = asyncio.get_running_loop()
+        home = self._homes.get(loop)
+        if home is None:
+            self._forget_closed_loops()
+            home = self._homes[loop] = _Home()
+        return home
+
+    def _forget_closed_loops(self) -> None:
+        for loop in [loop for loop in self._homes if loop.is_closed()]:
+            for connection in self._homes.pop(loop).idle:
+                connection.pgconn.finish()
+
+    def _reuse(self, home: _Home) -> Connection | None:
+        while home.idle:
+            connection = home.idle.pop()
+            if not _has_news(connection):
+                return connection
+            connection.pgconn.finish()  # an idle connection has news only when the server hung up
+        return None
+
+    def _explained(self) -> "_Explained":
+        return _Explained(self)
+
+
+class _Explained:
+    """Turns errors of PostgreSQL that leave a block into sentences."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, psycopg.Error | OSError | TimeoutError):
+            raise explain(error, self._connections) from error
+
+
+def explain(error: Exception, at: Connections) -> YamchiError:
+    """The same error as a sentence a person can act on. No sentence holds a password."""
+    said = _first_line(error)
+    where = f"PostgreSQL at {at.host}"
+    match error:
+        case pg.DiskFull() | pg.OutOfMemory():
+            return StorageFull(
+                f"{where} is out of room ({said}): nothing was written. Work resumes by itself."
+            )
+        case pg.ReadOnlySqlTransaction():
+            return StorageReadOnly(f"{where} may only be read (a replica?): point QUEUE_URL at the primary.")
+        case pg.InsufficientPrivilege():
+            return EngineError(
+                f"{where} does not let {at.user} do this ({said}): grant the right, or use the owner."
+            )
+        case pg.UndefinedTable() | pg.InvalidSchemaName():
+            return EngineUnavailable(f"{where} has lost a table ({said}); it is made again at the next call.")
+        case TimeoutError():
+            return EngineUnavailable(
+                f"{where} has not answered for {PATIENCE:.0f} s: check the server and the network."
+            )
+        case psycopg.OperationalError() | psycopg.InterfaceError() | OSError():
+            return _explain_connection(said, where, at)
+    return EngineError(f"{where} refused ({said}).")
+
+
+def _explain_connection(said: str, where: str, at: Connections) -> EngineUnavailable:
+    if "password authentication failed" in said or "no password supplied" in said:
+        return EngineUnavailable(f"{where} refused the password of {at.user}: correct it in QUEUE_URL.")
+    if "does not exist" in said and "database" in said:
+        return EngineUnavailable(f"{where} has no database {at.database}: create it, or correct QUEUE_URL.")
+    if "does not exist" in said and "role" in said:
+        return EngineUnavailable(f"{where} has no user {at.user}: create it, or correct QUEUE_URL.")
+    if "too many clients" in said or "remaining connection slots" in said:
+        return EngineUnavailable(
+            f"{where} has no free connection: raise max_connections, or run fewer workers."
+        )
+    return EngineUnavailable(
+        f"{where} can't be reached ({said}): check that it runs, and the host and port in QUEUE_URL."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].removesuffix(".") if lines else type(error).__name__
+
+
+def _is_ready(connection: Connection) -> bool:
+    return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def _has_news(connection: Connection) -> bool:
+    """Whether there is something to read on a connection that nobody asked anything."""
+    if connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))

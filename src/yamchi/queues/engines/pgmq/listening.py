@@ -1,0 +1,124 @@
+"""Hearing from PostgreSQL: one connection of an event loop listens for new messages and for events of other processes."""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import orjson
+import psycopg
+import structlog
+
+from yamchi.queues.engines.base import Event
+from yamchi.queues.engines.pgmq.connections import Connection, Connections, explain
+
+log = structlog.get_logger("yamchi.pgmq")
+
+WAKE, NEWS = "yamchi_wake", "yamchi_events"
+LONGEST = 7_000
+"""PostgreSQL carries 8,000 bytes in a notification."""
+
+
+class Listener:
+    """Rings a bell for each queue that got a message, and hands on what other processes tell."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._connections = connections
+        self._task: asyncio.Task[None] | None = None
+        self._hearing = asyncio.Event()
+        self._readers: list[asyncio.Queue[str]] = []
+
+    async def ready(self) -> None:
+        """Return when the connection listens; it is made anew whenever it breaks."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="pgmq-listener")
+        await self._hearing.wait()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is None or task.get_loop() is not asyncio.get_running_loop():
+            return
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    @contextmanager
+    def reading(self) -> Iterator[asyncio.Queue[str]]:
+        """What other processes tell from now on."""
+        inbox: asyncio.Queue[str] = asyncio.Queue()
+        self._readers.append(inbox)
+        try:
+            yield inbox
+        finally:
+            self._readers.remove(inbox)
+
+    async def _run(self) -> None:
+        pause = 0.1
+        while True:
+            try:
+                async with await self._connections.connect() as connection:
+                    await connection.execute(f"LISTEN {WAKE}; LISTEN {NEWS}")
+                    pause = 0.1
+                    await self._hear(connection)
+            except (psycopg.Error, OSError) as error:
+                log.warning(f"[pgmq] not listening: {explain(error, self._connections)}")
+            self._hearing.clear()
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, 5.0)
+
+    async def _hear(self, connection: Connection) -> None:
+        self._hearing.set()
+        for bell in self.bells.values():
+            bell.set()  # what came while nobody listened
+        async for notice in connection.notifies():
+            if notice.channel == WAKE:
+                self.bells[notice.payload].set()
+            else:
+                for inbox in self._readers:
+                    inbox.put_nowait(notice.payload)
+
+
+# ── Events on the wire ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_events(origin: str, events: Sequence[Event]) -> Iterator[str]:
+    """Events as notifications, each within PostgreSQL's limit; a value too long for that is left out, and says so."""
+    batch: list[bytes] = []
+    room = LONGEST
+    for event in events:
+        body = _write(event)
+        if len(body) > LONGEST:
+            body = orjson.dumps([event.type, event.queue, event.job_id, event.name, None, True])
+        if len(body) > room and batch:
+            yield _wrap(origin, batch)
+            batch, room = [], LONGEST
+        batch.append(body)
+        room -= len(body) + 1
+    if batch:
+        yield _wrap(origin, batch)
+
+
+def _write(event: Event) -> bytes:
+    value = None if event.value is None else event.value.decode()
+    return orjson.dumps([event.type, event.queue, event.job_id, event.name, value, False])
+
+
+def _wrap(origin: str, batch: Sequence[bytes]) -> str:
+    return orjson.dumps([origin, [orjson.Fragment(body) for body in batch]]).decode()
+
+
+async def read_events(
+    inbox: "asyncio.Queue[str]", origin: str, patience: float
+) -> AsyncIterator[tuple[Event, bool]]:
+    """Events of others, each with whether its value was left out; ends when nothing came for a while."""
+    while True:
+        try:
+            async with asyncio.timeout(patience):
+                sender, events = orjson.loads(await inbox.get())
+        except TimeoutError:
+            return
+        if sender != origin:
+            for kind, queue, job_id, name, value, left_out in events:
+                yield Event(kind, queue, job_id, name, None if value is None else value.encode()), left_out

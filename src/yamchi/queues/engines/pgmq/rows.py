@@ -1,0 +1,133 @@
+"""Between rows and `JobRecord`s: what of a job rides in a message's headers, and how times become milliseconds.
+
+The envelope (`id name options priority expires_at`) is written when a job is added. Notes (`worker reason stack progress
+slotted cancelling rise`) come and go while it is pending.
+"""
+
+from typing import Any
+
+import orjson
+
+from yamchi.clock import Millis
+from yamchi.queues.job import Claim, JobOptions, JobRecord, NewJob
+
+STEP: Millis = 10 * 365 * 86_400_000
+"""How far back a step of priority moves a message that is due."""
+
+SHIFT = f"* {STEP} * interval '1 millisecond'"
+"""SQL behind a priority: how far back it moves a message that is due."""
+
+NOTES = "'worker' - 'reason' - 'stack' - 'progress' - 'slotted' - 'cancelling' - 'rise'"
+
+
+def millis(column: str) -> str:
+    """SQL for a moment in our milliseconds."""
+    return f"(extract(epoch FROM {column}) * 1000)::bigint"
+
+
+def moment(millis: str) -> str:
+    """SQL for a moment of PostgreSQL, exact to the millisecond."""
+    return f"(to_timestamp(0) + {millis} * interval '1 millisecond')"
+
+
+def envelope(job: NewJob) -> dict[str, Any]:
+    """What a job is, beside its data."""
+    headers: dict[str, Any] = {"id": job.id, "name": job.name}
+    if (options := job.options.encode()) is not None:
+        headers["options"] = options
+    if job.priority:
+        headers["priority"] = job.priority
+    if job.expires_at is not None:
+        headers["expires_at"] = job.expires_at
+    return headers
+
+
+def compact(text: str | None) -> bytes:
+    """jsonb prints spaces; payloads here have none."""
+    if text is None:
+        return b"null"
+    try:
+        return orjson.dumps(orjson.loads(text))
+    except orjson.JSONDecodeError:
+        return text.encode()
+
+
+def run_at(vt: Millis, headers: dict[str, Any]) -> Millis:
+    """When a pending job is or was due, its priority taken off."""
+    return vt if "rise" in headers else vt + STEP * int(headers.get("priority", 0))
+
+
+def claim(queue: str, row: tuple[Any, ...], worker: str) -> Claim:
+    """A claim from (msg_id, token, read_ct, message, headers, enqueued, due, now)."""
+    msg_id, token, read_ct, message, envelope, enqueued, due, now = row
+    headers = orjson.loads(envelope)
+    job = JobRecord(
+        headers["id"], queue, headers.get("name", ""), compact(message), "active", enqueued, run_at(due, headers),
+        JobOptions.decode(headers.get("options")), headers.get("priority", 0), headers.get("expires_at"), read_ct,
+        _progress(headers), None, None, None, now, None, worker,
+    )  # fmt: skip
+    return Claim(job, token, msg_id, "slotted" in headers)
+
+
+COLUMNS = (
+    "id, state, headers, message, read_ct, enqueued, due, started, finished, result, reason, stack, logs"
+)
+
+PENDING = (
+    "coalesce(q.headers->>'id', q.msg_id::text) AS id, "
+    "CASE WHEN q.last_read_at IS NOT NULL THEN 'active' WHEN q.vt > statement_timestamp() THEN 'delayed' "
+    "ELSE 'waiting' END AS state, q.headers::text AS headers, q.message::text AS message, q.read_ct, "
+    f"{millis('q.enqueued_at')} AS enqueued, {millis('q.vt')} AS due, {millis('q.last_read_at')} AS started, "
+    "NULL::bigint AS finished, NULL AS result, NULL AS reason, NULL AS stack"
+)
+ENDED = (
+    "j.id, j.state, j.headers::text AS headers, j.message::text AS message, j.read_ct, "
+    f"{millis('j.enqueued_at')} AS enqueued, {millis('j.run_at')} AS due, {millis('j.started_at')} AS started, "
+    f"{millis('j.finished_at')} AS finished, j.result::text AS result, j.reason, j.stack"
+)
+
+
+def record(queue: str, row: tuple[Any, ...]) -> JobRecord:
+    """A job from a row of `COLUMNS`."""
+    (id, state, envelope, message, read_ct, enqueued, due, started, finished, result, reason, stack, logs) = (
+        row
+    )
+    headers = orjson.loads(envelope) if envelope else {}
+    return JobRecord(
+        id, queue, headers.get("name", ""), compact(message), state, enqueued, _due(state, due, started, headers),
+        JobOptions.decode(headers.get("options")), headers.get("priority", 0), headers.get("expires_at"), read_ct,
+        _progress(headers), result.encode() if result is not None else None,
+        reason if finished else headers.get("reason"), stack if finished else headers.get("stack"),
+        started, finished, headers.get("worker"), list(logs or ()),
+    )  # fmt: skip
+
+
+def _due(state: str, due: Millis, started: Millis | None, headers: dict[str, Any]) -> Millis:
+    if state in ("waiting", "delayed"):
+        return run_at(due, headers)
+    return started if started is not None else due
+
+
+def _progress(headers: dict[str, Any]) -> bytes | None:
+    return orjson.dumps(headers["progress"]) if "progress" in headers else None
+
+
+def clean(text: str | None) -> str | None:
+    """Text that PostgreSQL can keep: it knows no NUL and no half of a surrogate pair."""
+    return None if text is None else text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def clean_json(body: bytes) -> bytes:
+    """JSON that jsonb can keep."""
+    return orjson.dumps(_without_nul(orjson.loads(body))) if b"\\u0000" in body else body
+
+
+def _without_nul(value: Any) -> Any:
+    match value:
+        case str():
+            return value.replace("\0", "")
+        case list():
+            return [_without_nul(item) for item in value]
+        case dict():
+            return {_without_nul(key): _without_nul(item) for key, item in value.items()}
+    return value
