@@ -103,6 +103,13 @@ class Lane:
 
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def arrive(self) -> None:
+        """Open the engine on the worker's event loop. One that is away is tried again at every trip."""
+        try:
+            await self._engine.open()
+        except EngineError as error:
+            log.error(f"[{self.queue.name}:{self._engine.type}] {error}")
+
     async def run(self) -> None:
         """Work until stopped, and then until everything begun is settled or given back."""
         self._todo.set()
@@ -231,8 +238,7 @@ class Lane:
         now = self._clock.now()
         for claim in claims:
             self._start(claim, now)
-        if not self._stopping:
-            self._todo.set()
+        self._todo.set()
 
     async def _endure(self, error: Exception) -> None:
         """The engine is in trouble: say so once, keep the verdicts, and come back after a pause."""
@@ -327,6 +333,9 @@ class Lane:
         job = claim.job
         if job.expires_at is not None and job.expires_at <= now:
             self._done.append((Expired(claim), 0.0, None))
+            return
+        if self._stopping:  # brought by a trip that was on its way when the stop came: too late to begin
+            self._done.append((Released(claim, slotted=claim.slotted), 0.0, None))
             return
         run = Run(claim, perf_counter())
         self._runs[job.id] = run

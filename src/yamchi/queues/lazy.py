@@ -1,10 +1,14 @@
-"""An engine that opens itself when it is first used, so that declaring queues costs nothing and needs no `await`."""
+"""An engine that opens itself when it is first used, so that declaring queues costs nothing and needs no `await`.
+
+It is opened on one event loop, its home: a call from another one (the lease keeper's) does not open it.
+"""
 
 import asyncio
 import functools
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.base import Engine, Event
 
 
@@ -18,6 +22,7 @@ class _LazyEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._home: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
         self._is_open = False
 
@@ -37,14 +42,20 @@ class _LazyEngine:
         return call
 
     async def open(self) -> None:
+        if self._home is None or self._home.is_closed():
+            self._home, self._opening = asyncio.get_running_loop(), None
+        if self._home is not asyncio.get_running_loop():
+            raise EngineUnavailable(f"The {self._engine.type} engine is not open yet.")
         if self._opening is None:
             self._opening = asyncio.create_task(self._engine.open())
+        opening = self._opening
         try:
-            await asyncio.shield(self._opening)
+            await asyncio.shield(opening)
             self._is_open = True
-        except BaseException:
-            self._opening = None
-            raise
+        finally:
+            # Of many who waited, only those for whom this try is still the last one may call for another.
+            if not self._is_open and opening.done() and self._opening is opening:
+                self._opening = None
 
     async def close(self) -> None:
         if self._is_open:

@@ -51,6 +51,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`, then finish gracefully. Cancelling this gives running jobs back at once."""
+        await asyncio.gather(*(lane.arrive() for lane in self.lanes))
         self._keeper.start()
         patience = self._patience
         lanes = [asyncio.create_task(lane.run(), name=f"lane-{lane.queue.name}") for lane in self.lanes]

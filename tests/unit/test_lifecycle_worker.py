@@ -1,0 +1,195 @@
+"""The worker's own life: it opens what it needs, outlives an engine in trouble, and always ends when asked to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from yamchi import Job, Worker, Yamchi
+from yamchi.clock import SystemClock
+from yamchi.errors import EngineUnavailable
+from yamchi.observe.logging import configure
+from yamchi.queues.engines.base import Exchange
+from yamchi.queues.engines.memory import MemoryEngine
+from yamchi.queues.engines.sqlite import SqliteEngine
+from yamchi.queues.job import Verdict
+from yamchi.settings import Settings
+from yamchi.testing import eventually
+
+
+class Troubled(MemoryEngine):
+    """An engine with a switch: while it is `away`, the worker's calls fail; while it is `slow`, they do not return."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.away = False
+        self.present = asyncio.Event()
+        self.present.set()
+        self.failures = 0
+
+    async def exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: int, worker: str
+    ) -> Exchange:
+        got = None if self.away else await super().exchange(queue, verdicts, want, lease, worker)
+        await self.present.wait()
+        if got is None or self.away:
+            self.failures += 1
+            raise EngineUnavailable("The broker is away.")
+        return got
+
+
+@asynccontextmanager
+async def working(app: Yamchi) -> AsyncIterator[Worker]:
+    """A worker of this application, stopped gracefully in the end."""
+    worker = app.worker()
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await running
+        await app.close()
+
+
+@pytest.fixture
+def said() -> Iterator[StringIO]:
+    """What is logged."""
+    stream = StringIO()
+    configure(stream=stream)
+    yield stream
+    configure()
+
+
+@pytest.fixture
+def engine() -> Troubled:
+    return Troubled()
+
+
+@pytest.fixture
+def app(engine: Troubled) -> Yamchi:
+    return Yamchi(Settings(shutdown_timeout=timedelta(seconds=1)), engine=engine)
+
+
+async def test_verdicts_outlive_an_engine_that_is_away(app: Yamchi, engine: Troubled) -> None:
+    release = asyncio.Event()
+
+    @app.job("mail", concurrency=5)
+    async def send(job: Job[Any]) -> str:
+        await release.wait()
+        return "sent"
+
+    jobs = await app.queue("mail").add_many([{}] * 5)
+    async with working(app):
+        await eventually(lambda: _count(engine, "active", 5))
+        engine.away = True
+        release.set()
+        await eventually(lambda: engine.failures >= 2)
+        engine.away = False
+        await eventually(lambda: _count(engine, "completed", 5))
+    assert [(await job.refresh()).attempts_made for job in jobs] == [1] * 5
+
+
+async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away(
+    app: Yamchi, engine: Troubled, said: StringIO
+) -> None:
+    started = asyncio.Event()
+
+    @app.job("mail")
+    async def send(job: Job[Any]) -> None:
+        started.set()
+        await asyncio.sleep(0.05)
+
+    await app.queue("mail").add({})
+    async with working(app):
+        await started.wait()
+        engine.away = True
+        began = monotonic()
+    assert monotonic() - began < 1 + 5 + 4, "patience, the farewell, and a little more"
+    assert "1 outcomes that could not be settled" in said.getvalue()
+
+
+async def test_a_job_that_arrives_after_the_stop_goes_back_untouched(app: Yamchi, engine: Troubled) -> None:
+    runs: list[str] = []
+
+    @app.job("mail")
+    async def send(job: Job[Any]) -> None:
+        runs.append(job.id)
+        await asyncio.sleep(60)
+
+    engine.present.clear()
+    job = await app.queue("mail").add({})
+    async with working(app) as worker:
+        await eventually(lambda: _count(engine, "active", 1))
+        worker.stop()
+        await eventually(lambda: worker.lanes[0]._stopping)
+        engine.present.set()
+    back = await job.refresh()
+    assert (back.state, back.attempts_made, runs) == ("waiting", 0, [])
+
+
+async def test_an_engine_that_appears_late_is_used_when_it_does(tmp_path: Path) -> None:
+    place = tmp_path / "not-yet"
+    place.write_text("a file where a folder should be")
+    app = Yamchi(Settings(), engine=SqliteEngine(place / "jobs.db", SystemClock()))
+    done: list[str] = []
+
+    @app.job("mail")
+    async def send(job: Job[Any]) -> None:
+        done.append(job.id)
+
+    async with working(app):
+        with pytest.raises(EngineUnavailable, match=r"jobs\.db can't be opened"):
+            await app.queue("mail").add({})
+        place.unlink()
+        job = await app.queue("mail").add({})
+        await eventually(lambda: done == [job.id])
+
+
+async def test_a_worker_is_listed_as_soon_as_it_runs(tmp_path: Path, said: StringIO) -> None:
+    app = Yamchi(Settings(home=tmp_path))
+
+    @app.job("mail")
+    async def send(job: Job[Any]) -> None:
+        """Nothing to do."""
+
+    async with working(app):
+        await eventually(lambda: _listed(app), within=3)
+    assert not await _listed(app)
+    await app.close()
+    assert "could not be tended" not in said.getvalue()
+
+
+async def test_a_handler_that_exits_or_cancels_itself_costs_only_its_own_attempt(app: Yamchi) -> None:
+    done: list[str] = []
+
+    @app.job("mail", attempts=1)
+    async def send(job: Job[str]) -> None:
+        if job.data == "exit":
+            raise SystemExit(3)
+        if job.data == "cancel":
+            raise asyncio.CancelledError
+        done.append(job.data)
+
+    queue = app.queue("mail")
+    jobs = await queue.add_many(["exit", "cancel", "fine"])
+    async with working(app):
+        await eventually(lambda: _states(jobs, ["failed", "failed", "completed"]))
+    assert done == ["fine"]
+
+
+async def _count(engine: Troubled, state: Any, expected: int) -> bool:
+    return (await engine.counts("mail"))[state] == expected
+
+
+async def _listed(app: Yamchi) -> bool:
+    return bool(await app.engines[0].workers())
+
+
+async def _states(jobs: Sequence[Job[Any]], expected: list[str]) -> bool:
+    return [(await job.refresh()).state for job in jobs] == expected
