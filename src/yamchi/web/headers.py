@@ -27,14 +27,21 @@ class SecurityHeaders:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        is_data = scope["path"].startswith("/api")
+        caching = _caching(scope["path"])
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
-                if is_data:
-                    headers["cache-control"] = "no-store"
+                if caching:
+                    headers["cache-control"] = caching
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+def _caching(path: str) -> str | None:
+    """Data is never kept; the board's files are asked for again, so that a new version shows at once."""
+    if path.startswith("/api"):
+        return "no-store"
+    return "no-cache" if path.startswith("/board/") else None

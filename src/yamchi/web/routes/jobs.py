@@ -9,8 +9,8 @@ from yamchi.web.problems import documented
 from yamchi.web.routes.queues import ThatQueue
 from yamchi.web.schemas import Done, Edit, JobIn, JobOut, JobPage, JobRow, Many, StateOut, pages
 
-router = APIRouter(tags=["jobs"], responses=documented(401, 403, 404, 503))
-senders = APIRouter(tags=["jobs"], responses=documented(401, 404, 503))
+router = APIRouter(tags=["jobs"], responses=documented(401, 403, 404, 422, 503))
+senders = APIRouter(tags=["jobs"], responses=documented(401, 404, 422, 503))
 """What a caller with an API token may use."""
 
 Search = Annotated[str, Query(max_length=200, description="Text in the id, the name or the data.")]
@@ -33,7 +33,7 @@ async def list_jobs(
     "/queues/{queue}/jobs",
     status_code=201,
     summary="Add a job",
-    responses=documented(413, 422) | {200: {"description": "The id was there already.", "model": JobOut}},
+    responses=documented(413) | {200: {"description": "The id was there already.", "model": JobOut}},
 )
 async def add_job(queue: ThatQueue, new: JobIn, response: Response) -> JobOut:
     job = await queue.add(**{field: getattr(new, field) for field in JobIn.model_fields})
@@ -66,7 +66,7 @@ async def show_job(queue: ThatQueue, job_id: str) -> JobOut:
     return await _shown(queue, job_id)
 
 
-@router.patch(JOB, summary="Replace the data of a job", responses=documented(409, 422))
+@router.patch(JOB, summary="Replace the data of a job", responses=documented(409))
 async def edit_job(queue: ThatQueue, job_id: str, edit: Edit) -> JobOut:
     job = await queue.job(job_id)
     await job.update(edit.data)

@@ -7,7 +7,7 @@ from yamchi.web.routes.jobs import PageNumber, PageSize, Search
 from yamchi.web.routes.queues import ThatQueue
 from yamchi.web.schemas import Done, LetterOut, LetterRow, LettersOut, Many, Replay, pages
 
-router = APIRouter(tags=["dead letters"], responses=documented(401, 403, 404, 503))
+router = APIRouter(tags=["dead letters"], responses=documented(401, 403, 404, 422, 503))
 
 LETTER = "/queues/{queue}/dlq/{letter_id:path}"
 
@@ -45,7 +45,7 @@ async def show_letter(queue: ThatQueue, letter_id: str) -> LetterOut:
     f"{LETTER}/replay",
     status_code=204,
     summary="Put the job back, with other data if given",
-    responses=documented(409, 422),
+    responses=documented(409),
 )
 async def replay_letter(queue: ThatQueue, letter_id: str, mended: Replay | None = None) -> None:
     is_mended = mended is not None and "data" in mended.model_fields_set

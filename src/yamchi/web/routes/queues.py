@@ -13,7 +13,7 @@ from yamchi.queues.queue import Queue
 from yamchi.web.problems import documented
 from yamchi.web.schemas import Clean, Counts, Done, Minute, QueueOut, WorkerOut
 
-router = APIRouter(tags=["queues"], responses=documented(401, 403, 404, 503))
+router = APIRouter(tags=["queues"], responses=documented(401, 403, 404, 422, 503))
 
 
 def yamchi_of(request: Request) -> Yamchi:
@@ -55,7 +55,7 @@ async def resume(queue: ThatQueue) -> QueueOut:
     return _shown(await view_queue(queue))
 
 
-@router.post("/queues/{queue}/clean", summary="Remove old jobs of one state", responses=documented(409, 422))
+@router.post("/queues/{queue}/clean", summary="Remove old jobs of one state", responses=documented(409))
 async def clean(queue: ThatQueue, what: Clean) -> Done:
     return Done(count=await queue.clean(what.state, older_than=what.older_than, limit=what.limit))
 
