@@ -7,7 +7,7 @@ import pytest
 
 from yamchi.settings import Settings
 
-pytest_plugins = ["tests.services.plugin"]
+pytest_plugins = ["tests.services.plugin", "tests.faults.report"]
 
 _PER_QUEUE = ("QUEUE_URL_", "CONCURRENCY_")
 

@@ -1,0 +1,278 @@
+"""Real processes on one queue, and the arithmetic of what became of its jobs.
+
+    site = Site(tmp_path, url, queue)
+    worker = site.start_worker()
+    worker.kill()
+    site.tally("SIGKILL", …)       # lost, duplicates, in flight
+
+The ledger (see `tests.faults.app`) says what handlers really did; the engine says what it believes. Both must agree.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
+
+from yamchi import Queue, Yamchi
+from yamchi.settings import Settings
+from yamchi.testing import eventually
+
+FULL = os.environ.get("FAULTS") == "full"
+ROOT = Path(__file__).parents[2]
+PATIENCE = 100.0
+"""How long a test waits for what must happen, in seconds: generous, since only a failure takes that long."""
+
+
+class Entry(NamedTuple):
+    """A line of the ledger."""
+
+    what: str
+    job_id: str
+    attempt: int
+    pid: int
+    moment: int
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of the jobs of one test: a row of the table of faults."""
+
+    fault: str
+    engine: str
+    jobs: int
+    runs: int
+    kills: int
+    in_flight: int
+    duplicates: int
+    lost: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.engine}: {self.fault}: {self.jobs} jobs, {self.runs} runs, {self.kills} kills, "
+            f"{self.in_flight} in flight at the kills, {self.duplicates} duplicates, {self.lost} lost, {self.seconds:.1f} s"
+        )
+
+
+class Process:
+    """One process of the application."""
+
+    def __init__(self, arguments: Iterable[str], environment: dict[str, str], log: Path) -> None:
+        setpriv = shutil.which("setpriv")  # ends it if the tests themselves are killed
+        guard = [setpriv, "--pdeathsig=KILL"] if setpriv else []
+        command = [*guard, sys.executable, "-m", "tests.faults.app", *arguments]
+        self.log_file = log
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._popen.poll()
+
+    def signal(self, which: signal.Signals) -> None:
+        self._popen.send_signal(which)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._popen.kill()
+        self._popen.wait()
+
+    async def ended(self, within: float = PATIENCE) -> int:
+        """Its exit code, when it has one."""
+        await eventually(lambda: self.exit_code is not None, within)
+        return self._popen.returncode
+
+
+@dataclass
+class Site:
+    """One queue, the processes that use it, and their ledger."""
+
+    folder: Path
+    url: str
+    queue_name: str
+    lease: str = "2s"
+    pause: float = 0.02
+    attempts: int = 20
+    settings: dict[str, str] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
+    in_flight: int = 0
+    kills: int = 0
+
+    def __post_init__(self) -> None:
+        self._began = monotonic()
+        self._read = 0
+        self._entries: list[Entry] = []
+        self._app = Yamchi(Settings(home=self.folder, default_queue_url=self.url))
+        self._app.define(
+            self.queue_name, attempts=self.attempts, keep_completed=1_000_000, keep_failed=1_000_000
+        )
+
+    # ── Processes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start_worker(self) -> Process:
+        return self._start("work")
+
+    def start_producer(self, first: int, last: int) -> Process:
+        return self._start("produce", str(first), str(last))
+
+    def _start(self, *arguments: str) -> Process:
+        log = self.folder / f"{arguments[0]}-{len(self.processes)}.log"
+        process = Process(arguments, {**os.environ, **self._environment()}, log)
+        self.processes.append(process)
+        return process
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "YAMCHI_HOME": str(self.folder),
+            "QUEUE_URL": self.url,
+            "QUEUE_FALLBACK": "off",
+            "LEASE": self.lease,
+            "LOG_LEVEL": "warning",
+            "FAULTS_QUEUE": self.queue_name,
+            "FAULTS_LEDGER": str(self.ledger),
+            "FAULTS_PAUSE": str(self.pause),
+            "FAULTS_ATTEMPTS": str(self.attempts),
+            **self.settings,
+        }
+
+    async def kill_worker(self, worker: Process) -> None:
+        """SIGKILL a worker, and count what it held at that moment."""
+        worker.kill()
+        self.kills += 1
+        self.in_flight += await self.held_by(worker)
+
+    async def held_by(self, worker: Process) -> int:
+        """How many jobs the engine believes this process is running."""
+        page = await self.queue.engine.page(self.queue_name, "active", "", 0, 1_000)
+        return sum(f"-{worker.pid}-" in (job.worker or "") for job in page.jobs)
+
+    async def close(self) -> None:
+        """End what still runs, the way a crash would: tests that want manners ask for them."""
+        for process in self.processes:
+            if process.exit_code is None:
+                process.kill()
+        await self._app.close()
+
+    # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def queue(self) -> Queue:
+        return self._app.queue(self.queue_name)
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger"
+
+    def open_gate(self) -> None:
+        """Let jobs named `hold` end."""
+        self.ledger.with_suffix(".gate").touch()
+
+    def entries(self, what: str) -> list[Entry]:
+        """Lines of one kind, so far."""
+        if self.ledger.exists():
+            with self.ledger.open("rb") as ledger:
+                ledger.seek(self._read)
+                fresh = ledger.read()
+            self._read += len(fresh)
+            self._entries.extend(_entry(line) for line in fresh.decode().splitlines())
+        return [entry for entry in self._entries if entry.what == what]
+
+    async def ran(self, count: int) -> None:
+        """Wait until so many runs have ended."""
+        await eventually(lambda: len(self.entries("ran")) >= count, PATIENCE)
+
+    async def all_alive(self, workers: Sequence[Process]) -> None:
+        """Wait until these processes are among the workers that the engine lists."""
+
+        async def alive() -> bool:
+            listed = {worker.pid for worker in await self.queue.engine.workers()}
+            return all(worker.pid in listed for worker in workers)
+
+        await eventually(alive, PATIENCE)
+
+    async def all_settled(self, jobs: int) -> None:
+        """Wait until the engine has nothing left to do, and so many jobs done."""
+
+        async def settled() -> bool:
+            counts = await self.queue.engine.counts(self.queue_name)
+            open_jobs = counts["waiting"] + counts["delayed"] + counts["active"]
+            return open_jobs == 0 and counts["completed"] + counts["failed"] == jobs
+
+        try:
+            await eventually(settled, PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{await self.queue.engine.counts(self.queue_name)}\n{self.logs()}"
+            ) from error
+
+    def logs(self) -> str:
+        """The end of what every process said."""
+        return "\n".join(f"--- {process.log_file.name}\n{process.log[-2_000:]}" for process in self.processes)
+
+    def tally(self, fault: str, jobs: int) -> Tally:
+        """Count: of the ids acknowledged or given, which never ran, and which ran more than once."""
+        runs = Counter(entry.job_id for entry in self.entries("ran"))
+        acked = {entry.job_id for entry in self.entries("acked")}
+        tally = Tally(
+            fault=fault,
+            engine=self.queue.engine.type,
+            jobs=jobs,
+            runs=runs.total(),
+            kills=self.kills,
+            in_flight=self.in_flight,
+            duplicates=runs.total() - len(runs),
+            lost=len(acked - runs.keys()),
+            seconds=round(monotonic() - self._began, 1),
+        )
+        print(tally)
+        return tally
+
+
+class Monkey:
+    """Keeps some workers running and kills one of them, any of them, whenever enough jobs have been done."""
+
+    def __init__(self, site: Site, workers: int = 2) -> None:
+        self._site = site
+        self._workers = [site.start_worker() for _ in range(workers)]
+
+    async def rage(self, kills: int, jobs: int) -> None:
+        """Kill so many times at random points between the first job and nearly the last one."""
+        moments = sorted(random.sample(range(jobs // 20, jobs * 9 // 10), kills))
+        for moment in moments:
+            await self._site.ran(moment)
+            victim = await eventually(self._busy_worker, PATIENCE)
+            await self._site.kill_worker(victim)
+            self._workers[self._workers.index(victim)] = self._site.start_worker()
+
+    def _busy_worker(self) -> Process | None:
+        """One that has done something already: killing one that is still starting proves nothing."""
+        busy = {entry.pid for entry in self._site.entries("ran")}
+        return random.choice([worker for worker in self._workers if worker.pid in busy] or [None])
+
+
+def scaled(usual: int, full: int) -> int:
+    """A size for everyday runs, and the one of FAULTS=full."""
+    return full if FULL else usual
+
+
+def _entry(line: str) -> Entry:
+    what, job_id, attempt, pid, moment = line.split()
+    return Entry(what, job_id, int(attempt), int(pid), int(moment))

@@ -1,0 +1,152 @@
+"""The broker goes away under load, Yamchi is killed during the outage, both come back: nothing lost, order kept."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.harness import FULL, ROOT
+from yamchi import Job, Yamchi
+from yamchi.settings import Settings
+from yamchi.testing import eventually
+
+OUTAGE = 20.0 if FULL else 3.0
+
+
+class Run:
+    """Processes of the application on one broker, and what they wrote down."""
+
+    def __init__(self, folder: Path, url: str, queue: str) -> None:
+        self.acked_file, self.ran_file, self.log = folder / "acked", folder / "ran", folder / "log"
+        self._environment = {
+            **os.environ,
+            "QUEUE_URL": url,
+            "QUEUE_FALLBACK": "sqlite",
+            "YAMCHI_HOME": str(folder),
+            "SPOOL_QUEUE": queue,
+            "ACKED": str(self.acked_file),
+            "RAN": str(self.ran_file),
+            "LEASE": "2s",
+        }
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.faults.spool_app", *arguments]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
+        self.processes.append(process)
+        return process
+
+    @property
+    def acked(self) -> list[int]:
+        return _numbers(self.acked_file)
+
+    @property
+    def ran(self) -> list[int]:
+        return _numbers(self.ran_file)
+
+    @property
+    def switches(self) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if "queues switched from" in line]
+
+
+def _numbers(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+@pytest.fixture
+def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def start(url: str, queue: str = "numbers") -> Run:
+        runs.append(Run(tmp_path, url, queue))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        for process in run.processes:
+            process.kill()
+            process.wait()
+
+
+BROKERS = [
+    pytest.param(f"private_{name}", marks=pytest.mark.services) for name in ("redis", "postgres", "kafka")
+]
+
+
+@pytest.mark.parametrize("server_fixture", BROKERS)
+async def test_an_outage_with_a_kill_in_it_loses_nothing(
+    server_fixture: str, request: pytest.FixtureRequest, start_run: Callable[..., Run], capsys: Any
+) -> None:
+    server = await asyncio.to_thread(request.getfixturevalue(server_fixture))
+    is_kafka = server_fixture == "private_kafka"
+    run = start_run(f"kafka://{server.url}" if is_kafka else server.url)
+    producer = run.start("produce", "0")
+    await eventually(lambda: len(run.acked) >= 100, within=60)
+    await asyncio.to_thread(server.stop)
+    at_stop = len(run.acked)
+    await eventually(lambda: run.switches, within=60)
+    await eventually(lambda: len(run.acked) >= at_stop + 50 * OUTAGE, within=OUTAGE + 60)
+    producer.kill()
+    await asyncio.to_thread(producer.wait)
+    acked = run.acked
+    await asyncio.to_thread(server.start)
+    run.start("work")
+    await eventually(lambda: set(acked) <= set(run.ran), within=60)
+    ran = run.ran
+    spooled = [number for number in ran if number >= at_stop]
+    with capsys.disabled():
+        lost, doubled = len(set(acked) - set(ran)), len(ran) - len(set(ran))
+        print(f"\n{server_fixture}: {len(acked)} acknowledged, {len(spooled)} through the spool, {lost} lost, {doubled} doubled")  # fmt: skip
+    if not is_kafka:  # which keeps the order of a key, and every number here is a key of its own
+        assert spooled == sorted(spooled), "what waited in the spool keeps its order"
+    assert len(ran) - len(set(ran)) <= 1, "at most the add that was under way at the stop"
+    assert len(run.switches) == 2, run.switches
+
+
+@pytest.mark.services
+async def test_work_goes_on_in_the_spool_and_moves_back(
+    private_redis: Callable[..., Any], tmp_path: Path
+) -> None:
+    server = await asyncio.to_thread(private_redis)
+    settings = Settings(home=tmp_path, default_queue_url=server.url, lease=timedelta(seconds=3))
+    async with Yamchi(settings) as app:
+        ran: list[str] = []
+
+        @app.job("numbers", concurrency=1)
+        async def count(job: Job[str]) -> None:
+            ran.append(job.data)
+
+        queue = app.queue("numbers")
+        worker = app.worker()
+        working = asyncio.create_task(worker.run())
+        await queue.add("before")
+        await eventually(lambda: ran == ["before"])
+        assert (await queue.stats())["type"] == "bull"
+
+        await asyncio.to_thread(server.stop)
+        await queue.add("during")
+        await eventually(lambda: ran == ["before", "during"])
+        assert (await queue.stats())["type"] == "sqlite"
+        later = await queue.add("later", delay="1h")
+
+        await asyncio.to_thread(server.start)
+        await eventually(lambda: _type_is(app, "bull"))
+        moved = await queue.job(later.id)
+        assert moved.state == "delayed"
+        assert abs((moved.run_at - later.run_at).total_seconds()) < 0.1, "its moment has not moved"
+        await queue.add("after")
+        await eventually(lambda: ran == ["before", "during", "after"])
+        assert app.metrics.switches == {("bull", "sqlite"): 1, ("sqlite", "bull"): 1}
+        worker.stop()
+        await working
+
+
+async def _type_is(app: Yamchi, kind: str) -> bool:
+    return (await app.queue("numbers").stats())["type"] == kind
