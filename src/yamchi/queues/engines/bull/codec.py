@@ -41,20 +41,10 @@ STATES: Mapping[bytes, State] = {
     b"ym:cancelled": "cancelled",
     b"ym:expired": "expired",
 }
-RESERVED = frozenset(
-    (
-        "wait",
-        "active",
-        "paused",
-        "prioritized",
-        "delayed",
-        "completed",
-        "failed",
-        "waiting-children",
-        "stalled",
-    )
-    + ("stalled-check", "events", "marker", "meta", "id", "pc", "limiter", "repeat")
-)
+RESERVED = frozenset({
+    "wait", "active", "paused", "prioritized", "delayed", "completed", "failed", "waiting-children", "stalled",
+    "stalled-check", "events", "marker", "meta", "id", "pc", "limiter", "repeat",
+})  # fmt: skip
 Hash = dict[bytes, bytes]
 
 

@@ -1,8 +1,8 @@
 """Verdicts as the script `exchange` takes them: a letter for the kind, then what that kind needs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import orjson
 
@@ -28,12 +28,14 @@ class Held(NamedTuple):
 
 
 def encode(base: str, verdicts: Sequence[Verdict], now: Millis) -> list[Arg]:
+    # Old jobs are trimmed when the last job of a kind is settled: once a batch is enough.
+    trimming = {verdict.claim.key.terms: verdict for verdict in verdicts if isinstance(verdict, Completed)}
     args: list[Arg] = []
     for verdict in verdicts:
-        held, job_id = verdict.claim, verdict.claim.job.id
         if isinstance(verdict, Completed):
-            terms: Terms = held.key.terms
-            args += ("c", job_id, _finish(held.token, terms, True), verdict.result or b"null")
+            claim, terms = verdict.claim, verdict.claim.key.terms
+            opts = _completed(claim.token, terms, trimming[terms] is verdict)
+            args += ("c", claim.job.id, opts, verdict.result or b"null")
         else:
             args += _encode_one(base, verdict, now)
     return args
@@ -58,7 +60,7 @@ def _encode_one(base: str, verdict: Verdict, now: Millis) -> tuple[Arg, ...]:
             fields = _failure(held, error, trace)
             if held.stalled:
                 fields["atm"] = held.failures - 1  # BullMQ is about to count this end as a failed attempt
-            opts = _finish(claim.token, held.terms, False)
+            opts = _finish(claim.token, held.terms, held.terms.keep_failed)
             return "f", job.id, opts, error, pack_fields(fields), *letter_args(base, letter)
         case Expired():
             return "e", job.id, claim.token, "expired"
@@ -81,12 +83,17 @@ def _slot(had: bool, has: bool) -> dict[str, str | int]:
 
 
 @lru_cache(maxsize=4096)
-def _finish(token: str, terms: Terms, completed: bool) -> bytes:
+def _completed(token: str, terms: Terms, trims: bool) -> bytes:
     """Options of BullMQ's moveToFinished. Jobs claimed together on the same terms share them."""
+    keep = terms.keep_completed
+    return _finish(token, terms, keep if trims or keep.get("count") == 0 else {"count": -1})
+
+
+def _finish(token: str, terms: Terms, keep: Mapping[str, Any]) -> bytes:
     return packed(
         {
             "token": token,
-            "keepJobs": terms.keep_completed if completed else terms.keep_failed,
+            "keepJobs": keep,
             "lockDuration": 0,
             "attempts": terms.options.attempts,
             "maxMetricsSize": METRICS_MINUTES,

@@ -22,6 +22,7 @@ from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.codec import Hash, as_hash, claimed, packed, record, terms_of
 from yamchi.queues.engines.bull.connection import Arg
 from yamchi.queues.engines.bull.producing import Base
+from yamchi.queues.engines.bull.schedulers import next_run
 from yamchi.queues.engines.bull.scripts import Script, script
 from yamchi.queues.engines.bull.verdicts import Held, encode
 from yamchi.queues.job import Claim, DeadLetter, Failed, JobRecord, Verdict
@@ -82,9 +83,21 @@ class Working(Base):
         codes = [code for reply in replies for code in reply[0]]
         found = [claim for reply in replies for claim in reply[1]]
         self._due[queue] = replies[-1][2] if len(found) < want else 0
-        return Exchange(
-            self._settled(queue, verdicts, codes), [self._claim(queue, one, token, worker) for one in found]
-        )
+        hashes = [(one[0], as_hash(one[1])) for one in found]
+        await self._tend_foreign(queue, hashes)
+        claims = [self._claim(queue, key, fields, token, worker) for key, fields in hashes]
+        return Exchange(self._settled(queue, verdicts, codes), claims)
+
+    async def _tend_foreign(self, queue: str, taken: Sequence[tuple[bytes, Hash]]) -> None:
+        """What claimed jobs ask for that others have handled: the next run of a schedule, a dead letter made void."""
+        base, now = self._base(queue), self._clock.now()
+        calls: list[tuple[Script, bytes]] = []
+        runs = [next_run(queue, key.decode(), fields, now) for key, fields in taken if b"rjk" in fields]
+        calls += [(script("next_run"), script("next_run").call(base, *args)) for args in runs if args]
+        if revived := [key for key, fields in taken if b"ymLetter" in fields]:
+            calls.append((script("revived"), script("revived").call(base, *revived)))
+        if calls:
+            await self._links.run_many(calls)
 
     def _settled(self, queue: str, verdicts: Sequence[Verdict], codes: Sequence[int | bytes]) -> list[str]:
         settled = []
@@ -96,10 +109,9 @@ class Working(Base):
                 log.error(f"[{queue}:bull] job {verdict.claim.job.id} could not be settled: {why}")
         return settled
 
-    def _claim(self, queue: str, found: list[Any], token: str, worker: str) -> Claim:
-        fields = as_hash(found[1])
-        terms = terms_of(fields, found[0])
-        job = claimed(queue, found[0].decode(), fields, terms, worker)
+    def _claim(self, queue: str, key: bytes, fields: Hash, token: str, worker: str) -> Claim:
+        terms = terms_of(fields, key)
+        job = claimed(queue, key.decode(), fields, terms, worker)
         held = Held(
             terms, int(fields.get(b"atm", b"0")), fields.get(b"stacktrace"), deferred=fields.get(b"defa")
         )

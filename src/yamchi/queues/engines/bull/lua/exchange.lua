@@ -56,7 +56,10 @@ local VERDICTS = {
   c = {3, function(id, opts, value) return finish(completed, 'c', id, 'returnvalue', value, 'completed', opts) end},
   f = {7, function(id, opts, reason, fields, packed, body, letter_opts)
     local code = finish(failed, 'f', id, 'failedReason', reason, 'failed', opts, fields)
-    if code == 0 then write_letter(id, packed, body, letter_opts, reason) end
+    if code == 0 then
+      write_letter(id, packed, body, letter_opts, reason)
+      if rcall('EXISTS', base .. id) == 1 then rcall('HSET', base .. id, 'ymLetter', '1') end
+    end
     return code
   end},
   r = {4, function(id, token, delay, fields) return put_back(id, token, delay, fields, true) end},

@@ -8,7 +8,7 @@ local function retry(id)
   if not PROPERTY[state] then return 0 end
   local keys = named(base, {id, 'events', state, 'wait', 'meta', 'active', 'marker', 'prioritized', 'pc'})
   if reprocessJob(keys, {id, 'LPUSH', PROPERTY[state], string.gsub(state, '^ym:', ''), '1', '1'}) ~= 1 then return 0 end
-  rcall('HDEL', base .. id, 'stc', 'defa', 'failedReason', 'returnvalue', 'stacktrace', 'progress', 'ymSlotted')
+  rcall('HDEL', base .. id, 'stc', 'defa', 'failedReason', 'returnvalue', 'stacktrace', 'progress', 'ymSlotted', 'ymLetter')
   rcall('HDEL', base .. 'ym:cancelling', id)
   drop_letter(id)
   return 1

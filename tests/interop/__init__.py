@@ -1,0 +1,1 @@
+"""Other programs on the same queues: Node's BullMQ and Bull Board."""
