@@ -36,7 +36,9 @@ Fallback = Literal["sqlite", "memory", "off"]
 _PER_QUEUE = "<QUEUE>"
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _POSTGRESQL = re.compile(r"postgres(ql)?(\+\w+)?://")
-_QUEUE_SCHEMES = re.compile(r"sqlite:///|(memory|redis|rediss|kafka)://|supabase$|" + _POSTGRESQL.pattern)
+_QUEUE_SCHEMES = re.compile(
+    r"sqlite:///|(memory|rediss?(\+sentinel)?|kafka)://|supabase$|" + _POSTGRESQL.pattern
+)
 
 
 def _read_span(value: object) -> object:
@@ -129,7 +131,7 @@ class Settings(BaseSettings):
     redis_url: str | None = Field(
         default=None,
         repr=False,
-        pattern="^rediss?://",
+        pattern=r"^rediss?(\+sentinel)?://",
         description="Redis, as one URL: redis://:password@host:6379/0.",
     )
     redis_host: str | None = Field(

@@ -56,7 +56,8 @@ async def test_node_retries_by_our_options(app: Yamchi, node: Peer) -> None:
 async def test_node_keeps_our_order_and_delays(app: Yamchi, node: Peer) -> None:
     app.define("mail")
     queue = app.queue("mail")
-    await queue.add({"n": "later"}, delay="3s")
+    await node.ask("counts", queue="mail")  # Node takes a while to start
+    await queue.add({"n": "later"}, delay="2s")
     for priority in (1, 10, 5):
         await queue.add({"n": priority}, priority=priority)
     await node.ask("work", queue="mail", options={"concurrency": 1})
