@@ -7,7 +7,7 @@ the job was added in this process, within `GLANCE` when another process did it (
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -101,8 +101,8 @@ class SqliteEngine:
 
         def op(db: working.Db) -> tuple[Exchange, working.Settlement | None, Millis | None]:
             got, outcome = working.exchange(db, queue, verdicts, want, lease, worker, token, now)
-            if outcome and outcome.events:
-                self._tell(db, outcome.events)
+            if outcome and outcome.ended:
+                self._tell(db, outcome.events())
             due = working.next_due(db, queue) if len(got.claims) < want else None
             return got, outcome, due
 
@@ -122,7 +122,7 @@ class SqliteEngine:
             stalled, outcome = working.recover(db, queue, now)
             events = [Event("stalled", queue, job.id, job.name) for job, _ in stalled]
             if events:
-                self._tell(db, events + outcome.events)
+                self._tell(db, [*events, *outcome.events()])
             return stalled
 
         if not await self._file.read(lambda db: _any_overdue(db, queue, now)):
@@ -277,7 +277,7 @@ class SqliteEngine:
             )
         )
 
-    def _tell(self, db: working.Db, events: Sequence[Event]) -> None:
+    def _tell(self, db: working.Db, events: Iterable[Event]) -> None:
         """Write events down for other processes, if any listens: else it costs one look."""
         since = self._clock.now() - ANNOUNCED
         listening = db.execute(

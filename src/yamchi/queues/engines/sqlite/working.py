@@ -4,10 +4,10 @@ Cost of an exchange of n jobs: one statement for the settlements, one that trims
 """
 
 import sqlite3
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, assert_never
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, assert_never
 
 import orjson
 
@@ -31,6 +31,7 @@ from yamchi.queues.job import (
 )
 
 Db = sqlite3.Connection
+Ending = Literal["completed", "failed", "expired", "cancelled"]
 BATCH = 1_000
 """At most this many rows are promoted or trimmed at a time, so that no transaction is long."""
 
@@ -84,8 +85,11 @@ def fire(db: Db, schedule: str, moment: Millis, queue: str, job: NewJob, now: Mi
 
 _MINE = "WHERE seq = ? AND token = ? AND state = 'active'"
 _FREE = "token = NULL, lease_until = NULL"
+# The jobs of one claim share a token, so that one statement settles all of them: ?1 is {"<seq>": <result>, …}.
 _DONE = (
-    f"UPDATE jobs SET state = 'completed', finished_at = ?, result = ?, failed_reason = NULL, {_FREE} {_MINE}"
+    "UPDATE jobs SET state = 'completed', finished_at = ?3, result = CAST(done.value AS BLOB), "
+    f"failed_reason = NULL, {_FREE} FROM json_each(?1) AS done "
+    "WHERE seq = CAST(done.key AS INTEGER) AND token = ?2 AND state = 'active'"
 )
 _DROP = f"DELETE FROM jobs {_MINE}"
 _END = f"UPDATE jobs SET state = ?, finished_at = ?, failed_reason = ?, stacktrace = ?, {_FREE} {_MINE}"
@@ -102,20 +106,25 @@ _BACK = (
 class Settlement:
     """What came of a batch of verdicts."""
 
-    settled: list[str]
-    events: list[Event]
+    queue: str
+    settled: list[str] = field(default_factory=list)
+    ended: list[tuple[Ending, JobRecord, bytes | None]] = field(default_factory=list)
     woken: bool = False
+
+    def events(self) -> Iterator[Event]:
+        """Made when somebody listens, and only then."""
+        return (Event(how, self.queue, job.id, job.name, value) for how, job, value in self.ended)
 
 
 def settle(db: Db, queue: str, verdicts: Sequence[Verdict], now: Millis) -> Settlement:
-    outcome = Settlement([], [])
+    outcome = Settlement(queue)
     moved: Counter[State] = Counter()
     done = [verdict for verdict in verdicts if isinstance(verdict, Completed)]
     if done:
-        _settle_done(db, queue, done, now, outcome, moved)
+        _settle_done(db, done, now, outcome, moved)
     for verdict in verdicts:
         if not isinstance(verdict, Completed):
-            _settle_one(db, queue, verdict, now, outcome, moved)
+            _settle_one(db, verdict, now, outcome, moved)
     if outcome.settled:
         moved["active"] -= len(outcome.settled)
         shift(db, queue, moved)
@@ -125,29 +134,42 @@ def settle(db: Db, queue: str, verdicts: Sequence[Verdict], now: Millis) -> Sett
 
 
 def _settle_done(
-    db: Db, queue: str, done: list[Completed], now: Millis, outcome: Settlement, moved: Counter[State]
+    db: Db, done: list[Completed], now: Millis, outcome: Settlement, moved: Counter[State]
 ) -> None:
-    kept = [verdict for verdict in done if verdict.claim.job.options.keep_completed]
-    dropped = [verdict for verdict in done if not verdict.claim.job.options.keep_completed]
-    for statement, group, rows in (
-        (_DONE, kept, [(now, v.result, v.claim.key, v.claim.token) for v in kept]),
-        (_DROP, dropped, [(v.claim.key, v.claim.token) for v in dropped]),
-    ):
-        if not group:
-            continue
-        mine = _each_or_all(db, statement, rows)
-        for verdict, is_mine in zip(group, mine, strict=True):
-            if is_mine:
-                job = verdict.claim.job
-                outcome.settled.append(job.id)
-                outcome.events.append(Event("completed", queue, job.id, job.name, verdict.result))
-        if statement is _DONE:
-            moved["completed"] += sum(mine)
+    kept: dict[str, list[Completed]] = defaultdict(list)
+    dropped: list[Completed] = []
+    for verdict in done:
+        keeps = verdict.claim.job.options.keep_completed
+        (kept[verdict.claim.token] if keeps else dropped).append(verdict)
+    mine = [verdict for token, verdicts in kept.items() for verdict in _complete(db, token, verdicts, now)]
+    moved["completed"] += len(mine)
+    if dropped:
+        gone = _each_or_all(db, _DROP, [(verdict.claim.key, verdict.claim.token) for verdict in dropped])
+        mine += [verdict for verdict, is_mine in zip(dropped, gone, strict=True) if is_mine]
+    outcome.settled += [verdict.claim.job.id for verdict in mine]
+    outcome.ended += [("completed", verdict.claim.job, verdict.result) for verdict in mine]
 
 
-def _settle_one(
-    db: Db, queue: str, verdict: Verdict, now: Millis, outcome: Settlement, moved: Counter[State]
-) -> None:
+def _complete(db: Db, token: str, verdicts: list[Completed], now: Millis) -> list[Completed]:
+    """Those of the verdicts that still held their jobs. Nearly always all of them; else they are tried one by one."""
+    results = {verdict.claim.key: verdict.result and verdict.result.decode() for verdict in verdicts}
+    db.execute("SAVEPOINT together")
+    settled = db.execute(_DONE, (_json(results), token, now)).rowcount
+    if settled != len(verdicts):
+        db.execute("ROLLBACK TO together")
+    db.execute("RELEASE together")
+    if settled == len(verdicts):
+        return verdicts
+    if len(verdicts) == 1:
+        return []
+    return [verdict for verdict in verdicts if _complete(db, token, [verdict], now)]
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _settle_one(db: Db, verdict: Verdict, now: Millis, outcome: Settlement, moved: Counter[State]) -> None:
     held, job = verdict.claim, verdict.claim.job
     value: bytes | None = None
     match verdict:
@@ -176,7 +198,7 @@ def _settle_one(
         outcome.settled.append(job.id)
         outcome.woken |= state in ("waiting", "delayed")
         if state in ("failed", "expired", "cancelled"):
-            outcome.events.append(Event(state, queue, job.id, job.name, value))
+            outcome.ended.append((state, job, value))
 
 
 def _put_back(db: Db, values: tuple[Any, ...]) -> State | None:
@@ -226,20 +248,28 @@ def _trim(db: Db, queue: str, verdicts: Sequence[Verdict], moved: Counter[State]
                 drop_finished(db, queue, state, min(surplus, BATCH))  # type: ignore[arg-type]
 
 
+_OLDEST = (
+    "SELECT seq FROM jobs WHERE queue = ?1 AND state = ?2 AND finished_at IS NOT NULL AND finished_at <= ?3 "
+    "ORDER BY finished_at, seq LIMIT ?4"
+)
+
+
 def drop_finished(db: Db, queue: str, state: State, limit: int, before: Millis | None = None) -> int:
     """Remove the oldest finished jobs of a state."""
-    rows = db.execute(
-        "DELETE FROM jobs WHERE seq IN (SELECT seq FROM jobs WHERE queue = ?1 AND state = ?2 "
-        "AND finished_at IS NOT NULL AND finished_at <= ?3 ORDER BY finished_at, seq LIMIT ?4) RETURNING seq",
-        (queue, state, 1 << 62 if before is None else before, limit),
-    ).fetchall()
-    drop_logs(db, rows)
-    shift(db, queue, {state: -len(rows)})
-    return len(rows)
+    values = (queue, state, 1 << 62 if before is None else before, limit)
+    if has_logs(db):
+        drop_logs(db, db.execute(_OLDEST, values).fetchall())
+    gone = db.execute(f"DELETE FROM jobs WHERE seq IN ({_OLDEST})", values).rowcount
+    shift(db, queue, {state: -gone})
+    return gone
+
+
+def has_logs(db: Db) -> bool:
+    return db.execute("SELECT 1 FROM job_logs LIMIT 1").fetchone() is not None
 
 
 def drop_logs(db: Db, seqs: Sequence[tuple[int]]) -> None:
-    if seqs and db.execute("SELECT 1 FROM job_logs LIMIT 1").fetchone():
+    if seqs and has_logs(db):
         db.executemany("DELETE FROM job_logs WHERE seq = ?", seqs)
 
 
@@ -324,7 +354,7 @@ def recover(db: Db, queue: str, now: Millis) -> tuple[list[tuple[JobRecord, bool
         (queue, now),
     ).fetchall()
     verdicts = [stalled_verdict(claim(queue, row), now) for row in rows]
-    outcome = settle(db, queue, verdicts, now) if verdicts else Settlement([], [])
+    outcome = settle(db, queue, verdicts, now) if verdicts else Settlement(queue)
     return [(verdict.claim.job, isinstance(verdict, Failed)) for verdict in verdicts], outcome
 
 
