@@ -22,7 +22,7 @@ NOTES = "'worker' - 'reason' - 'stack' - 'progress' - 'slotted' - 'cancelling' -
 
 def millis(column: str) -> str:
     """SQL for a moment in our milliseconds."""
-    return f"(extract(epoch FROM {column}) * 1000)::bigint"
+    return f"(date_part('epoch', {column}) * 1000)::bigint"
 
 
 def moment(millis: str) -> str:

@@ -30,10 +30,10 @@ MIGRATIONS = (
         name text PRIMARY KEY, pgmq_name text UNIQUE NOT NULL, paused boolean NOT NULL DEFAULT false
     );
     CREATE TABLE yamchi.jobs (
-        queue text NOT NULL,
-        id text NOT NULL,
+        queue text COLLATE "C" NOT NULL,
+        id text COLLATE "C" NOT NULL,
         msg_id bigint NOT NULL,
-        state text,
+        state text COLLATE "C",
         ended bigint,
         finished_at timestamptz,
         started_at timestamptz,

@@ -30,7 +30,7 @@ class Tables:
         return f"pgmq.q_{self.name}_dlq"
 
     def sql(self, template: str) -> str:
-        """The statement for this queue: `{q}` is its table, `{dlq}` its dead letters, `{seq}` the numbers of its messages."""
+        """The statement for this queue: `{q}` is its table, `{dlq}` its dead letters, `{seq}` its numbers, `{table}` its table's bare name."""
         return _fill(template, self)
 
 
@@ -40,6 +40,7 @@ def _fill(template: str, tables: Tables) -> str:
         template.replace("{q}", tables.main)
         .replace("{dlq}", tables.dead)
         .replace("{seq}", f"'{tables.sequence}'")
+        .replace("{table}", f"'q_{tables.name}'")
     )
 
 

@@ -32,6 +32,7 @@ from yamchi.queues.job import (
 
 # ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
+# One process at a time trims, and the others do not wait for it.
 _ENDING = """
 said AS (
     SELECT * FROM json_to_recordset(%(verdicts)s::json) AS said(
@@ -52,8 +53,9 @@ said AS (
     DELETE FROM yamchi.jobs WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM yamchi.jobs WHERE queue = %(queue)s AND state = 'completed' AND ended <= (
             SELECT ended FROM yamchi.jobs WHERE queue = %(queue)s AND state = 'completed' AND ended IS NOT NULL
+            AND (SELECT pg_try_advisory_xact_lock(hashtext(%(queue)s), 1))
             ORDER BY ended DESC OFFSET %(spared)s LIMIT 1)
-        LIMIT 1000 FOR UPDATE SKIP LOCKED))
+        LIMIT 1000))
 ), noted AS (
     INSERT INTO yamchi.minutes AS m
     SELECT %(queue)s, date_trunc('minute', statement_timestamp()), pg_backend_pid(), done, broken FROM (
@@ -61,7 +63,11 @@ said AS (
         FROM ended) AS sums WHERE done + broken > 0
     ON CONFLICT (queue, minute, backend) DO UPDATE
     SET completed = m.completed + excluded.completed, failed = m.failed + excluded.failed
-), replaced AS (
+)"""
+
+# Dead letters go in with the verdicts that cause them; a job has one, so an older one makes way.
+_LETTERS = """
+replaced AS (
     DELETE FROM {dlq} d USING ended e WHERE e.letter IS NOT NULL AND d.headers->>'id' = e.id
 ), letters AS (
     INSERT INTO {dlq} (vt, message, headers) SELECT statement_timestamp(), e.letter::jsonb, jsonb_build_object(
@@ -73,7 +79,7 @@ _TAKING = """
 picked AS MATERIALIZED (
     SELECT msg_id, vt FROM {q} WHERE vt <= statement_timestamp() AND last_read_at IS NULL AND headers ? 'id'
     AND NOT (SELECT paused FROM yamchi.queues WHERE name = %(queue)s)
-    ORDER BY vt, msg_id LIMIT %(want)s FOR UPDATE SKIP LOCKED
+    ORDER BY vt LIMIT %(want)s FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE {q} q SET vt = statement_timestamp() + %(lease)s * interval '1 millisecond',
         last_read_at = statement_timestamp(), read_ct = q.read_ct + 1, headers = q.headers || %(worker)s::jsonb
@@ -82,8 +88,8 @@ picked AS MATERIALIZED (
 )"""
 
 _CLAIMS = f"""
-SELECT msg_id, statement_timestamp()::text, read_ct, message::text, headers::text, {millis("enqueued_at")},
-    {millis("vt")}, {millis("statement_timestamp()")} FROM taken
+SELECT msg_id, (SELECT statement_timestamp()::text), read_ct, message::text, headers::text, {millis("enqueued_at")},
+    {millis("vt")}, (SELECT {millis("statement_timestamp()")}) FROM taken
 """
 # One row more, without a number, says that messages wait to be tended.
 _TODO = f"""
@@ -93,7 +99,7 @@ WHERE EXISTS (SELECT FROM {{q}} WHERE vt <= statement_timestamp() AND {UNTENDED}
 _SETTLED = "UNION ALL SELECT msg_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM ended"
 
 _SETTLE_AND_TAKE = f"WITH {_ENDING}, {_TAKING} {_CLAIMS} {_TODO} {_SETTLED}"
-_SETTLE = f"WITH {_ENDING} SELECT msg_id FROM ended"
+_SETTLE = f"WITH {_ENDING}, {_LETTERS} SELECT msg_id FROM ended"
 _TAKE = f"WITH {_TAKING} {_CLAIMS} {_TODO}"
 
 # A job that somebody asked to stop does not go back to the queue, whatever its verdict: the first statement takes those.
@@ -113,7 +119,7 @@ UPDATE {{q}} q SET last_read_at = NULL, read_ct = q.read_ct - said.back,
         CASE WHEN q.headers ? 'priority' AND {moment("said.due")} > statement_timestamp() THEN '{{"rise": true}}'::jsonb
         ELSE '{{}}'::jsonb END
 FROM said WHERE q.msg_id = said.key AND q.last_read_at = said.token AND NOT q.headers ? 'cancelling'
-RETURNING q.msg_id, pg_notify('yamchi_wake', 'q_{{name}}')
+RETURNING q.msg_id, pg_notify('yamchi_wake', {{table}})
 """
 _TRIM = """
 DELETE FROM yamchi.jobs WHERE ctid = ANY(ARRAY(
@@ -153,45 +159,32 @@ async def exchange(
     db: Connection, tables: Tables, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
 ) -> Trip:
     trip = Trip()
-    if all(type(verdict) is Completed for verdict in verdicts):
-        await _settle_and_take(db, tables, verdicts, want, lease, worker, trip)
-        return trip
-    async with db.transaction():
-        await _put_back(db, tables, verdicts, trip)
-        ending = [verdict for verdict in verdicts if not isinstance(verdict, RetryAt | Released)]
-        await _settle_and_take(db, tables, ending, want, lease, worker, trip)
-        await _trim(db, tables, verdicts)
+    taking = {"want": want, "lease": lease, "worker": orjson.dumps({"worker": worker}).decode()}
+    if not verdicts:
+        trip.read(tables, await _ask(db, tables, _TAKE, taking), worker)
+    elif want and all(type(verdict) is Completed for verdict in verdicts):
+        trip.read(tables, await _ask(db, tables, _SETTLE_AND_TAKE, taking | _endings(verdicts)), worker)
+    else:
+        async with db.transaction():
+            await _put_back(db, tables, verdicts, trip)
+            await _end(db, tables, verdicts, trip)
+            if want:
+                trip.read(tables, await _ask(db, tables, _TAKE, taking), worker)
     return trip
 
 
-async def _settle_and_take(
-    db: Connection,
-    tables: Tables,
-    verdicts: Sequence[Verdict],
-    want: int,
-    lease: Millis,
-    worker: str,
-    trip: Trip,
-) -> None:
-    values: dict[str, Any] = {"queue": tables.queue}
-    if want:
-        values |= {"want": want, "lease": lease, "worker": orjson.dumps({"worker": worker}).decode()}
-    if verdicts:
-        values |= _endings(verdicts)
-    match bool(verdicts), bool(want):
-        case True, True:
-            statement = _SETTLE_AND_TAKE
-        case True, False:
-            statement = _SETTLE
-        case False, True:
-            statement = _TAKE
-        case _:
-            return
-    rows = await (await db.execute(tables.sql(statement), values)).fetchall()
-    if want:
-        trip.read(tables, rows, worker)
-    else:
-        trip.settled.update(row[0] for row in rows)
+async def _ask(
+    db: Connection, tables: Tables, template: str, values: dict[str, Any]
+) -> list[tuple[Any, ...]]:
+    values["queue"] = tables.queue
+    return await (await db.execute(tables.sql(template), values)).fetchall()
+
+
+async def _end(db: Connection, tables: Tables, verdicts: Sequence[Verdict], trip: Trip) -> None:
+    ending = [verdict for verdict in verdicts if not isinstance(verdict, RetryAt | Released)]
+    if ending:
+        trip.settled.update(row[0] for row in await _ask(db, tables, _SETTLE, _endings(ending)))
+        await _trim(db, tables, ending)
 
 
 def _endings(verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -233,16 +226,9 @@ async def _put_back(db: Connection, tables: Tables, verdicts: Sequence[Verdict],
     back = [verdict for verdict in verdicts if isinstance(verdict, RetryAt | Released)]
     if not back:
         return
-    endings = {"queue": tables.queue, **_endings(back)}
-    for statement, values in (
-        (_STOP, endings),
-        (
-            _PUT_BACK.replace("{name}", tables.name),
-            {"verdicts": orjson.dumps([_return(one) for one in back]).decode()},
-        ),
-    ):
-        rows = await (await db.execute(tables.sql(statement), values)).fetchall()
-        trip.settled.update(row[0] for row in rows)
+    returning = {"verdicts": orjson.dumps([_return(verdict) for verdict in back]).decode()}
+    for statement, values in ((_STOP, _endings(back)), (_PUT_BACK, returning)):
+        trip.settled.update(row[0] for row in await _ask(db, tables, statement, values))
 
 
 def _return(verdict: RetryAt | Released) -> dict[str, Any]:
