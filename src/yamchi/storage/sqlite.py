@@ -1,19 +1,10 @@
-"""One SQLite file, shared by threads and processes: a writer with group commit, and readers beside it.
+"""One SQLite file, shared by threads and processes: a writer with group commit, and a reader beside it."""
 
-Work is handed over as plain functions of a connection. Everything handed over while a commit is on its way to the
-disk goes into the next transaction together, so a thousand concurrent callers cost one fsync, not a thousand.
-If a transaction fails, its functions are run again one by one, so that each caller gets its own result or error;
-a function must therefore do nothing but SQL.
-"""
-
-import asyncio
 import os
-import queue
 import sqlite3
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,16 +15,13 @@ from yamchi.errors import (
     StorageFull,
     StorageReadOnly,
 )
+from yamchi.storage.groupcommit import GroupCommit
 
 T = TypeVar("T")
 Op = Callable[[sqlite3.Connection], T]
-Ticket = tuple[Op[Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 LOCK_PATIENCE = 30.0
 """How long a writer waits for other processes, in seconds."""
-
-GROUP = 2_000
-"""At most this many functions share a transaction, so that nobody waits long for others' work."""
 
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",  # readers never wait for the writer, nor the writer for readers
@@ -52,48 +40,40 @@ class SqliteFile:
     def __init__(self, path: Path, migrations: Sequence[str]) -> None:
         self.path = path
         self._migrations = migrations
-        self._inbox: queue.SimpleQueue[list[Ticket] | None] = queue.SimpleQueue()
-        self._outgoing: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
-        self._reads: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
         self._life = threading.Lock()
+        self._connections: list[sqlite3.Connection] = []
 
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> None:
         """Make or migrate the file and start the threads. Raises one sentence if the file can't be used."""
         with self._life:
-            if not self._threads:
+            if not self._connections:
                 self._open()
 
     def _open(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            writer = self._connect()
-            _migrate(writer, self._migrations)
-            reader = self._connect(readonly=True)
-            self._watcher = self._connect(readonly=True)
+            writing = self._connect()
+            _migrate(writing, self._migrations)
+            reading, self._watcher = self._connect(readonly=True), self._connect(readonly=True)
+            self._seen = self._version()
         except (OSError, sqlite3.Error) as error:
             raise explain(error, self.path) from error
-        self._seen = self._version()
-        for name, work, connection in (
-            ("writer", self._write_all, writer),
-            ("reader", self._read_all, reader),
-        ):
-            thread = threading.Thread(target=work, args=(connection,), name=f"sqlite-{name}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        explained = partial(explain, path=self.path)
+        self._writer = GroupCommit("sqlite-writer", writing, _transact, explained)
+        self._reader = GroupCommit("sqlite-reader", reading, _look, explained)
+        self._connections = [writing, reading, self._watcher]
 
     def close(self) -> None:
         """Finish what was handed over, then stop."""
-        if not self._threads:
-            return
-        self._inbox.put(None)
-        self._reads.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-        self._watcher.close()
+        with self._life:
+            if self._connections:
+                self._writer.stop()
+                self._reader.stop()
+            for connection in self._connections:
+                connection.close()
+            self._connections = []
 
     def _connect(self, *, readonly: bool = False) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -118,29 +98,15 @@ class SqliteFile:
     async def write(self, op: Op[T]) -> T:
         """Run this in a transaction; answers when it is on the disk."""
         self._check_open()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        outgoing = self._outgoing.get(loop)
-        if outgoing is None:
-            # What one turn of the event loop asks for is handed over together, at the end of that turn.
-            outgoing = self._outgoing[loop] = []
-            loop.call_soon(self._hand_over, loop)
-        outgoing.append((op, future, loop))
-        return await future
-
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._inbox.put(self._outgoing.pop(loop))
+        return await self._writer.run(op)
 
     async def read(self, op: Op[T]) -> T:
         """Run this on a connection that can't write and never waits for the writer."""
         self._check_open()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._reads.put((op, future, loop))
-        return await future
+        return await self._reader.run(op)
 
     def _check_open(self) -> None:
-        if not self._threads:
+        if not self._connections:
             raise EngineUnavailable(f"The database {self.path} is not open.")
 
     def changed_elsewhere(self) -> bool:
@@ -156,51 +122,11 @@ class SqliteFile:
     def _version(self) -> int:
         return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
 
-    # ── The threads ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _write_all(self, connection: sqlite3.Connection) -> None:
-        with closing(connection):
-            while (tickets := self._next_group()) is not None:
-                _answer(self._commit(connection, tickets))
-
-    def _next_group(self) -> list[Ticket] | None:
-        tickets = self._inbox.get()
-        if tickets is None:
-            return None
-        while len(tickets) < GROUP:
-            try:
-                more = self._inbox.get_nowait()
-            except queue.Empty:
-                break
-            if more is None:
-                self._inbox.put(None)
-                break
-            tickets.extend(more)
-        return tickets
-
-    def _commit(self, connection: sqlite3.Connection, tickets: list[Ticket]) -> list[tuple[Ticket, Any]]:
-        try:
-            results = _transact(connection, tickets)
-        except Exception as error:
-            if len(tickets) == 1:
-                return [(tickets[0], explain(error, self.path))]
-            return [answer for ticket in tickets for answer in self._commit(connection, [ticket])]
-        return list(zip(tickets, results, strict=True))
-
-    def _read_all(self, connection: sqlite3.Connection) -> None:
-        with closing(connection):
-            while (ticket := self._reads.get()) is not None:
-                try:
-                    result = ticket[0](connection)
-                except Exception as error:
-                    result = explain(error, self.path)
-                _answer([(ticket, result)])
-
-
-def _transact(connection: sqlite3.Connection, tickets: list[Ticket]) -> list[Any]:
+def _transact(connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        results = [op(connection) for op, _, _ in tickets]
+        results = [op(connection) for op in ops]
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -209,24 +135,8 @@ def _transact(connection: sqlite3.Connection, tickets: list[Ticket]) -> list[Any
     return results
 
 
-def _answer(answers: list[tuple[Ticket, Any]]) -> None:
-    """Wake each event loop once for all of its answers."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = defaultdict(list)
-    for (_, future, loop), result in answers:
-        by_loop[loop].append((future, result))
-    for loop, resolved in by_loop.items():
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_resolve, resolved)
-
-
-def _resolve(resolved: list[tuple["asyncio.Future[Any]", Any]]) -> None:
-    for future, result in resolved:
-        if future.done():
-            continue
-        if isinstance(result, BaseException):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+def _look(connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
+    return [op(connection) for op in ops]
 
 
 def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:

@@ -1,0 +1,107 @@
+"""A thread with a connection, at which many callers' work is done together.
+
+Work is handed over as plain functions of the connection. What one turn of an event loop asks for, and everything that
+arrives while a commit is on its way to the disk, goes into the next transaction together: a thousand concurrent callers
+cost one fsync, not a thousand. If a transaction fails, its functions are run again one by one, so that each caller gets
+its own result or error; a function must therefore do nothing but speak to the database.
+"""
+
+import asyncio
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+C = TypeVar("C")
+T = TypeVar("T")
+Op = Callable[[C], T]
+Transact = Callable[[C, Sequence[Op[C, Any]]], list[Any]]
+"""Runs all of the functions in one transaction, or none of them, and raises."""
+
+Ticket = tuple[Op[Any, Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+
+GROUP = 2_000
+"""At most this many functions share a transaction, so that nobody waits long for others' work."""
+
+
+class GroupCommit(Generic[C]):
+    """One connection and its thread. `explain` turns a failure into what the caller is to see."""
+
+    def __init__(
+        self, name: str, connection: C, transact: Transact[C], explain: Callable[[Exception], Exception]
+    ) -> None:
+        self._connection = connection
+        self._transact = transact
+        self._explain = explain
+        self._inbox: queue.SimpleQueue[list[Ticket] | None] = queue.SimpleQueue()
+        self._outgoing: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    async def run(self, op: Op[C, T]) -> T:
+        """Do this in the next transaction; answers when that is committed."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        outgoing = self._outgoing.get(loop)
+        if outgoing is None:
+            outgoing = self._outgoing[loop] = []
+            loop.call_soon(self._hand_over, loop)
+        outgoing.append((op, future, loop))
+        return await future
+
+    def stop(self) -> None:
+        """Finish what was handed over, then end the thread."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._inbox.put(self._outgoing.pop(loop))
+
+    def _serve(self) -> None:
+        while (tickets := self._next_group()) is not None:
+            _answer(self._commit(tickets))
+
+    def _next_group(self) -> list[Ticket] | None:
+        tickets = self._inbox.get()
+        if tickets is None:
+            return None
+        while len(tickets) < GROUP:
+            try:
+                more = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if more is None:
+                self._inbox.put(None)
+                break
+            tickets.extend(more)
+        return tickets
+
+    def _commit(self, tickets: list[Ticket]) -> list[tuple[Ticket, Any]]:
+        try:
+            results = self._transact(self._connection, [op for op, _, _ in tickets])
+        except Exception as error:
+            if len(tickets) == 1:
+                return [(tickets[0], self._explain(error))]
+            return [answer for ticket in tickets for answer in self._commit([ticket])]
+        return list(zip(tickets, results, strict=True))
+
+
+def _answer(answers: list[tuple[Ticket, Any]]) -> None:
+    """Wake each event loop once for all of its answers."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = defaultdict(list)
+    for (_, future, loop), result in answers:
+        by_loop[loop].append((future, result))
+    for loop, resolved in by_loop.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_resolve, resolved)
+
+
+def _resolve(resolved: list[tuple["asyncio.Future[Any]", Any]]) -> None:
+    for future, result in resolved:
+        if future.done():
+            continue
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
