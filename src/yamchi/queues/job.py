@@ -100,7 +100,7 @@ class JobOptions:
 
     def encode(self) -> str | None:
         """Compact JSON of what differs from the defaults; None when nothing does."""
-        return _encode_options(self)
+        return None if self is DEFAULT_OPTIONS else _encode_options(self)
 
     @staticmethod
     def decode(text: str | None) -> "JobOptions":

@@ -295,8 +295,8 @@ class Queue:
         if not jobs:
             return []
         created = await self.engine.add(self.name, jobs)
-        added = [
-            Job[Any](self, self._as_added(job, now), is_new=is_new)
+        added: list[Job[Any]] = [
+            Job(self, self._as_added(job, now), is_new=is_new)
             for job, is_new in zip(jobs, created, strict=True)
         ]
         return [job if job.is_new else await self._existing(job) for job in added]
