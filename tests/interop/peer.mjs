@@ -41,6 +41,7 @@ const commands = {
   counts: ({ queue: name }) => queue(name).getJobCounts(),
   workers: async ({ queue: name }) => (await queue(name).getWorkers()).map((worker) => worker.rawname),
   metrics: ({ queue: name, type }) => queue(name).getMetrics(type),
+  limit: ({ queue: name, concurrency }) => queue(name).setGlobalConcurrency(concurrency),
   pause: ({ queue: name }) => queue(name).pause(),
   resume: ({ queue: name }) => queue(name).resume(),
   paused: ({ queue: name }) => queue(name).isPaused(),

@@ -1,5 +1,6 @@
 """Node's BullMQ adds jobs, Yamchi's worker runs them, and Node sees everything it would see of its own worker."""
 
+import asyncio
 import base64
 from typing import Any
 
@@ -206,3 +207,37 @@ async def test_node_pauses_and_resumes(app: Yamchi, node: Peer) -> None:
         await node_job(node, job_id, "completed")
     await app.queue("mail").pause()
     assert await node.ask("paused", queue="mail")
+
+
+async def test_a_limit_over_all_workers(app: Yamchi, node: Peer) -> None:
+    running = most = done = 0
+
+    @app.job("mail", name="send")
+    async def send(job: Job[Any]) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        done += 1
+
+    await node.ask("limit", queue="mail", concurrency=2)
+    for _ in range(12):
+        await node.ask("add", queue="mail", name="send", data={})
+    async with working(app):
+        await eventually(lambda: done == 12, within=10)
+    assert most == 2
+
+
+async def test_a_worker_that_dies_is_forgiven_once(app: Yamchi, node: Peer) -> None:
+    """As in BullMQ, a job whose producer said nothing of attempts is run again after a stall, once."""
+    app.define("mail")
+    engine = app.queue("mail").engine
+    job_id = await node.ask("add", queue="mail", name="send", data={})
+    for has_failed in (False, True):
+        (held,) = (await engine.exchange("mail", [], 1, 50, "doomed")).claims
+        assert held.job.id == job_id
+        ((_, failed),) = await eventually(lambda: engine.recover("mail"))
+        assert failed is has_failed
+    job = await node.ask("job", queue="mail", id=job_id)
+    assert (job["state"], job["stalledCounter"]) == ("failed", 2)

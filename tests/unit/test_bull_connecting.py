@@ -66,7 +66,9 @@ async def test_a_host_that_does_not_exist() -> None:
 async def test_a_wrong_password_is_said_and_not_shown(private_redis: Servers) -> None:
     redis = private_redis(password="right")
     for url in (f"redis://:wrong@127.0.0.1:{redis.port}", f"redis://127.0.0.1:{redis.port}"):
-        said = str(await complaint(url))
+        error = await complaint(url)
+        assert isinstance(error, ConfigurationError)
+        said = str(error)
         assert "refuses the user name or password" in said
         assert "correct them in the URL" in said
         assert ":wrong@" not in said

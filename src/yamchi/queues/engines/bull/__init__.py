@@ -16,6 +16,7 @@ from yamchi.queues.engines.bull.address import read_address
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.hearing import Hearing
 from yamchi.queues.engines.bull.letters import Letters
+from yamchi.queues.engines.bull.links import Refused
 from yamchi.queues.engines.bull.producing import Producing
 from yamchi.queues.engines.bull.working import Working
 from yamchi.queues.job import Claim, JobRecord, Verdict
@@ -36,7 +37,11 @@ class BullEngine(Producing, Working, Hearing, Letters):
         super().__init__(self._address, clock)
 
     async def open(self) -> None:
-        (info,) = await self._links.ask(pack("INFO"))
+        try:
+            (info,) = await self._links.ask(pack("INFO"))
+        except Refused as error:
+            # At the start this is a mistake in the settings; later on it may be a password that is being changed.
+            raise ConfigurationError(str(error)) from error
         said = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
         self._check_version(said.get("redis_version", "0"))
         if said.get("redis_mode") == "cluster" and "{" not in self._address.prefix:
@@ -88,6 +93,7 @@ class BullEngine(Producing, Working, Hearing, Letters):
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
         await super().heartbeat(worker)
         if isinstance(worker, str):
+            self._hide(worker)
             # The last word of a lease keeper: its event loop ends with it, and the connections must not outlive that.
             await self._links.close()
 

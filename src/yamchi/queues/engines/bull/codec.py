@@ -46,6 +46,8 @@ RESERVED = frozenset({
     "stalled-check", "events", "marker", "meta", "id", "pc", "limiter", "repeat",
 })  # fmt: skip
 Hash = dict[bytes, bytes]
+JobArgs = tuple[str, str, bytes, bytes, bytes, str | int]
+"""Kind, id, packed arguments, data, packed options, expiry."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +58,7 @@ class Terms:
     keep_completed: Mapping[str, Any]
     keep_failed: Mapping[str, Any]
     delay: Millis = 0
+    says_attempts: bool = True
 
 
 def packed(value: Any) -> bytes:
@@ -66,7 +69,7 @@ def packed(value: Any) -> bytes:
 # ── From us to BullMQ ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def add_args(base: str, job: NewJob, now: Millis) -> tuple[bytes | str | int, ...]:
+def add_args(base: str, job: NewJob, now: Millis) -> JobArgs:
     """What the script `add` wants of a job."""
     if job.id in RESERVED:
         raise InvalidJob(f"The job id {job.id!r} is a name that BullMQ keeps for itself: choose another one.")
@@ -164,7 +167,8 @@ def _read_terms(text: bytes) -> Terms:
         keep_failed=_count(keep_failed),
     )
     terms_options = DEFAULT_OPTIONS if options == DEFAULT_OPTIONS else options
-    return Terms(terms_options, keep_completed, keep_failed, _whole(opts.get("delay"), 0))
+    says_attempts = _whole(opts.get("attempts"), 0) > 0
+    return Terms(terms_options, keep_completed, keep_failed, _whole(opts.get("delay"), 0), says_attempts)
 
 
 def _object(text: bytes) -> dict[str, Any]:

@@ -57,10 +57,13 @@ class Connection(asyncio.Protocol):
         """Send commands; their answers, errors among them as values."""
         if not self.is_open:
             raise EngineUnavailable(f"The connection to Redis at {self.where} was lost; trying again.")
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        if not commands:
+            future.set_result([])
+            return future
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.extend(commands)
-        future: asyncio.Future[list[Any]] = self._loop.create_future()
         deadline = self._loop.time() + patience
         self._waiters.append(_Waiter(len(commands), deadline, future))
         if self._watchdog is None:

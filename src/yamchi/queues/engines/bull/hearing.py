@@ -39,7 +39,8 @@ class Hearing(Keeping):
 
     async def events(self) -> AsyncIterator[Event]:
         self._is_listening = True
-        start = f"{self._clock.now()}-0".encode()
+        ((seconds, micros),) = await self._links.ask(pack("TIME"))  # the streams go by Redis's clock
+        start = b"%d-0" % (int(seconds) * 1000 + int(micros) // 1000)
         places: dict[str, bytes] = {}
         try:
             while True:

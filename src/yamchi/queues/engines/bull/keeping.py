@@ -18,6 +18,9 @@ from yamchi.queues.job import STATES, Claim, JobRecord, State
 SEARCHED = 500
 """Jobs looked at in one round trip of a search."""
 
+CLEANED = 1_000
+"""Jobs removed in one call, so that Redis is not held up for long."""
+
 QUEUES_KNOWN_FOR: Millis = 5_000
 
 # Where the jobs of each state lie, first the list or set whose jobs come first. Waiting jobs leave a list at its end.
@@ -187,8 +190,14 @@ class Keeping(Base):
 
     async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
         before = self._clock.now() - older_than
-        gone = await self._links.run(script("clean"), self._base(queue), before, limit, *PLACES[state])
-        return int(gone)
+        gone = 0
+        while gone < limit:
+            share = min(limit - gone, CLEANED)
+            went = await self._links.run(script("clean"), self._base(queue), before, share, *PLACES[state])
+            gone += went
+            if not went:
+                break
+        return gone
 
     # ── Workers ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -19,6 +19,10 @@ CONNECT_SECONDS = 5.0
 _REFUSED = ("WRONGPASS", "NOAUTH", "NOPERM")
 
 
+class Refused(EngineUnavailable):
+    """Redis is there, but does not let us in."""
+
+
 class Links:
     """Connections by role: "work", "keep", "wake:<queue>", …"""
 
@@ -74,6 +78,11 @@ class Links:
         """The role whose connection has least to do."""
         links = self._links()
         return min(roles, key=lambda role: _pending(links.get(role)))
+
+    def is_open(self, role: str) -> bool:
+        """Whether the role has a connection, or is about to have one."""
+        task = self._links().get(role)
+        return task is not None and (not task.done() or _is_usable(task))
 
     def drop(self, role: str) -> None:
         """Close the connection of a role, so that Redis forgets what it asked for."""
@@ -155,7 +164,7 @@ class Links:
     def _refusal(self, where: str, error: ReplyError) -> YamchiError:
         said = str(error)
         if said.startswith(_REFUSED) or "invalid password" in said or "AUTH" in said:
-            return EngineUnavailable(
+            return Refused(
                 f"Redis at {where} refuses the user name or password ({said}): correct them in the URL."
             )
         if "DB index" in said or "SELECT" in said:

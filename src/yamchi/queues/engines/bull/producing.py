@@ -1,26 +1,27 @@
 """Adding jobs. What is added in one turn of the event loop goes to Redis in one call, whoever added it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from yamchi.clock import Clock, Millis
 from yamchi.queues.engines.bull.address import Address
-from yamchi.queues.engines.bull.codec import add_args
-from yamchi.queues.engines.bull.connection import Arg, pack
+from yamchi.queues.engines.bull.codec import JobArgs, add_args
+from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.links import Links
-from yamchi.queues.engines.bull.scripts import Script, script
+from yamchi.queues.engines.bull.scripts import script
 from yamchi.queues.job import NewJob
 
-CHUNK = 200
-"""So many jobs go into one call, so that Redis is not held up for long by one."""
+CHUNK, CHUNK_BYTES = 200, 1_000_000
+"""So many jobs, or so much data, go into one call, so that Redis is not held up for long by one."""
 
 
 @dataclass(slots=True)
 class _Outbox:
     """Jobs of one queue that leave together."""
 
-    args: list[Arg] = field(default_factory=list)
+    jobs: list[JobArgs] = field(default_factory=list)
     parts: list[tuple[int, "asyncio.Future[list[bool]]"]] = field(default_factory=list)
 
 
@@ -52,14 +53,14 @@ class Producing(Base):
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         base, now = self._base(queue), self._clock.now()
-        args = [part for job in jobs for part in add_args(base, job, now)]
+        packed = [add_args(base, job, now) for job in jobs]
         loop = asyncio.get_running_loop()
         outbox = self._outboxes.get((id(loop), queue))
         if outbox is None:
             outbox = self._outboxes[id(loop), queue] = _Outbox()
             loop.call_soon(self._post, queue, id(loop))
         created: asyncio.Future[list[bool]] = loop.create_future()
-        outbox.args += args
+        outbox.jobs += packed
         outbox.parts.append((len(jobs), created))
         return await created
 
@@ -70,11 +71,10 @@ class Producing(Base):
         task.add_done_callback(self._sending.discard)
 
     async def _send(self, queue: str, outbox: _Outbox) -> None:
-        waiting = [future for _, future in outbox.parts]
         try:
-            created = await self._add_all(self._base(queue), outbox.args)
-        except BaseException as error:
-            for future in waiting:
+            created = await self._add_all(self._base(queue), outbox.jobs)
+        except Exception as error:
+            for _, future in outbox.parts:
                 if not future.done():
                     future.set_exception(error)
             return
@@ -83,11 +83,9 @@ class Producing(Base):
             if not future.done():
                 future.set_result(mine)
 
-    async def _add_all(self, base: str, args: list[Arg]) -> list[bool]:
-        add, width = script("add"), 6 * CHUNK
-        calls: list[tuple[Script, bytes]] = [
-            (add, add.call(base, *args[start : start + width])) for start in range(0, len(args), width)
-        ]
+    async def _add_all(self, base: str, jobs: Sequence[JobArgs]) -> list[bool]:
+        add = script("add")
+        calls = [(add, add.call(base, *chain.from_iterable(some))) for some in _in_chunks(jobs)]
         replies = await self._links.run_many(calls, "add")
         return [is_new == 1 for reply in replies for is_new in reply]
 
@@ -103,3 +101,16 @@ class Producing(Base):
     async def last_fired(self, schedule: str) -> Millis | None:
         (moment,) = await self._links.ask(pack("HGET", self._schedules, schedule))
         return int(moment) if moment is not None else None
+
+
+def _in_chunks(jobs: Sequence[JobArgs]) -> Iterator[list[JobArgs]]:
+    chunk: list[JobArgs] = []
+    size = 0
+    for job in jobs:
+        chunk.append(job)
+        size += len(job[3])
+        if len(chunk) == CHUNK or size > CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

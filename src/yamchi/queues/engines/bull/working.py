@@ -9,6 +9,7 @@ import base64
 import secrets
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -50,14 +51,14 @@ class Working(Base):
         self._due: dict[str, Millis] = {}
         self._wakers: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._listening: Counter[tuple[int, str]] = Counter()
-        self._shown: dict[str, str] = {}
+        self._shown: dict[str, tuple[str, asyncio.AbstractEventLoop]] = {}
 
     # ── Settling and claiming ─────────────────────────────────────────────────────────────────────────────────────
 
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
-        if want and self._shown.get(queue) != worker:
+        if want:
             self._show(queue, worker)
         got = await self._exchange(queue, verdicts, want, lease, worker)
         doomed = [verdict for held in got.claims if (verdict := self._deferred_failure(held))]
@@ -82,7 +83,8 @@ class Working(Base):
         replies = await self._links.run_many(calls, role)
         codes = [code for reply in replies for code in reply[0]]
         found = [claim for reply in replies for claim in reply[1]]
-        self._due[queue] = replies[-1][2] if len(found) < want else 0
+        if want:
+            self._due[queue] = replies[-1][2] if len(found) < want else 0
         hashes = [(one[0], as_hash(one[1])) for one in found]
         await self._tend_foreign(queue, hashes)
         claims = [self._claim(queue, key, fields, token, worker) for key, fields in hashes]
@@ -150,8 +152,10 @@ class Working(Base):
         fields: Hash = as_hash(found[1])
         job = record(queue, found[0].decode(), fields, "active")
         job.attempts_made -= 1  # the delivery that was lost is in the count of stalls already
-        failures = int(fields.get(b"atm", b"0"))
-        held = Held(terms_of(fields, found[0]), failures, fields.get(b"stacktrace"), stalled=True)
+        terms, failures = terms_of(fields, found[0]), int(fields.get(b"atm", b"0"))
+        if not terms.says_attempts and fields.get(b"stc") == b"1":
+            job.options = replace(job.options, attempts=2)  # where nobody says, BullMQ forgives one stall
+        held = Held(terms, failures, fields.get(b"stacktrace"), stalled=True)
         return Claim(job, token, held)
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
@@ -194,8 +198,11 @@ class Working(Base):
             until = min(until, int(float(reply[2])))
 
     def _show(self, queue: str, worker: str) -> None:
-        """BullMQ and Bull Board list workers by the names of their connections: give the waking one its name."""
-        self._shown[queue] = worker
+        """BullMQ and Bull Board list workers by the names of their connections: see that the waking one has its name."""
+        shown = worker, asyncio.get_running_loop()
+        if self._shown.get(queue) == shown and self._links.is_open(f"wake:{queue}"):
+            return
+        self._shown[queue] = shown
         task = asyncio.create_task(self._introduce(queue))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -207,8 +214,16 @@ class Working(Base):
         except EngineUnavailable:
             self._shown.pop(queue, None)  # at the next exchange then
 
+    def _hide(self, worker: str) -> None:
+        """The worker is gone, so its named connections must not be listed any more. From the lease keeper's thread."""
+        for queue, (name, loop) in list(self._shown.items()):
+            if name == worker and not loop.is_closed():
+                loop.call_soon_threadsafe(self._links.drop, f"wake:{queue}")
+                self._shown.pop(queue, None)
+
     def _client_name(self, queue: str) -> str:
-        return _client_name(self._prefix, queue, self._shown.get(queue, ""))
+        worker, _ = self._shown.get(queue, ("", None))
+        return _client_name(self._prefix, queue, worker)
 
     # ── Turns under a rate limit ──────────────────────────────────────────────────────────────────────────────────
 

@@ -89,6 +89,8 @@ while i <= #ARGV do
 end
 note_minute('c')
 note_minute('f')
+-- BullMQ's limit on how many run at once over all workers: whoever waits for a place is woken when one is free.
+if #codes > 0 and rcall('HEXISTS', base .. 'meta', 'concurrency') == 1 then rcall('ZADD', base .. 'marker', 0, '0') end
 for n = 1, tonumber(ARGV[1]) do
   local reply = moveToActive(active, {base, now, ARGV[2]})
   if type(reply[1]) ~= 'table' then
