@@ -1,0 +1,137 @@
+"""Yamchi's own tables, on SQLite or PostgreSQL: one thread writes with group commit, another reads.
+
+`write` runs a function in a transaction. `put` is for hot rows: what many callers put by the same statement at the same
+time becomes one `executemany`. Both answer when the data is safe.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, Executable, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+
+from yamchi.errors import EngineError, EngineUnavailable, StorageFull
+from yamchi.storage.groupcommit import GroupCommit
+from yamchi.storage.migrating import is_current, upgrade
+
+T = TypeVar("T")
+Op = Callable[[Connection], T]
+Row = Mapping[str, Any]
+
+_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "temp_store=MEMORY")
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """One row for a statement that others may be using at the same moment."""
+
+    statement: Executable
+    row: Row
+
+    def __call__(self, connection: Connection) -> None:
+        connection.execute(self.statement, dict(self.row))
+
+
+class Database:
+    """The tables, by URL. An embedded database brings its schema up to date itself; others are asked to be migrated."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+        self.is_embedded = url.startswith("sqlite:")
+        self._engine: Engine | None = None
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Connect and check the schema. Opening an open database does nothing."""
+        async with self._opening:
+            if self._engine is None:
+                await asyncio.to_thread(self._open)
+
+    def _open(self) -> None:
+        engine = create_engine(self._url, pool_size=2, max_overflow=0, pool_pre_ping=True)
+        if self.is_embedded:
+            event.listen(engine, "connect", _tune_sqlite)
+        try:
+            self._prepare(engine)
+            writing, reading = engine.connect(), engine.connect()
+        except SQLAlchemyError as error:
+            engine.dispose()
+            raise self._explain(error) from error
+        self._writer = GroupCommit("database-writer", writing, _transact, self._explain)
+        self._reader = GroupCommit("database-reader", reading, _look, self._explain)
+        self._engine = engine
+
+    def _prepare(self, engine: Engine) -> None:
+        if self.is_embedded:
+            upgrade(engine)
+        elif not is_current(engine):
+            raise EngineError("The database's tables are not up to date: run 'yamchi doctor --migrate'.")
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            await asyncio.to_thread(self._writer.stop)
+            await asyncio.to_thread(self._reader.stop)
+            await asyncio.to_thread(engine.dispose)
+
+    async def migrate(self) -> None:
+        """Bring the schema up to date, wherever it is."""
+        engine = create_engine(self._url)
+        try:
+            await asyncio.to_thread(upgrade, engine)
+        finally:
+            engine.dispose()
+
+    async def write(self, op: Op[T]) -> T:
+        """Run this in a transaction that may be shared with others' work."""
+        await self.open()
+        return await self._writer.run(op)
+
+    async def put(self, statement: Executable, row: Row) -> None:
+        """Write one row by a statement that is used often."""
+        await self.write(Put(statement, row))
+
+    async def read(self, op: Op[T]) -> T:
+        """Look, without waiting for writers."""
+        await self.open()
+        return await self._reader.run(op)
+
+    def _explain(self, error: Exception) -> Exception:
+        """The same error as a sentence a person can act on."""
+        if not isinstance(error, SQLAlchemyError):
+            return error
+        cause = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+        said = " ".join(cause.split())
+        if "disk is full" in said or "No space left" in said:
+            return StorageFull(
+                "The disk that holds Yamchi's database is full: nothing was written. Free some room."
+            )
+        if isinstance(error, OperationalError):
+            return EngineUnavailable(f"Yamchi's database can't be reached ({said}): check DATABASE_URL.")
+        return EngineError(f"Yamchi's database refused ({said}).")
+
+
+def _transact(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
+    puts: dict[int, list[Put]] = defaultdict(list)
+    for op in ops:
+        if isinstance(op, Put):
+            puts[id(op.statement)].append(op)
+    with connection.begin():
+        for group in puts.values():
+            connection.execute(group[0].statement, [dict(put.row) for put in group])
+        return [None if isinstance(op, Put) else op(connection) for op in ops]
+
+
+def _look(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
+    try:
+        return [op(connection) for op in ops]
+    finally:
+        connection.rollback()  # a look that stays open would hold on to the past
+
+
+def _tune_sqlite(connection: Any, record: Any) -> None:
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")

@@ -1,0 +1,148 @@
+"""The tables of Yamchi. Times are UTC in the database and milliseconds in the code; JSON is JSON in both."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+)
+
+from yamchi.clock import Millis, as_datetime
+
+metadata = MetaData()
+
+
+class Moment(TypeDecorator[Millis]):
+    """Milliseconds since 1970 in the code, a UTC timestamp in the table."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: Millis | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else as_datetime(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Millis | None:
+        if value is None:
+            return None
+        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return int(aware.timestamp() * 1000 + 0.5)
+
+
+users = Table(
+    "users",
+    metadata,
+    Column("user_id", String(64), primary_key=True),
+    Column("email", String(320)),
+    Column("phone", String(32)),
+    Column("telegram_id", String(64)),
+    Column("locale", String(16)),
+    Column("timezone", String(64)),
+    Column("attributes", JSON, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("event_id", String(255), primary_key=True),
+    Column("event_type", String(255), nullable=False),
+    Column("user_id", String(64)),
+    Column("data", JSON, nullable=False),
+    Column("occurred_at", Moment, nullable=False),
+    Column("received_at", Moment, nullable=False),
+    # `accepted` until every job of the event is in its queue; a sweeper finishes what a crash interrupted.
+    Column("state", String(16), nullable=False),
+    Index("event_unfinished", "state", "received_at"),
+)
+
+notification_delivery = Table(
+    "notification_delivery",
+    metadata,
+    Column("job_id", String(64), primary_key=True),
+    Column("channel", String(32), nullable=False),
+    Column("template_code", String(255), nullable=False),
+    Column("user_id", String(64)),
+    Column("event_id", String(255)),
+    Column("campaign_id", String(255)),
+    Column("status", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("last_error", Text),
+    Column("provider_message_id", String(255)),
+    Column("job", JSON),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Column("sent_at", Moment),
+    Index("delivery_of_user", "user_id", "created_at"),
+    Index("delivery_of_event", "event_id"),
+    Index("delivery_of_campaign", "campaign_id", "status"),
+    Index("delivery_by_status", "status", "updated_at"),
+)
+
+delivery_attempts = Table(
+    "delivery_attempts",
+    metadata,
+    Column("job_id", String(64), primary_key=True),
+    Column("started_at", Moment, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("answer", Text),
+    Column("finished_at", Moment, nullable=False),
+)
+
+templates = Table(
+    "templates",
+    metadata,
+    Column("code", String(255), primary_key=True),
+    Column("channel", String(32), primary_key=True),
+    Column("locale", String(16), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("subject", Text),
+    Column("body", Text, nullable=False),
+    Column("meta", JSON, nullable=False),
+    Column("created_at", Moment, nullable=False),
+)
+
+rules = Table(
+    "rules",
+    metadata,
+    Column("rule_id", String(64), primary_key=True),
+    Column("position", Integer, nullable=False),
+    Column("body", JSON, nullable=False),
+    Column("is_enabled", Boolean, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+)
+
+circuits = Table(
+    "circuits",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("failures", Integer, nullable=False),
+    Column("opened_at", Moment),
+    Column("retry_at", Moment),
+    Column("reason", Text),
+)
+
+mailbox = Table(
+    "mailbox",
+    metadata,
+    Column("message_id", String(255), primary_key=True),
+    Column("received_at", Moment, nullable=False),
+    Column("sender", String(320), nullable=False),
+    Column("recipients", JSON, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("message", LargeBinary, nullable=False),
+    Index("mailbox_by_time", "received_at"),
+)

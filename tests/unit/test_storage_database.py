@@ -1,0 +1,89 @@
+"""Yamchi's own tables: made by themselves where embedded, written together, read beside, explained when in trouble."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, insert, inspect, select
+
+from yamchi.errors import EngineError
+from yamchi.storage.database import Database
+from yamchi.storage.migrating import FOLDER, HEAD
+from yamchi.storage.tables import events, metadata
+
+NEW_EVENT = insert(events)
+
+
+def row(number: int) -> dict[str, object]:
+    return {
+        "event_id": f"e{number}",
+        "event_type": "user_registered",
+        "data": {"имя": "Нуржан"},
+        "occurred_at": 1_763_123_710_000 + number,
+        "received_at": 1_763_123_710_000,
+        "state": "accepted",
+    }
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/data.db"
+    return str(request.getfixturevalue("postgres_database")().url)
+
+
+@pytest.fixture
+async def database(database_url: str):
+    database = Database(database_url)
+    await database.migrate()
+    yield database
+    await database.close()
+
+
+async def test_migrations_make_the_tables_of_the_code(database: Database) -> None:
+    def columns(connection):
+        found = inspect(connection)
+        return {name: {c["name"] for c in found.get_columns(name)} for name in metadata.tables}
+
+    assert await database.read(columns) == {
+        name: set(table.columns.keys()) for name, table in metadata.tables.items()
+    }
+
+
+async def test_migrating_twice_and_at_once_is_harmless(database_url: str) -> None:
+    databases = [Database(database_url) for _ in range(4)]
+    await asyncio.gather(*(database.migrate() for database in databases))
+    await databases[0].migrate()
+    assert (
+        await databases[0].read(lambda c: c.execute(select(func.count()).select_from(events)).scalar()) == 0
+    )
+    await databases[0].close()
+
+
+async def test_what_is_put_together_is_kept_and_read_back(database: Database) -> None:
+    await asyncio.gather(*(database.put(NEW_EVENT, row(number)) for number in range(500)))
+    found = await database.read(lambda c: c.execute(select(events).order_by(events.c.occurred_at)).all())
+    assert [one.event_id for one in found] == [f"e{number}" for number in range(500)]
+    assert found[3].occurred_at == 1_763_123_710_003
+    assert found[3].data == {"имя": "Нуржан"}
+
+
+async def test_one_bad_row_does_not_hurt_its_neighbors(database: Database) -> None:
+    await database.put(NEW_EVENT, row(1))
+    outcomes = await asyncio.gather(
+        *(database.put(NEW_EVENT, row(number)) for number in (0, 1, 2)), return_exceptions=True
+    )
+    assert [isinstance(outcome, EngineError) for outcome in outcomes] == [False, True, False]
+    assert await database.read(lambda c: c.execute(select(func.count()).select_from(events)).scalar()) == 3
+
+
+@pytest.mark.services
+async def test_a_server_is_not_migrated_behind_ones_back(postgres_database) -> None:
+    database = Database(postgres_database().url)
+    with pytest.raises(EngineError, match="yamchi doctor --migrate"):
+        await database.open()
+
+
+def test_the_newest_migration_is_the_head() -> None:
+    revisions = sorted(path.name[:4] for path in (FOLDER / "versions").glob("[0-9]*.py"))
+    assert revisions[-1] == HEAD
