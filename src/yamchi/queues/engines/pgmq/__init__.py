@@ -54,8 +54,8 @@ EARSHOT = 1.0
 TIDY_EVERY, TIDY_AFTER = 10.0, 5_000
 """Ids of messages that others took are looked for this often in a worker (seconds), and after so many adds."""
 
-SLOW_COUNT = 0.05
-"""Counting that takes longer is not repeated at once: a count is used again for twenty times as long as it took."""
+MANY = 50_000
+"""So many jobs are not counted again at once: their count is used again for twenty times as long as it took."""
 
 
 @dataclass(slots=True)
@@ -201,8 +201,8 @@ class PgmqEngine:
             return dict(known)
         began = now()
         counted = await self._do(queue, keeping.counts)
-        if (took := now() - began) > SLOW_COUNT:
-            here.counted[queue] = (now() + 20 * took, counted)
+        if sum(counted.values()) > MANY:
+            here.counted[queue] = (now() + 20 * (now() - began), counted)
         return counted
 
     async def history(self, queue: str, minutes: int) -> list[Minute]:

@@ -101,7 +101,7 @@ WITH found AS MATERIALIZED (
     AND (last_read_at IS NULL OR vt <= statement_timestamp()) ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED
 ), named AS (
     SELECT msg_id, own IS NOT NULL AS is_own, coalesce(own, CASE WHEN EXISTS (
-        SELECT FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = msg_id::text)
+        SELECT FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = read.msg_id::text)
         THEN msg_id || '-' || {millis("enqueued_at")} ELSE msg_id::text END) AS id
     FROM (SELECT *, CASE WHEN jsonb_typeof(message->'job_id') = 'string' AND length(message->>'job_id') <= 255
         AND message->>'job_id' ~ '^[^[:space:]:]+$' THEN message->>'job_id' END AS own FROM found) AS read
