@@ -30,6 +30,7 @@ from yamchi.queues.engines.pgmq import adding, keeping, letters, turns, working
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
 from yamchi.queues.engines.pgmq.listening import NEWS, WAKE, Listener, read_events, write_events
 from yamchi.queues.engines.pgmq.mailbag import Mailbag
+from yamchi.queues.engines.pgmq.rows import clean
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.job import (
@@ -370,7 +371,7 @@ def _events(queue: str, verdicts: Sequence[Verdict]) -> list[Event]:
             case Completed(result=result):
                 told.append(Event("completed", queue, job.id, job.name, result))
             case Failed(error=error):
-                told.append(Event("failed", queue, job.id, job.name, orjson.dumps(error)))
+                told.append(Event("failed", queue, job.id, job.name, orjson.dumps(clean(error))))
             case Expired():
                 told.append(Event("expired", queue, job.id, job.name))
             case Cancelled():

@@ -18,6 +18,7 @@ from yamchi.errors import (
     ConfigurationError,
     EngineError,
     EngineUnavailable,
+    InvalidJob,
     StorageFull,
     StorageReadOnly,
     YamchiError,
@@ -159,6 +160,8 @@ def explain(error: Exception, at: Connections) -> YamchiError:
             )
         case pg.UndefinedTable() | pg.InvalidSchemaName():
             return EngineUnavailable(f"{where} has lost a table ({said}); it is made again at the next call.")
+        case psycopg.DataError():
+            return InvalidJob(f"PostgreSQL can't keep this data as JSON ({said}): nothing was written.")
         case TimeoutError():
             return EngineUnavailable(
                 f"{where} has not answered for {PATIENCE:.0f} s: check the server and the network."

@@ -89,8 +89,12 @@ async def _is_complete(connection: Connection) -> bool:
 
 
 async def _exists(connection: Connection, table: str) -> bool:
-    row = await (await connection.execute("SELECT to_regclass(%s)", (table,))).fetchone()
-    return row is not None and row[0] is not None
+    # Not to_regclass: it answers from a cache, which may be older than the lock we have just waited for.
+    cursor = await connection.execute(
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname || '.' || c.relname = %s",
+        (table,),
+    )
+    return await cursor.fetchone() is not None
 
 
 async def _migrate(connection: Connection, at: Connections) -> None:

@@ -209,7 +209,7 @@ def _ending(verdict: Verdict) -> dict[str, Any]:
         case Completed(result=result):
             row["state"] = "completed"
             if result is not None:
-                row["result"] = orjson.Fragment(result)
+                row["result"] = orjson.Fragment(clean_json(result))
         case Failed(error=error, letter=letter, stacktrace=stack):
             row |= {"state": "failed", "reason": clean(error), "stack": clean(stack)}
             row |= {"letter": orjson.Fragment(clean_json(letter.body)), "failed_at": letter.failed_at}

@@ -1,0 +1,207 @@
+"""What can go wrong with PostgreSQL, each told in one sentence that says what to do; and how work goes on after it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from tests.services.databases import Database
+from tests.services.postgres import Postgres
+
+from yamchi.clock import SystemClock
+from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, InvalidJob
+from yamchi.queues.engines import make_engine
+from yamchi.queues.engines.pgmq import PgmqEngine
+from yamchi.queues.job import Completed, DeadLetter, Failed, JobOptions, NewJob, RetryAt
+from yamchi.testing.conformance.base import claim_all, complete, settle
+from yamchi.testing.waiting import eventually
+
+Open = Callable[[str], Awaitable[PgmqEngine]]
+now = SystemClock().now
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Open]:
+    engines: list[PgmqEngine] = []
+
+    async def opened(url: str) -> PgmqEngine:
+        engine = PgmqEngine(url, SystemClock())
+        engines.append(engine)
+        await engine.open()
+        return engine
+
+    yield opened
+    for engine in engines:
+        await engine.close()
+
+
+@pytest.fixture
+def database(postgres_database: Callable[[], Database]) -> Database:
+    return postgres_database()
+
+
+# ── Coming in ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_wrong_password(database: Database, opened: Open) -> None:
+    url = urlsplit(database.url)
+    wrong = url._replace(netloc=f"postgres:secret-typo@{url.hostname}:{url.port}").geturl()
+    with pytest.raises(
+        EngineUnavailable, match="refused the password of postgres: correct it in QUEUE_URL"
+    ) as error:
+        await opened(wrong)
+    assert "secret-typo" not in str(error.value)
+
+
+async def test_a_wrong_port(opened: Open) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(
+            EngineUnavailable, match=f"127.0.0.1:{port} can't be reached .*host and port in QUEUE_URL"
+        ):
+            await opened(f"postgresql://postgres:secret@127.0.0.1:{port}/postgres")
+
+
+async def test_a_database_that_is_not_there(database: Database, opened: Open) -> None:
+    missing = urlsplit(database.url)._replace(path="/nowhere").geturl()
+    with pytest.raises(EngineUnavailable, match="has no database nowhere: create it"):
+        await opened(missing)
+
+
+async def test_no_right_to_create_a_schema(database: Database, opened: Open) -> None:
+    url = database.unprivileged_url()
+    with pytest.raises(
+        EngineError, match=f'create the schema pgmq .*GRANT CREATE ON DATABASE "{database.name}" TO'
+    ):
+        await opened(url)
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute(f'GRANT CREATE ON DATABASE "{database.name}" TO "{database.name}"'.encode())
+    engine = await opened(url)
+    assert await engine.add("mail", [NewJob("a", "email", b"{}")]) == [True]
+
+
+def test_a_url_that_is_none() -> None:
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        make_engine("postgresql://host:not-a-port:1/db?nonsense=1", SystemClock())
+
+
+async def test_an_old_pgmq(database: Database, opened: Open) -> None:
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE SCHEMA pgmq; CREATE TABLE pgmq.meta (queue_name text);"
+            "CREATE TYPE pgmq.message_record AS (msg_id bigint)"
+        )
+    with pytest.raises(EngineError, match=r"pgmq .* is too old.*ALTER EXTENSION pgmq UPDATE"):
+        await opened(database.url)
+
+
+async def test_many_processes_start_at_once(database: Database, opened: Open) -> None:
+    engines = await asyncio.gather(*(opened(database.url) for _ in range(6)))
+    added = await asyncio.gather(*(one.add("mail", [NewJob("a", "email", b"{}")]) for one in engines))
+    assert sum(created for (created,) in added) == 1
+
+
+async def test_queues_whose_names_are_alike_stay_apart(database: Database, opened: Open) -> None:
+    engine = await opened(database.url)
+    for queue in ("media-sync", "media_sync", "Media-Sync"):
+        await engine.add(queue, [NewJob("a", queue, b"{}")])
+    for queue in ("media-sync", "media_sync", "Media-Sync"):
+        assert [held.job.name for held in await claim_all(engine, queue, 1)] == [queue]
+    other = await opened(database.url)
+    assert (await other.counts("media_sync"))["active"] == 1
+
+
+# ── What can't be kept ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_one_bad_job_is_not_anothers_error(database: Database, opened: Open) -> None:
+    engine = await opened(database.url)
+    answers = await asyncio.gather(
+        *(engine.add("mail", [NewJob(f"good-{n}", "email", b"{}")]) for n in range(5)),
+        engine.add("mail", [NewJob("nul", "email", rb'{"text":"\u0000"}')]),
+        engine.add("mail", [NewJob("broken", "email", b"{not json")]),
+        return_exceptions=True,
+    )
+    assert answers[:5] == [[True]] * 5
+    assert all(isinstance(answer, InvalidJob) for answer in answers[5:]), answers
+    assert (await engine.counts("mail"))["waiting"] == 5
+
+
+async def test_odd_results_and_errors_do_not_hold_up_a_verdict(database: Database, opened: Open) -> None:
+    engine = await opened(database.url)
+    await engine.add("mail", [NewJob(job_id, "email", b"{}") for job_id in ("done", "dead", "again")])
+    held = {one.job.id: one for one in await claim_all(engine, "mail", 3)}
+    error = "odd \0 \udcff"
+    letter = DeadLetter("dead", "mail", "email", rb'{"job":{},"error_message":"odd \u0000"}', error, now())
+    verdicts = [
+        Completed(held["done"], rb'"\u0000"'),
+        Failed(held["dead"], error, letter, error),
+        RetryAt(held["again"], now(), error, error),
+    ]
+    assert sorted(await settle(engine, "mail", verdicts)) == ["again", "dead", "done"]
+    done, dead = await engine.get("mail", "done"), await engine.get("mail", "dead")
+    assert done is not None
+    assert done.result == b'""'
+    assert dead is not None
+    assert dead.failed_reason == "odd  ?"
+
+
+async def test_a_late_urgent_job_comes_before_those_that_wait(database: Database, opened: Open) -> None:
+    engine = await opened(database.url)
+    await engine.add("mail", [NewJob(f"plain-{n}", "email", b"{}") for n in range(3)])
+    await engine.add("mail", [NewJob("urgent", "email", b"{}", priority=9, run_at=now() + 100)])
+    job = await engine.get("mail", "urgent")
+    assert job is not None
+    assert abs(job.run_at - now()) < 60_000
+    await eventually(lambda: _waiting(engine, 4))
+    first = await claim_all(engine, "mail", 1)
+    second = await claim_all(engine, "mail", 1)
+    assert "urgent" in (first[0].job.id, second[0].job.id), "the first look finds it due, the next takes it"
+
+
+async def test_a_retried_urgent_job_keeps_its_place(database: Database, opened: Open) -> None:
+    engine = await opened(database.url)
+    await engine.add("mail", [NewJob("urgent", "email", b"{}", priority=5)])
+    (held,) = await claim_all(engine, "mail", 1)
+    await engine.add("mail", [NewJob("plain", "email", b"{}")])
+    await settle(engine, "mail", [RetryAt(held, now() - 1, "again")])
+    assert [one.job.id for one in await claim_all(engine, "mail", 2)] == ["urgent", "plain"]
+
+
+# ── Outages ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_work_goes_on_after_a_restart(private_postgres: Callable[..., Postgres], opened: Open) -> None:
+    server = private_postgres()
+    engine = await opened(server.url)
+    await engine.add("mail", [NewJob("kept", "email", b"{}", JobOptions(keep_completed=5))])
+    waking = asyncio.create_task(engine.wake("other", 60_000))
+    await engine._here().listener.ready()
+    server.kill()
+    with pytest.raises(EngineUnavailable, match="can't be reached"):
+        await engine.add("mail", [NewJob("lost", "email", b"{}")])
+    server.start()
+    held = await claim_all(engine, "mail", 1)
+    assert [one.job.id for one in held] == ["kept"]
+    assert await complete(engine, "mail", held) == ["kept"]
+    waking.cancel()
+    await engine._here().listener.ready()
+    listening = asyncio.create_task(engine.wake("mail", 60_000))
+    await engine.add("mail", [NewJob("new", "email", b"{}")])
+    await asyncio.wait_for(listening, 20)
+
+
+async def test_connections_serve_each_event_loop(database: Database, opened: Open) -> None:
+    engine = await opened(database.url)
+    await engine.add("mail", [NewJob("a", "email", b"{}")])
+    held = await claim_all(engine, "mail", 1)
+    renewed = await asyncio.to_thread(lambda: asyncio.run(engine.renew("mail", held, 5_000)))
+    assert renewed == ["a"]
+    assert await asyncio.to_thread(lambda: asyncio.run(engine.cancelled("mail", held))) == []
+
+
+async def _waiting(engine: PgmqEngine, count: int) -> bool:
+    return (await engine.counts("mail"))["waiting"] == count
