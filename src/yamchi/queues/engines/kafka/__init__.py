@@ -12,17 +12,18 @@ this engine is one, on a file of its own, whose jobs come and go over Kafka:
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
 from yamchi.queues.engines.base import Capabilities, Exchange, Page
-from yamchi.queues.engines.kafka import arriving, ledger, sending
+from yamchi.queues.engines.kafka import holding, ledger, sending
 from yamchi.queues.engines.kafka.address import Address
 from yamchi.queues.engines.kafka.cluster import Cluster
 from yamchi.queues.engines.kafka.envelope import Message
@@ -60,6 +61,7 @@ class KafkaEngine(SqliteEngine):
         self._intakes: dict[str, Intake] = {}
         self._backlogs: dict[str, tuple[float, dict[int, int], dict[int, int]]] = {}
         self._passed_by = 0.0
+        self._loose: set[asyncio.Task[None]] = set()
         self._tender: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -69,7 +71,7 @@ class KafkaEngine(SqliteEngine):
         await super().open()
         await self._file.write(ledger.prepare)
         now = self._clock.now()
-        await self._file.write(lambda db: arriving.bury(db, now))
+        await self._file.write(lambda db: holding.bury(db, now))
         await asyncio.to_thread(self._outlet.open)
         self._loop = asyncio.get_running_loop()
         self._tender = asyncio.create_task(self._tend(), name="kafka-tend")
@@ -87,6 +89,7 @@ class KafkaEngine(SqliteEngine):
             await asyncio.to_thread(intake.join)
         self._intakes.clear()
         await asyncio.to_thread(self._outlet.close)
+        await asyncio.gather(*self._loose, return_exceptions=True)
         await asyncio.to_thread(self._cluster.close)
         await super().close()
 
@@ -116,13 +119,24 @@ class KafkaEngine(SqliteEngine):
         receipts = await self._outlet.send(self._address.topic(queue), parcels)
         answers = list(zip(messages, receipts, strict=True))
         places = {m.id: (r.partition, r.offset, r.stamp) for m, r in answers if r.error is None}
-        await self._file.write(lambda db: sending.confirm(db, queue, places))
+        self._later(self._file.write(lambda db: sending.confirm(db, queue, places)))
         trouble = self._outlet.trouble(receipts)
         if trouble and withdraw:
             refused = [message.id for message, receipt in answers if receipt.error is not None]
             await self._file.write(lambda db: sending.withdraw(db, queue, refused))
         if trouble:
             raise trouble
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Nobody waits for this: without it a message would only be sent again, and dropped where it arrives."""
+        task = asyncio.create_task(work)
+        self._loose.add(task)
+        task.add_done_callback(self._tie_up)
+
+    def _tie_up(self, task: "asyncio.Task[None]") -> None:
+        self._loose.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.warning(f"[kafka] {error}")
 
     # ── Working ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -133,7 +147,7 @@ class KafkaEngine(SqliteEngine):
             await self._read(queue, lease)
         got = await super().exchange(queue, verdicts, want, lease, worker)
         if want:
-            self._intakes[queue].took(want)
+            self._intakes[queue].took(len(got.claims), want)
         if any(isinstance(verdict, Failed) for verdict in verdicts):
             await self._send_letters_now(queue)
         return got
@@ -176,7 +190,7 @@ class KafkaEngine(SqliteEngine):
         ends, committed = await self._backlog(queue)
 
         def op(db: ledger.Db) -> tuple[dict[State, int], int, dict[int, int]]:
-            return keeping.counts(db, queue), ledger.sent(db, queue), arriving.positions(db, queue)
+            return keeping.counts(db, queue), ledger.sent(db, queue), holding.positions(db, queue)
 
         kept, sent, read = await self._file.read(op)
         unread = sum(max(end - max(committed.get(n, 0), read.get(n, 0)), 0) for n, end in ends.items())
@@ -199,6 +213,12 @@ class KafkaEngine(SqliteEngine):
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
         now = self._clock.now()
         return await self._file.write(lambda db: ledger.cancel(db, queue, job_ids, now))
+
+    async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        return await self._change(queue, lambda db, now: ledger.retry(db, queue, job_ids, now))
+
+    async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
+        return await self._change(queue, lambda db, now: ledger.replay(db, queue, jobs, now))
 
     async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
         before = self._clock.now() - older_than
@@ -233,8 +253,8 @@ class KafkaEngine(SqliteEngine):
             await asyncio.sleep(TEND_EVERY)
             try:
                 now = self._clock.now()
-                if await self._file.read(lambda db: arriving.any_dead(db, now)):  # noqa: B023
-                    await self._file.write(lambda db: arriving.bury(db, now))  # noqa: B023
+                if await self._file.read(lambda db: holding.any_dead(db, now)):  # noqa: B023
+                    await self._file.write(lambda db: holding.bury(db, now))  # noqa: B023
                 for queue in await self._file.read(keeping.queues):
                     await self._forward(queue, now)
                 if monotonic() - self._passed_by > PASS_BY_EVERY:
@@ -265,8 +285,8 @@ class KafkaEngine(SqliteEngine):
             if await self._file.read(lambda db: ledger.sent(db, queue)):  # noqa: B023
                 await self._prepare(queue)
                 committed = await asyncio.to_thread(self._cluster.committed, queue)
-                await self._file.write(lambda db: arriving.pass_by(db, queue, committed))  # noqa: B023
-                await self._file.write(lambda db: arriving.forget(db, queue, committed))  # noqa: B023
+                await self._file.write(lambda db: holding.pass_by(db, queue, committed))  # noqa: B023
+                await self._file.write(lambda db: holding.forget(db, queue, committed))  # noqa: B023
 
 
 def _letter_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:

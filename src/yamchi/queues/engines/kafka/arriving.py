@@ -1,19 +1,20 @@
-"""The SQL of what comes in from Kafka: messages become jobs, once each, and partitions come and go.
+"""The SQL of what comes in from Kafka: messages become jobs, once each. Each function runs inside a transaction.
 
-Cost of a batch of n messages: two look-ups and two writes per message, one transaction for all.
+A batch goes in with a handful of statements, whatever its size: ids and jobs are handed over as JSON and taken
+apart by SQLite, because every row fetched or bound by Python waits for the interpreter, which the handlers need.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.engines.kafka.ledger import Db, among, shift
 from yamchi.queues.job import FINISHED
-
-REMEMBERED = 10_000
-"""So many messages of each partition are remembered after the group has passed them, to know a repeated id."""
 
 ON_ITS_WAY = -1
 
@@ -27,280 +28,182 @@ class Note:
     id: str
     round: str
     stamp: Millis | None
-    done: bool
+    done: int
 
     def is_of(self, message: Message) -> bool:
         """Whether this is the same message, and not one of a topic that was deleted and made anew."""
         return self.id in ("", message.id) and self.stamp in (None, message.stamp)
 
 
-@dataclass(slots=True)
-class Known:
-    """What the ledger knows of a batch before it is taken in."""
+def arrive(db: Db, queue: str, owner: str, messages: Sequence[Message], now: Millis) -> None:
+    """Take messages in for this owner. A message seen before changes nothing, except whose it is."""
+    noted = _noted_at(db, queue, messages)
+    held, new = [], []
+    for message in messages:
+        note = noted.get((message.partition, message.offset))
+        if note is None or not note.is_of(message):
+            new.append(message)
+        elif not note.done:
+            held.append(message)
+    moved = Counter[str]()
+    if held:
+        _bring_back(db, queue, held, now, moved)
+    if new:
+        _welcome(db, queue, new, now, moved)
+    shift(db, queue, moved)
+    db.executemany(
+        "INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?)",
+        [(queue, partition, last + 1, owner) for partition, _, last in _ranges(messages)],
+    )
 
-    by_place: dict[tuple[int, int], Note]
-    by_id: dict[str, list[Note]]
-    states: dict[str, tuple[str, Millis]]
+
+_NOTES = "SELECT json_group_array(json_array(partition, offset, id, round, stamp, done)) FROM messages"
+
+
+def _rows(db: Db, statement: str, *values: Any) -> list[Any]:
+    """Rows that come as one JSON array."""
+    return orjson.loads(db.execute(statement, values).fetchone()[0])  # type: ignore[no-any-return]
+
+
+def _ranges(messages: Sequence[Message]) -> list[tuple[int, int, int]]:
+    """The first and last offset of each partition."""
+    offsets: dict[int, list[int]] = defaultdict(list)
+    for message in messages:
+        offsets[message.partition].append(message.offset)
+    return [(partition, min(seen), max(seen)) for partition, seen in offsets.items()]
+
+
+def _noted_at(db: Db, queue: str, messages: Sequence[Message]) -> dict[tuple[int, int], Note]:
+    statement = f"{_NOTES} WHERE queue = ? AND partition = ? AND offset BETWEEN ? AND ?"
+    return {
+        (row[0], row[1]): Note(*row)
+        for part in _ranges(messages)
+        for row in _rows(db, statement, queue, *part)
+    }
+
+
+# ── Jobs that are known here ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _bring_back(db: Db, queue: str, messages: Sequence[Message], now: Millis, moved: Counter[str]) -> None:
+    """Jobs that were sent from here, or were in other hands, can be claimed here now."""
+    ids = among([message.id for message in messages])
+    left = len(messages)
+    for state, test in (("waiting", "<="), ("delayed", ">")):
+        if left:
+            # The plus keeps SQLite from walking through all that is sent: ids are the narrower way.
+            back = db.execute(
+                f"UPDATE jobs SET state = '{state}' WHERE queue = ? AND id IN (SELECT value FROM json_each(?)) "
+                f"AND +state = 'sent' AND +run_at {test} ?",
+                (queue, ids, now),
+            ).rowcount
+            moved.update({"sent": -back, state: back})
+            left -= back
+
+
+# ── Jobs that are new here ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be written for a batch."""
+    """What is to be written for messages that are new here."""
 
     fresh: list[Message] = field(default_factory=list)
-    back: list[Message] = field(default_factory=list)
-    revived: list[Message] = field(default_factory=list)
     placed: list[Message] = field(default_factory=list)
     held: list[Message] = field(default_factory=list)
+    revived: list[Message] = field(default_factory=list)
     repeated: list[Message] = field(default_factory=list)
 
 
-def arrive(db: Db, queue: str, owner: str, messages: Sequence[Message], now: Millis) -> int:
-    """Take messages in for this owner; how many jobs came to wait here. A message seen before changes nothing."""
-    known = _look_up(db, queue, messages)
-    plan = Plan()
-    for message in messages:
-        _classify(message, known, plan, now)
-    _write_notes(db, queue, owner, plan)
-    moved = Counter[str]()
-    _insert(db, queue, plan.fresh, moved)
-    _bring_back(db, queue, plan, known, now, moved)
-    shift(db, queue, moved)
-    ends = {message.partition: message.offset + 1 for message in messages}
-    db.executemany(
-        "INSERT OR REPLACE INTO positions VALUES (?, ?, ?)", [(queue, *place) for place in ends.items()]
-    )
-    return len(plan.fresh) + len(plan.back) + len(plan.revived)
-
-
-def _look_up(db: Db, queue: str, messages: Sequence[Message]) -> Known:
+def _welcome(db: Db, queue: str, messages: Sequence[Message], now: Millis, moved: Counter[str]) -> None:
     ids = among([message.id for message in messages])
-    by_id: dict[str, list[Note]] = defaultdict(list)
-    fields = "partition, offset, id, round, stamp, done"
-    statement = f"SELECT {fields} FROM messages WHERE queue = ? AND id IN (SELECT value FROM json_each(?))"
-    for row in db.execute(statement, (queue, ids)):
-        by_id[row[2]].append(Note(*row))
-    by_place = {}
-    offsets = defaultdict(list)
-    for message in messages:
-        offsets[message.partition].append(message.offset)
-    statement = f"SELECT {fields} FROM messages WHERE queue = ? AND partition = ? AND offset BETWEEN ? AND ?"
-    for partition, seen in offsets.items():
-        for row in db.execute(statement, (queue, partition, min(seen), max(seen))):
-            by_place[row[0], row[1]] = Note(*row)
+    notes: dict[str, list[Note]] = defaultdict(list)
+    for row in _rows(db, f"{_NOTES} WHERE +queue = ? AND id IN (SELECT value FROM json_each(?))", queue, ids):
+        notes[row[2]].append(Note(*row))
     statement = (
-        "SELECT id, state, run_at FROM jobs WHERE queue = ? AND id IN (SELECT value FROM json_each(?))"
+        "SELECT json_group_array(json_array(id, state)) FROM jobs "
+        "WHERE queue = ? AND id IN (SELECT value FROM json_each(?))"
     )
-    states = {job_id: (state, run_at) for job_id, state, run_at in db.execute(statement, (queue, ids))}
-    return Known(by_place, by_id, states)
+    states: dict[str, str] = dict(_rows(db, statement, queue, ids))
+    plan, before = Plan(), dict(states)
+    for message in messages:
+        _classify(message, notes, states, plan)
+    _write_notes(db, queue, plan)
+    _insert(db, queue, plan.fresh, moved)
+    _revive(db, queue, plan.revived, before, moved)
+    if plan.placed or plan.held:
+        _bring_back(db, queue, plan.placed + plan.held, now, moved)
 
 
-def _classify(message: Message, known: Known, plan: Plan, now: Millis) -> None:
-    note = known.by_place.get((message.partition, message.offset))
-    if note and note.is_of(message):
-        if not note.done:
-            plan.held.append(message)
-            _take_back(message, known, plan)
-        return
-    same = [note for note in known.by_id[message.id] if note.round == message.round]
+def _classify(message: Message, notes: dict[str, list[Note]], states: dict[str, str], plan: Plan) -> None:
+    same = [note for note in notes.get(message.id, ()) if note.round == message.round]
+    state = states.get(message.id)
     if any(note.partition == ON_ITS_WAY for note in same):
         plan.placed.append(message)
-        if not same[0].done:
-            _take_back(message, known, plan)
     elif same:
         plan.repeated.append(message)
-        return
-    else:
-        _take_new(message, known, plan)
-    place = Note(message.partition, message.offset, message.id, message.round, message.stamp, False)
-    known.by_id[message.id] = [place]
-
-
-def _take_new(message: Message, known: Known, plan: Plan) -> None:
-    """A message whose id this ledger may know all the same: from another machine, or from before."""
-    state, _ = known.states.get(message.id, (None, 0))
-    if state is None:
+    elif state is None:
         plan.fresh.append(message)
-        known.states[message.id] = ("waiting", 0)
     elif state == "sent":
         plan.held.append(message)
-        _take_back(message, known, plan)
     elif state in FINISHED and message.round:
-        plan.held.append(message)
         plan.revived.append(message)
     else:
         plan.repeated.append(message)
+    states.setdefault(message.id, "waiting")
+    notes[message.id] = [Note(message.partition, message.offset, message.id, message.round, message.stamp, 0)]
 
 
-def _take_back(message: Message, known: Known, plan: Plan) -> None:
-    state, run_at = known.states.get(message.id, (None, 0))
-    if state == "sent":
-        plan.back.append(message)
-        known.states[message.id] = ("waiting", run_at)
-
-
-def _write_notes(db: Db, queue: str, owner: str, plan: Plan) -> None:
+def _write_notes(db: Db, queue: str, plan: Plan) -> None:
     db.executemany(
-        "UPDATE OR REPLACE messages SET partition = ?, offset = ?, stamp = ?, owner = ? "
-        "WHERE queue = ? AND id = ? AND partition = -1",
-        [(m.partition, m.offset, m.stamp, owner, queue, m.id) for m in plan.placed],
+        "UPDATE OR REPLACE messages SET partition = ?, offset = ?, stamp = ? "
+        "WHERE +queue = ? AND id = ? AND partition = -1",
+        [(m.partition, m.offset, m.stamp, queue, m.id) for m in plan.placed],
     )
-    for messages, done in ((plan.fresh, 0), (plan.held, 0), (plan.repeated, 1)):
-        db.executemany(
-            "INSERT OR REPLACE INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [(queue, m.partition, m.offset, m.id, m.round, m.stamp, owner, done) for m in messages],
-        )
+    for messages, done in ((plan.fresh + plan.held + plan.revived, 0), (plan.repeated, 1)):
+        if messages:
+            rows = [(m.partition, m.offset, m.id, m.round, m.stamp) for m in messages]
+            db.execute(
+                "INSERT OR REPLACE INTO messages SELECT ?1, json_extract(value, '$[0]'), "
+                "json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), "
+                "json_extract(value, '$[4]'), ?2 FROM json_each(?3)",
+                (queue, done, orjson.dumps(rows).decode()),
+            )
+
+
+_JOB = "INSERT INTO jobs (queue, id, name, state, rank, run_at, created_at, expires_at, options, attempts_made, payload) "
 
 
 def _insert(db: Db, queue: str, messages: Sequence[Message], moved: Counter[str]) -> None:
-    db.executemany(
-        "INSERT INTO jobs (queue, id, name, state, rank, run_at, created_at, expires_at, options, attempts_made, payload) "
-        "VALUES (?, ?, ?, 'waiting', ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (queue, m.id, m.name, -m.priority, m.stamp, m.stamp, m.expires_at, m.options, m.attempts_made, m.payload)
-            for m in messages
-        ],
-    )  # fmt: skip
+    texts, rest = [], []
+    for m in messages:
+        row = [m.id, m.name, -m.priority, m.stamp, m.expires_at, m.options, m.attempts_made]
+        try:
+            if b"\0" in m.payload:
+                raise ValueError("SQLite's JSON ends at a zero byte")
+            texts.append([*row, m.payload.decode()])
+        except ValueError:
+            rest.append([queue, *row, m.payload])
+    if texts:
+        fields = ", ".join(f"json_extract(value, '$[{n}]')" for n in (3, 3, 4, 5, 6))
+        db.execute(
+            f"{_JOB} SELECT ?1, json_extract(value, '$[0]'), json_extract(value, '$[1]'), 'waiting', "
+            f"json_extract(value, '$[2]'), {fields}, CAST(json_extract(value, '$[7]') AS BLOB) FROM json_each(?2)",
+            (queue, orjson.dumps(texts).decode()),
+        )
+    db.executemany(f"{_JOB} VALUES (?1, ?2, ?3, 'waiting', ?4, ?5, ?5, ?6, ?7, ?8, ?9)", rest)
     moved["waiting"] += len(messages)
 
 
-def _bring_back(db: Db, queue: str, plan: Plan, known: Known, now: Millis, moved: Counter[str]) -> None:
-    db.executemany(
-        "UPDATE jobs SET state = iif(run_at > ?, 'delayed', 'waiting') WHERE queue = ? AND id = ?",
-        [(now, queue, message.id) for message in plan.back],
-    )
-    later = sum(known.states[message.id][1] > now for message in plan.back)
-    moved.update({"sent": -len(plan.back), "delayed": later, "waiting": len(plan.back) - later})
+def _revive(
+    db: Db, queue: str, messages: Sequence[Message], before: dict[str, str], moved: Counter[str]
+) -> None:
+    """Jobs that ended here, and were put back elsewhere."""
     db.executemany(
         "UPDATE jobs SET state = 'waiting', run_at = ?, attempts_made = ?, payload = ?, finished_at = NULL, "
         "failed_reason = NULL, stacktrace = NULL, result = NULL, progress = NULL, cancelling = 0, slotted = 0 "
         "WHERE queue = ? AND id = ?",
-        [(m.stamp, m.attempts_made, m.payload, queue, m.id) for m in plan.revived],
+        [(m.stamp, m.attempts_made, m.payload, queue, m.id) for m in messages],
     )
-    moved.update({"waiting": len(plan.revived)})
-    moved.subtract(known.states[message.id][0] for message in plan.revived)
-
-
-# ── Partitions come and go ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def begin(db: Db, queue: str, committed: Mapping[int, int], beyond: Mapping[int, Iterable[int]]) -> None:
-    """These partitions are ours from here on: what lies before, and what is done beyond it, is done elsewhere."""
-    pass_by(db, queue, committed)
-    for partition, offset in committed.items():
-        db.execute(
-            "UPDATE messages SET done = 1 WHERE queue = ? AND partition = ? AND offset < ? AND done = 0",
-            (queue, partition, offset),
-        )
-    db.executemany(
-        "INSERT INTO messages (queue, partition, offset, id, round, done) VALUES (?, ?, ?, '', '', 1) "
-        "ON CONFLICT DO NOTHING",
-        [(queue, partition, offset) for partition, offsets in beyond.items() for offset in offsets],
-    )
-
-
-def pass_by(db: Db, queue: str, committed: Mapping[int, int]) -> None:
-    """Jobs that were sent from here and that the group has passed since are over, on whatever machine ran them."""
-    for partition, offset in committed.items():
-        gone = db.execute(
-            "DELETE FROM jobs WHERE queue = ?1 AND state = 'sent' AND id IN (SELECT id FROM messages "
-            "WHERE queue = ?1 AND partition = ?2 AND offset < ?3 AND done = 0)",
-            (queue, partition, offset),
-        ).rowcount
-        shift(db, queue, {"sent": -gone})
-
-
-def running(db: Db, queue: str, owner: str, partitions: Sequence[int]) -> bool:
-    """Whether a job of these partitions is being run."""
-    row = db.execute(
-        "SELECT 1 FROM jobs j JOIN messages m ON m.queue = j.queue AND m.id = j.id WHERE j.queue = ? "
-        "AND j.state = 'active' AND m.owner = ? AND m.done = 0 "
-        f"AND m.partition IN ({_numbers(partitions)}) LIMIT 1",
-        (queue, owner),
-    ).fetchone()
-    return row is not None
-
-
-def let_go(db: Db, queue: str, owner: str, partitions: Sequence[int], dead_at: Millis) -> None:
-    """These partitions are somebody else's now. What waits is back on Kafka; what runs may be adopted until `dead_at`."""
-    heir = f"{owner}-left"
-    db.execute(
-        f"UPDATE messages SET owner = ? WHERE queue = ? AND owner = ? AND done = 0 AND partition IN ({_numbers(partitions)})",
-        (heir, queue, owner),
-    )
-    _to_kafka(db, heir, ("waiting", "delayed"))
-    db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (heir, dead_at))
-
-
-def bury(db: Db, now: Millis) -> None:
-    """Owners that are dead hold nothing: their jobs are wherever Kafka delivers them next."""
-    dead = db.execute("DELETE FROM owners WHERE dead_at < ? RETURNING id", (now,)).fetchall()
-    for (owner,) in dead:
-        _to_kafka(db, owner, ("waiting", "delayed", "active"))
-        db.execute("UPDATE messages SET owner = NULL WHERE owner = ?", (owner,))
-
-
-def any_dead(db: Db, now: Millis) -> bool:
-    return db.execute("SELECT 1 FROM owners WHERE dead_at < ?", (now,)).fetchone() is not None
-
-
-def beat(db: Db, owner: str, dead_at: Millis) -> None:
-    db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (owner, dead_at))
-
-
-def _to_kafka(db: Db, owner: str, states: Sequence[str]) -> None:
-    marks = ", ".join(f"'{state}'" for state in states)
-    rows = db.execute(
-        "SELECT j.seq, j.queue, j.state FROM messages m JOIN jobs j ON j.queue = m.queue AND j.id = m.id "
-        f"WHERE m.owner = ? AND m.done = 0 AND j.state IN ({marks})",
-        (owner,),
-    ).fetchall()
-    db.executemany(
-        "UPDATE jobs SET state = 'sent', token = NULL, lease_until = NULL WHERE seq = ?",
-        [(seq,) for seq, _, _ in rows],
-    )
-    moved: dict[str, Counter[str]] = defaultdict(Counter)
-    for _, queue, state in rows:
-        moved[queue].update({state: -1, "sent": 1})
-    for queue, changes in moved.items():
-        shift(db, queue, changes)
-
-
-# ── What is done ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def done(db: Db, queue: str, partition: int, since: int, position: int) -> tuple[int, list[int]]:
-    """How far everything is done, and what is done beyond that."""
-    row = db.execute(
-        "SELECT offset FROM messages WHERE queue = ? AND partition = ? AND offset >= ? AND offset < ? AND done = 0 "
-        "ORDER BY offset LIMIT 1",
-        (queue, partition, since, position),
-    ).fetchone()
-    if row is None:
-        return position, []
-    beyond = db.execute(
-        "SELECT offset FROM messages WHERE queue = ? AND partition = ? AND offset > ? AND offset < ? AND done = 1",
-        (queue, partition, row[0], position),
-    ).fetchall()
-    return row[0], [offset for (offset,) in beyond]
-
-
-def forget(db: Db, queue: str, committed: Mapping[int, int]) -> None:
-    for partition, offset in committed.items():
-        db.execute(
-            "DELETE FROM messages WHERE queue = ? AND partition = ? AND offset < ? AND done = 1",
-            (queue, partition, offset - REMEMBERED),
-        )
-
-
-def positions(db: Db, queue: str) -> dict[int, int]:
-    return dict(db.execute("SELECT partition, next FROM positions WHERE queue = ?", (queue,)).fetchall())
-
-
-def waiting(db: Db, queue: str) -> int:
-    row = db.execute("SELECT n FROM counts WHERE queue = ? AND state = 'waiting'", (queue,)).fetchone()
-    return row[0] if row else 0
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return ", ".join(str(int(value)) for value in values)
+    moved.update({"waiting": len(messages)})
+    moved.subtract(before[message.id] for message in messages)

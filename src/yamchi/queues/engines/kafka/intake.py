@@ -12,11 +12,11 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
-from yamchi.queues.engines.kafka import arriving, beyond, envelope
+from yamchi.queues.engines.kafka import arriving, beyond, envelope, holding
 from yamchi.queues.engines.kafka.address import Address
 from yamchi.queues.engines.kafka.cluster import explain
 from yamchi.queues.engines.kafka.ledger import Db
@@ -30,10 +30,11 @@ SHORTEST_SESSION: Millis = 6_000
 
 LONGEST_SESSION: Millis = 300_000
 AHEAD = 4
-"""So many times the workers' slots are read ahead; these jobs wait for this machine if it is slow."""
+"""So many times the workers' slots are read ahead, or half a second's work if that is more."""
 
-LEAST_AHEAD, MOST_AHEAD = 100, 4_000
+LEAST_AHEAD, MOST_AHEAD = 50, 5_000
 COMMIT_EVERY = 0.25
+BEYOND_EVERY = 2.0
 BEAT_EVERY = 1.0
 FULL_PATIENCE = 1.0
 """How long to stay full without polling, in seconds; after that partitions are paused and polled."""
@@ -63,11 +64,11 @@ class Intake:
         self._clock = clock
         self._session = min(max(lease, SHORTEST_SESSION), LONGEST_SESSION)
         self._ring = ring
-        self._slots = 0
+        self._slots = self._taken = self._gone = self._pace = 0
         self._positions: dict[int, int] = {}
         self._committed: dict[int, tuple[int, str]] = {}
         self._forgotten: dict[int, int] = {}
-        self._beaten = self._settled = self._full_since = 0.0
+        self._beaten = self._settled = self._told_beyond = self._full_since = 0.0
         self._paused = False
         self._room_made = threading.Event()
         self._stop = threading.Event()
@@ -86,10 +87,13 @@ class Intake:
     def join(self) -> None:
         self._thread.join()
 
-    def took(self, wanted: int) -> None:
+    def took(self, claimed: int, wanted: int) -> None:
         """A worker has claimed jobs: there is room again."""
         self._slots = max(self._slots, wanted)
-        self._room_made.set()
+        self._taken += claimed
+        self._gone += claimed
+        if self._gone >= self._target // 2 or claimed < wanted:
+            self._room_made.set()
 
     # ── The thread ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,6 +117,7 @@ class Intake:
             "max.poll.interval.ms": max(self._session, 300_000),
             "queued.max.messages.kbytes": 32_768,
             "fetch.error.backoff.ms": 100,
+            "fetch.wait.max.ms": 100,  # a partition that has just been assigned waits for the fetch before its own
         }
         consumer = Consumer(self._address.client(**settings))
         consumer.subscribe(
@@ -153,15 +158,32 @@ class Intake:
     def _beat(self) -> None:
         """Others on this ledger take this member for dead when Kafka does."""
         if monotonic() - self._beaten >= BEAT_EVERY:
+            self._pace, self._taken = self._taken, 0
             self._beaten = monotonic()
             dead_at = self._clock.now() + self._session
-            self._do(lambda db: arriving.beat(db, self._owner, dead_at))
+            if not self._do(lambda db: holding.beat(db, self._owner, dead_at)):
+                self._read_again()
+
+    def _read_again(self) -> None:
+        """Others here took this member for dead and gave its jobs back, but Kafka did not: so it delivers them again."""
+        if self._positions:
+            self._begin(self._consumer, [TopicPartition(self._topic, number) for number in self._positions])
+        for number, (floor, _) in self._committed.items():
+            self._consumer.seek(
+                TopicPartition(self._topic, number, floor if floor >= 0 else OFFSET_BEGINNING)
+            )
 
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def _target(self) -> int:
+        return min(max(AHEAD * self._slots, self._pace // 2, LEAST_AHEAD), MOST_AHEAD)
+
     def _room(self) -> int:
-        target = min(max(AHEAD * self._slots, LEAST_AHEAD), MOST_AHEAD)
-        return target - self._see(lambda db: arriving.waiting(db, self._queue))
+        """None until half of what was read ahead is gone: few large transactions instead of many small ones."""
+        self._gone = 0
+        waiting = self._see(lambda db: holding.waiting(db, self._queue))
+        return self._target - waiting if waiting <= self._target // 2 else 0
 
     def _stay_full(self) -> None:
         """Enough jobs wait: be still until some are taken, and show the group that we live if that takes long."""
@@ -217,24 +239,39 @@ class Intake:
             self._commit(list(self._positions), wait=False)
 
     def _commit(self, partitions: Sequence[int], *, wait: bool) -> None:
-        """Tell Kafka how far everything is done, and what is done beyond that."""
-        reached = self._see(
-            lambda db: {
-                number: arriving.done(
-                    db, self._queue, number, self._committed[number][0], self._positions[number]
-                )
-                for number in partitions
-                if self._positions[number] >= 0
-            }
-        )
-        marks = {number: (floor, beyond.write(floor, done)) for number, (floor, done) in reached.items()}
-        fresh = {number: mark for number, mark in marks.items() if mark != self._committed[number]}
-        if not fresh:
+        """Tell Kafka how far everything is done, and now and then what is done beyond that."""
+        read = [number for number in partitions if self._positions[number] > self._committed[number][0]]
+        if not read:
             return
-        places = [TopicPartition(self._topic, number, *mark) for number, mark in fresh.items()]
-        self._consumer.commit(offsets=places, asynchronous=not wait)
-        self._committed |= fresh
-        self._forget({number: floor for number, (floor, _) in fresh.items()})
+        floors = self._do(lambda db: {number: self._floor(db, number) for number in read})
+        is_time = wait or monotonic() - self._told_beyond > BEYOND_EVERY
+        self._told_beyond = monotonic() if is_time else self._told_beyond
+        marks = {
+            number: (floor, self._beyond(number, floor) if is_time else "")
+            for number, floor in floors.items()
+        }
+        fresh = {
+            number: mark
+            for number, mark in marks.items()
+            if mark[0] > self._committed[number][0] or (is_time and mark != self._committed[number])
+        }
+        if fresh:
+            places = [TopicPartition(self._topic, number, *mark) for number, mark in fresh.items()]
+            self._consumer.commit(offsets=places, asynchronous=not wait)
+            self._committed |= fresh
+            self._forget({number: floor for number, (floor, _) in fresh.items()})
+
+    def _floor(self, db: Db, number: int) -> int:
+        return holding.floor(
+            db, self._queue, number, max(self._committed[number][0], 0), self._positions[number]
+        )
+
+    def _beyond(self, number: int, floor: int) -> str:
+        position = self._positions[number]
+        if floor >= position:
+            return ""
+        done = self._see(lambda db: holding.beyond(db, self._queue, number, floor, position))
+        return beyond.write(floor, done)
 
     def _forget(self, floors: dict[int, int]) -> None:
         """Every few thousand messages, let the oldest fade."""
@@ -244,7 +281,7 @@ class Intake:
             if floor - self._forgotten.get(number, 0) > 2_000
         }
         if stale:
-            self._do(lambda db: arriving.forget(db, self._queue, stale))
+            self._do(lambda db: holding.forget(db, self._queue, stale))
             self._forgotten |= stale
 
     # ── Rebalancing ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -261,7 +298,8 @@ class Intake:
         self._committed |= {number: (place.offset, place.metadata or "") for number, place in known.items()}
         floors = {number: place.offset for number, place in known.items()}
         done = {number: beyond.read(place.offset, place.metadata) for number, place in known.items()}
-        self._do(lambda db: arriving.begin(db, self._queue, floors, done))
+        mine = [place.partition for place in places]
+        self._do(lambda db: holding.begin(db, self._queue, self._owner, mine, floors, done))
         log.debug(f"[{self._queue}:kafka] reading partitions {sorted(self._positions)}")
 
     def _on_revoke(self, consumer: Any, places: Sequence[Any]) -> None:
@@ -277,9 +315,7 @@ class Intake:
         if not partitions:
             return
         deadline = monotonic() + grace
-        while monotonic() < deadline and self._see(
-            lambda db: arriving.running(db, self._queue, self._owner, partitions)
-        ):
+        while monotonic() < deadline and self._see(lambda db: holding.running(db, self._queue, partitions)):
             if self._stop.wait(0.02):
                 break
         try:
@@ -292,4 +328,4 @@ class Intake:
             self._positions.pop(number, None)
             self._committed.pop(number, None)
         dead_at = self._clock.now() + self._session
-        self._do(lambda db: arriving.let_go(db, self._queue, self._owner, partitions, dead_at))
+        self._do(lambda db: holding.let_go(db, self._queue, self._owner, partitions, dead_at))

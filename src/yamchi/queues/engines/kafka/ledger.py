@@ -2,8 +2,8 @@
 
 Two things are new. A job may be `sent`: it is on Kafka and not held here, so nobody here claims it; to people it
 shows as waiting. And `messages` remembers the place of every job that came or went over Kafka until long after its
-group has passed it. Triggers mark a message done when its job is over, gone, or put off for longer than `HOLD`:
-from then on the ledger answers for the job, and Kafka no longer. However a job ends, its message is done with it.
+group has passed it. A message is done when no job is `PENDING` for it: over, gone, or put off for longer than `HOLD`;
+from then on the ledger answers for the job, and Kafka no longer. So however a job ends, its message is done with it.
 """
 
 import sqlite3
@@ -15,37 +15,32 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.base import Page
 from yamchi.queues.engines.sqlite import keeping
 from yamchi.queues.engines.sqlite.rows import COLUMNS, record
-from yamchi.queues.job import JobRecord, State
+from yamchi.queues.job import JobRecord, NewJob, State
 
 Db = sqlite3.Connection
 
 HOLD: Millis = 60_000
 """A job put off for no longer than this stays with its message, so that another machine can take it over."""
 
-_OVER = "('completed', 'failed', 'cancelled', 'expired')"
-_DONE = "UPDATE messages SET done = 1 WHERE queue = {row}.queue AND id = {row}.id AND done = 0"
+PENDING = (
+    "(j.finished_at IS NULL AND NOT (j.state = 'delayed' AND j.started_at IS NOT NULL "
+    f"AND j.run_at > j.started_at + {HOLD}))"
+)
+"""Whether the job `j` still needs its message."""
 
 TABLES = (
-    # partition -1: on its way, its place is not yet known; owner NULL: not read by anybody here.
+    # partition -1: on its way, its place is not yet known. done: needs no look at its job to know.
     """CREATE TABLE IF NOT EXISTS messages (
         queue TEXT, partition INTEGER, offset INTEGER, id TEXT NOT NULL, round TEXT NOT NULL, stamp INTEGER,
-        owner TEXT, done INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (queue, partition, offset)
+        done INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (queue, partition, offset)
     ) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS message_by_id ON messages(queue, id)",
-    "CREATE INDEX IF NOT EXISTS job_sent ON jobs(queue, run_at) WHERE state = 'sent'",
-    """CREATE TABLE IF NOT EXISTS positions (
-        queue TEXT, partition INTEGER, next INTEGER NOT NULL, PRIMARY KEY (queue, partition)
+    "CREATE INDEX IF NOT EXISTS message_by_id ON messages(id)",
+    # Who reads a partition into this ledger, and up to where.
+    """CREATE TABLE IF NOT EXISTS partitions (
+        queue TEXT, partition INTEGER, next INTEGER NOT NULL, owner TEXT, PRIMARY KEY (queue, partition)
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS owners (id TEXT PRIMARY KEY, dead_at INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS unsent_letters (queue TEXT, id TEXT, PRIMARY KEY (queue, id)) WITHOUT ROWID",
-    f"""CREATE TRIGGER IF NOT EXISTS job_over AFTER UPDATE OF state ON jobs
-        WHEN NEW.state IN {_OVER} AND OLD.state NOT IN {_OVER}
-        BEGIN {_DONE.format(row="NEW")}; END""",
-    f"""CREATE TRIGGER IF NOT EXISTS job_put_off AFTER UPDATE OF state ON jobs
-        WHEN NEW.state = 'delayed' AND OLD.state = 'active' AND NEW.run_at > OLD.started_at + {HOLD}
-        BEGIN {_DONE.format(row="NEW")}; END""",
-    f"""CREATE TRIGGER IF NOT EXISTS job_gone AFTER DELETE ON jobs WHEN OLD.state NOT IN {_OVER}
-        BEGIN {_DONE.format(row="OLD")}; END""",
     """CREATE TRIGGER IF NOT EXISTS letter_written AFTER INSERT ON dead_letters
         BEGIN INSERT OR IGNORE INTO unsent_letters VALUES (NEW.queue, NEW.id); END""",
 )
@@ -126,6 +121,26 @@ def cancel(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> dict[str,
 def remove(db: Db, queue: str, job_ids: Sequence[str]) -> list[str]:
     surface(db, queue, job_ids)
     return keeping.remove(db, queue, job_ids)
+
+
+def retry(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> list[str]:
+    back = keeping.retry(db, queue, job_ids, now)
+    cut_loose(db, queue, back)
+    return back
+
+
+def replay(db: Db, queue: str, jobs: Mapping[str, NewJob], now: Millis) -> list[str]:
+    replayed = keeping.replay(db, queue, jobs, now)
+    cut_loose(db, queue, [jobs[letter_id].id for letter_id in replayed])
+    return replayed
+
+
+def cut_loose(db: Db, queue: str, job_ids: Sequence[str]) -> None:
+    """A job put back by hand has nothing to do with the message it once came by."""
+    db.execute(
+        "UPDATE messages SET done = 1 WHERE +queue = ? AND id IN (SELECT value FROM json_each(?))",
+        (queue, among(job_ids)),
+    )
 
 
 def clean(db: Db, queue: str, state: State, before: Millis, limit: int) -> int:

@@ -40,7 +40,7 @@ def confirm(db: Db, queue: str, places: Mapping[str, Place]) -> None:
     """Kafka has these jobs. A message that arrived before this was written has its place already."""
     db.executemany(
         "UPDATE OR IGNORE messages SET partition = ?, offset = ?, stamp = ? "
-        "WHERE queue = ? AND id = ? AND partition = -1",
+        "WHERE +queue = ? AND id = ? AND partition = -1",
         [(*place, queue, job_id) for job_id, place in places.items()],
     )
 
@@ -49,15 +49,17 @@ def withdraw(db: Db, queue: str, job_ids: Sequence[str]) -> None:
     """Kafka did not take these jobs: forget them, so that their ids are free to be tried again."""
     rows = db.execute(
         "DELETE FROM jobs WHERE queue = ?1 AND state = 'sent' AND id IN (SELECT value FROM json_each(?2)) "
-        "AND EXISTS (SELECT 1 FROM messages m WHERE m.queue = ?1 AND m.id = jobs.id AND m.partition = -1) "
+        "AND EXISTS (SELECT 1 FROM messages m WHERE +m.queue = ?1 AND m.id = jobs.id AND m.partition = -1) "
         "RETURNING queue, id",
         (queue, among(job_ids)),
     ).fetchall()
-    db.executemany("DELETE FROM messages WHERE queue = ? AND id = ? AND partition = -1", rows)
+    db.executemany("DELETE FROM messages WHERE +queue = ? AND id = ? AND partition = -1", rows)
     shift(db, queue, {"sent": -len(rows)})
 
 
-_UNHELD = "NOT EXISTS (SELECT 1 FROM messages m WHERE m.queue = jobs.queue AND m.id = jobs.id AND m.done = 0)"
+_UNHELD = (
+    "NOT EXISTS (SELECT 1 FROM messages m WHERE +m.queue = jobs.queue AND m.id = jobs.id AND m.done = 0)"
+)
 
 
 def send_on(db: Db, queue: str, due_before: Millis, limit: int) -> list[Message]:
@@ -101,7 +103,7 @@ def cut_short(db: Db, queue: str, sent_before: Millis, limit: int) -> list[Messa
 def _outgoing(db: Db, queue: str, job_ids: Sequence[str]) -> list[Message]:
     rows = db.execute(
         "SELECT j.id, j.name, j.payload, j.options, -j.rank, j.expires_at, j.attempts_made, m.round "
-        "FROM jobs j JOIN messages m ON m.queue = j.queue AND m.id = j.id AND m.partition = -1 "
+        "FROM jobs j JOIN messages m ON +m.queue = j.queue AND m.id = j.id AND m.partition = -1 "
         "WHERE j.queue = ? AND j.id IN (SELECT value FROM json_each(?)) ORDER BY j.run_at, j.seq",
         (queue, among(job_ids)),
     ).fetchall()

@@ -1,0 +1,164 @@
+"""The SQL of partitions that come and go, and of how far each of them is done. Each function runs inside a transaction.
+
+A partition belongs to one member of the group at a time, its owner, and with it all its messages that were read here.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from yamchi.clock import Millis
+from yamchi.queues.engines.kafka.ledger import PENDING, Db, shift
+
+REMEMBERED = 10_000
+"""So many messages of each partition are remembered after the group has passed them, to know a repeated id."""
+
+FARTHEST = 100_000
+"""A job behind which so many others are done no longer holds them up: the ledger answers for it from then on."""
+
+_JOB_OF = "jobs j ON j.queue = m.queue AND j.id = m.id"
+
+# ── Coming and going ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def begin(
+    db: Db,
+    queue: str,
+    owner: str,
+    partitions: Sequence[int],
+    committed: Mapping[int, int],
+    beyond: Mapping[int, Iterable[int]],
+) -> None:
+    """These partitions are ours: what lies before the committed offset, and what is done beyond it, is done."""
+    db.executemany(
+        "INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?)",
+        [(queue, number, committed.get(number, 0), owner) for number in partitions],
+    )
+    pass_by(db, queue, committed)
+    db.executemany(
+        "INSERT INTO messages (queue, partition, offset, id, round, done) VALUES (?, ?, ?, '', '', 1) "
+        "ON CONFLICT DO NOTHING",
+        [(queue, partition, offset) for partition, offsets in beyond.items() for offset in offsets],
+    )
+
+
+def pass_by(db: Db, queue: str, committed: Mapping[int, int]) -> None:
+    """Jobs that were sent from here and that the group has passed since are over, on whatever machine ran them."""
+    for partition, offset in committed.items():
+        behind = "queue = ?1 AND partition = ?2 AND offset < ?3 AND done = 0"
+        gone = db.execute(
+            "DELETE FROM jobs WHERE queue = ?1 AND +state = 'sent' "
+            f"AND id IN (SELECT id FROM messages WHERE {behind})",
+            (queue, partition, offset),
+        ).rowcount
+        db.execute(f"UPDATE messages SET done = 1 WHERE {behind}", (queue, partition, offset))
+        shift(db, queue, {"sent": -gone})
+
+
+def running(db: Db, queue: str, partitions: Sequence[int]) -> bool:
+    """Whether a job of these partitions is being run."""
+    row = db.execute(
+        "SELECT 1 FROM jobs j JOIN messages m ON +m.queue = j.queue AND m.id = j.id WHERE j.queue = ? "
+        f"AND j.state = 'active' AND m.done = 0 AND m.partition IN ({_numbers(partitions)}) LIMIT 1",
+        (queue,),
+    ).fetchone()
+    return row is not None
+
+
+def let_go(db: Db, queue: str, owner: str, partitions: Sequence[int], dead_at: Millis) -> None:
+    """Somebody else reads these now. What waits is back on Kafka; what runs may be adopted here until `dead_at`."""
+    heir = f"{owner}-left"
+    mine = f"queue = ? AND owner = ? AND partition IN ({_numbers(partitions)})"
+    rows = db.execute(f"SELECT queue, partition FROM partitions WHERE {mine}", (queue, owner)).fetchall()
+    _give_back(db, rows, ("waiting", "delayed"))
+    db.execute(f"UPDATE partitions SET owner = ? WHERE {mine}", (heir, queue, owner))
+    db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (heir, dead_at))
+
+
+def bury(db: Db, now: Millis) -> None:
+    """Owners that are dead hold nothing: their jobs are wherever Kafka delivers them next."""
+    for (owner,) in db.execute("DELETE FROM owners WHERE dead_at < ? RETURNING id", (now,)).fetchall():
+        rows = db.execute("SELECT queue, partition FROM partitions WHERE owner = ?", (owner,)).fetchall()
+        _give_back(db, rows, ("waiting", "delayed", "active"))
+        db.execute("UPDATE partitions SET owner = NULL WHERE owner = ?", (owner,))
+
+
+def any_dead(db: Db, now: Millis) -> bool:
+    return db.execute("SELECT 1 FROM owners WHERE dead_at < ?", (now,)).fetchone() is not None
+
+
+def beat(db: Db, owner: str, dead_at: Millis) -> bool:
+    """Show that this owner lives; False if it was taken for dead meanwhile, or is new."""
+    known = db.execute("UPDATE owners SET dead_at = ? WHERE id = ?", (dead_at, owner)).rowcount
+    if not known:
+        db.execute("INSERT INTO owners VALUES (?, ?)", (owner, dead_at))
+    return known == 1
+
+
+def _give_back(db: Db, partitions: Sequence[tuple[str, int]], states: Sequence[str]) -> None:
+    marks = ", ".join(f"'{state}'" for state in states)
+    moved: dict[str, Counter[str]] = defaultdict(Counter)
+    for queue, partition in partitions:
+        rows = db.execute(
+            f"SELECT j.seq, j.state FROM messages m JOIN {_JOB_OF} WHERE m.queue = ? AND m.partition = ? "
+            f"AND m.done = 0 AND j.state IN ({marks}) AND {PENDING}",
+            (queue, partition),
+        ).fetchall()
+        db.executemany(
+            "UPDATE jobs SET state = 'sent', token = NULL, lease_until = NULL WHERE seq = ?",
+            [(seq,) for seq, _ in rows],
+        )
+        moved[queue].subtract(state for _, state in rows)
+        moved[queue]["sent"] += len(rows)
+    for queue, changes in moved.items():
+        shift(db, queue, changes)
+
+
+# ── What is done ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def floor(db: Db, queue: str, partition: int, since: int, position: int) -> int:
+    """The first offset that is not done. What lies before it is marked, so that it is looked at once."""
+    row = db.execute(
+        f"SELECT m.offset FROM messages m JOIN {_JOB_OF} WHERE m.queue = ? AND m.partition = ? AND m.offset >= ? "
+        f"AND m.offset < ? AND m.done = 0 AND {PENDING} ORDER BY m.offset LIMIT 1",
+        (queue, partition, since, position),
+    ).fetchone()
+    reached: int = row[0] if row else position
+    upto = reached + 1 if position - reached > FARTHEST else reached
+    db.execute(
+        "UPDATE messages SET done = 1 WHERE queue = ? AND partition = ? AND offset >= ? AND offset < ? AND done = 0",
+        (queue, partition, since, upto),
+    )
+    return upto
+
+
+def beyond(db: Db, queue: str, partition: int, floor: int, position: int) -> list[int]:
+    """What is done after the first offset that is not."""
+    rows = db.execute(
+        f"SELECT m.offset FROM messages m LEFT JOIN {_JOB_OF} WHERE m.queue = ? AND m.partition = ? "
+        f"AND m.offset > ? AND m.offset < ? AND (m.done = 1 OR j.seq IS NULL OR NOT {PENDING}) ORDER BY m.offset",
+        (queue, partition, floor, position),
+    ).fetchall()
+    return [offset for (offset,) in rows]
+
+
+def forget(db: Db, queue: str, committed: Mapping[int, int]) -> None:
+    for partition, offset in committed.items():
+        db.execute(
+            "DELETE FROM messages WHERE queue = ? AND partition = ? AND offset < ? AND done = 1",
+            (queue, partition, offset - REMEMBERED),
+        )
+
+
+def positions(db: Db, queue: str) -> dict[int, int]:
+    """Up to where each partition was read here."""
+    return dict(db.execute("SELECT partition, next FROM partitions WHERE queue = ?", (queue,)).fetchall())
+
+
+def waiting(db: Db, queue: str) -> int:
+    row = db.execute("SELECT n FROM counts WHERE queue = ? AND state = 'waiting'", (queue,)).fetchone()
+    return row[0] if row else 0
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return ", ".join(str(int(value)) for value in values)

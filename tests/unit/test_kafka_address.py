@@ -1,0 +1,48 @@
+import pytest
+
+from yamchi.errors import ConfigurationError
+
+pytest.importorskip("confluent_kafka")
+from yamchi.queues.engines.kafka.address import Address
+
+
+def test_a_plain_url_names_brokers_and_leaves_the_rest_to_defaults() -> None:
+    address = Address.parse("kafka://one:9092,two:9092")
+    assert address.bootstrap == "one:9092,two:9092"
+    assert (address.group, address.partitions, address.ledger) == ("yamchi", 4, None)
+    assert address.client()["bootstrap.servers"] == "one:9092,two:9092"
+
+
+def test_notifications_have_the_topic_that_other_systems_know() -> None:
+    address = Address.parse("kafka://one:9092")
+    assert address.topic("notifications") == "notifications.outbox"
+    assert address.dead_letters("notifications") == "notifications.dlq"
+    assert (address.topic("orders"), address.dead_letters("orders")) == ("orders", "orders.dlq")
+
+
+def test_topics_group_and_settings_of_the_client_come_from_the_query() -> None:
+    address = Address.parse(
+        "kafka://one:9092?group=shop&partitions=12&topic.orders=shop.orders&topic.notifications=mail&ssl.ca.location=/ca"
+    )
+    assert (address.group, address.partitions) == ("shop", 12)
+    assert (address.topic("orders"), address.topic("notifications")) == ("shop.orders", "mail")
+    assert address.client()["ssl.ca.location"] == "/ca"
+
+
+def test_credentials_sign_in_over_tls() -> None:
+    settings = Address.parse("kafka://nur:p%40ss@one:9093").client()
+    assert (settings["sasl.username"], settings["sasl.password"]) == ("nur", "p@ss")
+    assert settings["security.protocol"] == "SASL_SSL"
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("kafka://", "names no broker"),
+        ("kafka://one:9092?gruop=shop", "gruop"),
+        ("kafka://one:9092?partitions=none", "'none'"),
+    ],
+)
+def test_a_wrong_url_is_one_sentence(url: str, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        Address.parse(url)

@@ -1,0 +1,246 @@
+"""Which message stands for which job, through every crash and rebalance: the ledger's SQL, without a broker."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+from yamchi.queues.engines.kafka import arriving, holding, ledger, sending
+from yamchi.queues.engines.kafka.envelope import Message
+from yamchi.queues.engines.sqlite import keeping, working
+from yamchi.queues.engines.sqlite.schema import MIGRATIONS
+from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, RetryAt, Verdict
+
+Q, NOW = "orders", 1_000_000
+Db = sqlite3.Connection
+
+
+@pytest.fixture
+def db() -> Db:
+    return make_ledger()
+
+
+def make_ledger() -> Db:
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    for statement in ";".join(MIGRATIONS).split(";"):
+        db.execute(statement)
+    ledger.prepare(db)
+    return db
+
+
+def message(job_id: str, offset: int, **fields: Any) -> Message:
+    return Message(job_id, "work", b'{"n":1}', partition=0, offset=offset, stamp=NOW, **fields)
+
+
+def arrive(db: Db, *messages: Message, owner: str = "me") -> None:
+    arriving.arrive(db, Q, owner, messages, NOW)
+
+
+def take(db: Db, want: int = 10) -> list[Claim]:
+    return working.take(db, Q, want, 5_000, "worker", "token", NOW)
+
+
+def settle(db: Db, *verdicts: Verdict) -> list[str]:
+    return working.settle(db, Q, verdicts, NOW).settled
+
+
+def ids(claims: Sequence[Claim]) -> list[str]:
+    return [claim.job.id for claim in claims]
+
+
+def counts(db: Db) -> dict[str, int]:
+    kept = dict(db.execute("SELECT state, n FROM counts WHERE n <> 0"))
+    real = dict(db.execute("SELECT state, count(*) FROM jobs GROUP BY state"))
+    assert kept == real, "the kept counts are the real ones"
+    return real
+
+
+def floor(db: Db, position: int) -> int:
+    return holding.floor(db, Q, 0, 0, position)
+
+
+def test_a_job_added_here_is_claimed_only_where_its_message_arrives(db: Db) -> None:
+    assert sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW) == [True]
+    assert take(db) == []
+    sending.confirm(db, Q, {"a": (0, 7, NOW)})
+    arrive(db, message("a", 7))
+    assert ids(take(db)) == ["a"]
+    assert counts(db) == {"active": 1}
+
+
+def test_a_message_may_arrive_before_its_confirmation(db: Db) -> None:
+    sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW)
+    arrive(db, message("a", 7))
+    sending.confirm(db, Q, {"a": (0, 7, NOW)})
+    assert ids(take(db)) == ["a"]
+    assert db.execute("SELECT partition, offset FROM messages").fetchall() == [(0, 7)]
+
+
+def test_what_kafka_refused_is_forgotten_and_may_be_tried_again(db: Db) -> None:
+    sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW)
+    sending.withdraw(db, Q, ["a"])
+    assert counts(db) == {}
+    assert sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW) == [True]
+
+
+def test_what_was_cut_short_is_sent_again_and_runs_once(db: Db) -> None:
+    sending.add(db, Q, [NewJob("a", "work", b"{}", priority=3)], NOW)
+    (again,) = sending.cut_short(db, Q, NOW + 1, 10)
+    assert (again.id, again.payload, again.priority) == ("a", b"{}", 3)
+    arrive(db, message("a", 7))
+    arrive(db, message("a", 8))
+    assert ids(take(db)) == ["a"]
+    assert sending.cut_short(db, Q, NOW + 1, 10) == []
+
+
+def test_a_redelivered_message_changes_nothing(db: Db) -> None:
+    arrive(db, message("a", 1), message("b", 2))
+    settle(db, *[Completed(claim) for claim in take(db, 1)])
+    arrive(db, message("a", 1), message("b", 2))
+    assert counts(db) == {"completed": 1, "waiting": 1}
+
+
+def test_a_finished_job_that_is_no_longer_kept_does_not_run_again(db: Db) -> None:
+    options = JobOptions(keep_completed=0).encode()
+    arrive(db, message("a", 1, options=options))
+    settle(db, *[Completed(claim) for claim in take(db)])
+    arrive(db, message("a", 1, options=options))
+    arrive(db, message("a", 2, options=options))
+    assert take(db) == []
+    assert floor(db, 3) == 3
+
+
+def test_the_same_id_twice_in_a_batch_is_one_job(db: Db) -> None:
+    arrive(db, message("a", 1), message("a", 2), message("b", 3))
+    assert counts(db) == {"waiting": 2}
+    claims = take(db)
+    assert floor(db, 4) == 1
+    settle(db, *[Completed(claim) for claim in claims])
+    assert floor(db, 4) == 4
+
+
+def test_a_topic_made_anew_does_not_hide_its_messages(db: Db) -> None:
+    arrive(db, message("a", 1))
+    settle(db, *[Completed(claim) for claim in take(db)])
+    anew = message("b", 1)
+    anew.stamp += 60_000
+    arrive(db, anew)
+    assert ids(take(db)) == ["b"]
+
+
+def test_raw_values_come_through_as_they_are(db: Db) -> None:
+    values = [b"\xff\xfe", b"", b"a\x00b", "имя".encode(), b'"\\u0000"']
+    arrive(
+        db, *(Message(f"m{n}", "", value, partition=0, offset=n, stamp=NOW) for n, value in enumerate(values))
+    )
+    assert {claim.job.id: claim.job.payload for claim in take(db)} == {
+        f"m{n}": value for n, value in enumerate(values)
+    }
+
+
+def test_offsets_are_done_up_to_the_first_job_that_is_not(db: Db) -> None:
+    arrive(db, *(message(f"m{n}", n) for n in range(6)))
+    claims = take(db)
+    settle(db, *[Completed(claims[n]) for n in (0, 1, 3, 5)])
+    assert floor(db, 6) == 2
+    assert holding.beyond(db, Q, 0, 2, 6) == [3, 5]
+    settle(db, Completed(claims[2]))
+    assert floor(db, 6) == 4
+
+
+def test_a_short_retry_holds_its_message_and_a_long_one_does_not(db: Db) -> None:
+    arrive(db, message("short", 0), message("long", 1))
+    claims = {claim.job.id: claim for claim in take(db)}
+    settle(db, RetryAt(claims["long"], NOW + 3_600_000, "later"))
+    assert holding.beyond(db, Q, 0, 0, 2) == [1]
+    settle(db, RetryAt(claims["short"], NOW + 1_000, "soon"))
+    assert floor(db, 2) == 0
+
+
+def test_cancelled_and_removed_jobs_do_not_come_back_with_their_message(db: Db) -> None:
+    jobs = [NewJob(job_id, "work", b"{}") for job_id in ("cancelled", "removed", "cleaned")]
+    sending.add(db, Q, jobs, NOW)
+    assert ledger.cancel(db, Q, ["cancelled"], NOW) == {"cancelled": "cancelled"}
+    assert ledger.remove(db, Q, ["removed"]) == ["removed"]
+    assert ledger.clean(db, Q, "waiting", NOW, 10) == 1
+    arrive(db, *(message(job.id, n) for n, job in enumerate(jobs)))
+    assert take(db) == []
+    assert floor(db, 3) == 3
+
+
+def test_revoked_partitions_give_back_what_waits_and_keep_what_runs(db: Db) -> None:
+    arrive(db, *(message(f"m{n}", n) for n in range(3)))
+    (running,) = take(db, 1)
+    holding.let_go(db, Q, "me", [0], NOW + 10_000)
+    assert counts(db) == {"active": 1, "sent": 2}
+    assert take(db) == []
+    arrive(db, *(message(f"m{n}", n) for n in range(3)), owner="heir")
+    assert counts(db) == {"active": 1, "waiting": 2}, "the next owner is on this machine: nothing runs twice"
+    assert settle(db, Completed(running)) == ["m0"]
+
+
+def test_jobs_of_a_dead_owner_go_where_kafka_delivers_them(db: Db) -> None:
+    arrive(db, message("a", 0))
+    holding.beat(db, "me", NOW + 10_000)
+    (stale,) = take(db)
+    assert not holding.any_dead(db, NOW + 9_000)
+    holding.bury(db, NOW + 11_000)
+    assert counts(db) == {"sent": 1}
+    assert settle(db, Completed(stale)) == [], "whoever held it settles nothing"
+    arrive(db, message("a", 0), owner="heir")
+    (again,) = take(db)
+    assert again.job.attempts_made == 2
+
+
+def test_an_owner_taken_for_dead_learns_of_it(db: Db) -> None:
+    assert not holding.beat(db, "me", NOW)
+    assert holding.beat(db, "me", NOW + 5)
+    holding.bury(db, NOW + 6)
+    assert not holding.beat(db, "me", NOW + 20)
+
+
+def test_what_another_machine_finished_is_no_longer_waiting_here(db: Db) -> None:
+    sending.add(db, Q, [NewJob("a", "work", b"{}"), NewJob("b", "work", b"{}")], NOW)
+    sending.confirm(db, Q, {"a": (0, 4, NOW), "b": (0, 5, NOW)})
+    holding.pass_by(db, Q, {0: 5})
+    assert counts(db) == {"sent": 1}
+    assert keeping.get(db, Q, "a") is None
+
+
+def test_the_next_machine_does_not_repeat_what_is_done_beyond(db: Db) -> None:
+    holding.begin(db, Q, "me", [0], {0: 10}, {0: [11, 13]})
+    arrive(db, *(message(f"m{n}", n) for n in range(10, 15)))
+    assert ids(take(db)) == ["m10", "m12", "m14"]
+
+
+def test_a_due_job_that_nobody_takes_goes_to_kafka_with_its_attempts(db: Db) -> None:
+    sending.add(db, Q, [NewJob("later", "work", b'{"n":2}', run_at=NOW + 1_000)], NOW)
+    arrive(db, message("held", 0))
+    assert not sending.any_to_send_on(db, Q, NOW)
+    assert sending.any_to_send_on(db, Q, NOW + 2_000)
+    (outgoing,) = sending.send_on(db, Q, NOW + 2_000, 10)
+    assert (outgoing.id, outgoing.payload) == ("later", b'{"n":2}')
+    assert counts(db) == {"sent": 1, "waiting": 1}
+
+
+def test_a_job_retried_on_another_machine_is_revived_here(db: Db) -> None:
+    arrive(db, message("a", 0))
+    settle(db, *[Completed(claim) for claim in take(db)])
+    arrive(db, message("a", 1))
+    assert take(db) == [], "the same job again is a repetition"
+    arrive(db, message("a", 2, round="r1", attempts_made=1))
+    (again,) = take(db)
+    assert (again.job.id, again.job.attempts_made) == ("a", 2)
+    assert counts(db) == {"active": 1}
+
+
+def test_one_slow_job_does_not_hold_up_offsets_for_ever(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "FARTHEST", 3)
+    arrive(db, *(message(f"m{n}", n) for n in range(6)))
+    claims = take(db)
+    settle(db, *[Completed(claim) for claim in claims[1:]])
+    assert floor(db, 6) == 1
+    assert holding.floor(db, Q, 0, 1, 6) == 6
+    assert settle(db, Completed(claims[0])) == ["m0"], "the ledger still has it"
