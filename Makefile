@@ -40,7 +40,7 @@ format: install ## Rewrite the code in the project's style
 	$(BIN)/ruff format .
 
 bench: .venv-bench/.installed ## Measure Yamchi beside its peers on the same servers (options: ARGS)
-	.venv-bench/bin/python bench/run.py $(ARGS)
+	.venv-bench/bin/python -m bench.run $(ARGS)
 
 services: install ## Start the test servers (Redis, PostgreSQL, Kafka) and keep them until Ctrl-C
 	@exec $(BIN)/python -m tests.services $(ARGS)
@@ -59,7 +59,7 @@ constraints: | $(VENV)/bin/python ## Pin the newest allowed version of every pac
 	@$(BIN)/python -W ignore::RuntimeWarning -m yamchi.settings > $@.new && mv $@.new $@
 
 clean: ## Remove the environments, caches and builds; var/ and uploads stay
-	rm -rf $(VENV) .venv-bench .venv-pins .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) .venv-bench .venv-bench-arq .venv-pins bench/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is younger than what it was made from, so a second run does nothing.
@@ -78,8 +78,11 @@ $(VENV)/.full: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(INSTALL) -e '.[all,dev]'
 	@touch $(VENV)/.base $@
 
-.venv-bench/.installed: pyproject.toml constraints.txt $(wildcard bench/requirements.txt) | $(VENV)/bin/python
+.venv-bench/.installed: pyproject.toml constraints.txt bench/requirements.txt bench/requirements-arq.txt bench/node/package-lock.json | $(VENV)/bin/python
 	@echo "Installing Yamchi and its peers into .venv-bench"
-	@$(BIN)/python -m venv .venv-bench
-	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all]' $(if $(wildcard bench/requirements.txt),-r bench/requirements.txt)
+	@$(BIN)/python -m venv .venv-bench && $(BIN)/python -m venv .venv-bench-arq
+	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all]' -r bench/requirements.txt
+	@.venv-bench-arq/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements-arq.txt
+	@.venv-bench/bin/python -m tests.services install
+	@npm ci --silent --prefix bench/node || echo "npm is not here: Node's BullMQ will not be measured"
 	@touch $@

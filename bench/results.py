@@ -1,0 +1,41 @@
+"""The figures of a run: per suite and contender, and why a contender has none."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bench.contenders import Entry, entries_of
+from bench.measure import Figures
+
+
+@dataclass(slots=True)
+class SuiteResults:
+    """Medians by contender; `extra` are figures of runs that only we make."""
+
+    figures: dict[str, Figures]
+    unable: dict[str, str] = field(default_factory=dict)
+    extra: Figures = field(default_factory=dict)
+
+    def get(self, contender: str, figure: str) -> float | None:
+        return self.figures.get(contender, {}).get(figure)
+
+    def best_peer(self, suite: str, figure: str, *, python_only: bool = False) -> tuple[Entry, float] | None:
+        """The peer with the highest figure."""
+        peers = [
+            (entry, value)
+            for entry in entries_of(suite)
+            if entry.role == "peer" and not (python_only and entry.runtime == "node")
+            if (value := self.get(entry.name, figure)) is not None
+        ]
+        return max(peers, key=lambda peer: peer[1], default=None)
+
+
+@dataclass(slots=True)
+class Results:
+    """A whole run."""
+
+    machine: dict[str, str]
+    full: bool
+    suites: dict[str, SuiteResults]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

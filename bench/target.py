@@ -1,0 +1,13 @@
+"""Where a contender works: given to its processes in the environment."""
+
+import os
+
+URL = os.environ.get("BENCH_URL", "")
+QUEUE = os.environ.get("BENCH_QUEUE", "bench")
+
+CONCURRENCY = 100
+THREADS = 8
+"""For workers that run jobs in threads; more of them are slower."""
+
+KEEP_COMPLETED, KEEP_FAILED = 100, 50
+"""How many finished jobs are kept, by those that can keep some."""
