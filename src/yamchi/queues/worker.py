@@ -83,13 +83,13 @@ class Worker:
         """
         trips = 0
         while True:
+            for lane in self.lanes:
+                lane.ask_again()
             moved = [await lane.carry() for lane in self.lanes]
             if any(moved):
                 trips += 1
             elif not await self._let_run():
                 return trips
-            for lane in self.lanes:
-                lane.ask_again()
 
     async def _let_run(self) -> bool:
         """Let running jobs run; False when all that are left are asleep on the clock."""
