@@ -83,6 +83,7 @@ class PgmqEngine:
         self._heard_until = self._asked_at = 0.0
         self._tidied: dict[str, tuple[float, str]] = {}
         self._added: dict[str, int] = {}
+        self._keep: dict[str, int] = {}
 
     async def open(self) -> None:
         async with self._connections.lend() as db:
@@ -140,6 +141,7 @@ class PgmqEngine:
                     trip.claims += more.claims
             settled = [verdict for verdict in verdicts if verdict.claim.key in trip.settled]
             if settled:
+                self._keep[queue] = settled[-1].claim.job.options.keep_completed
                 await self._tell(db, _events(queue, settled))
         return Exchange([verdict.claim.job.id for verdict in settled], trip.claims)
 
@@ -149,6 +151,8 @@ class PgmqEngine:
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
         async def work(db: Connection, tables: Tables) -> list[tuple[JobRecord, bool]]:
             stalled = await working.recover(db, tables)
+            if (keep := self._keep.pop(queue, None)) is not None:
+                await working.trim_completed(db, tables, keep)
             await self._tell(db, [Event("stalled", queue, job.id, job.name) for job, _ in stalled])
             return stalled
 

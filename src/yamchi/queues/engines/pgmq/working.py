@@ -126,7 +126,7 @@ DELETE FROM yamchi.jobs WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM yamchi.jobs WHERE queue = %(queue)s AND state = %(state)s AND ended <= (
         SELECT ended FROM yamchi.jobs WHERE queue = %(queue)s AND state = %(state)s AND ended IS NOT NULL
         ORDER BY ended DESC OFFSET %(keep)s LIMIT 1)
-    LIMIT 1000 FOR UPDATE SKIP LOCKED))
+    LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1
 """
 
 
@@ -248,7 +248,12 @@ async def _trim(db: Connection, tables: Tables, verdicts: Sequence[Verdict]) -> 
     kinds = {type(verdict) for verdict in verdicts}
     for kind, state in ((Failed, "failed"), (Expired, "expired"), (Cancelled, "cancelled")):
         if kind in kinds:
-            await db.execute(_TRIM, {"queue": tables.queue, "state": state, "keep": keep})
+            await _ask(db, tables, _TRIM, {"state": state, "keep": keep})
+
+
+async def trim_completed(db: Connection, tables: Tables, keep: int) -> None:
+    """What exchanges that met while trimming left over."""
+    await _ask(db, tables, _TRIM, {"state": "completed", "keep": keep})
 
 
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────────────────────
