@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from time import monotonic
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -20,6 +21,13 @@ _FORBIDDEN = (
     KafkaError.POLICY_VIOLATION,
 )
 
+_SETTLING = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+"""What a broker says of a topic that has just been made, or has just moved."""
+
 
 class Cluster:
     """Questions to the cluster. They block: ask from a thread."""
@@ -28,14 +36,17 @@ class Cluster:
         self._address = address
         self._ready: set[str] = set()
         self._making = threading.Lock()
+        self._closing = threading.Event()
         self._admin: Any = None
         self._observers: dict[str, Any] = {}
 
     def connect(self) -> None:
+        self._closing.clear()
         self._admin = AdminClient(self._address.client())
         self.ping()
 
     def close(self) -> None:
+        self._closing.set()
         for observer in self._observers.values():
             observer.close()
         self._observers.clear()
@@ -99,11 +110,15 @@ class Cluster:
         }
         if not asked:
             return {}
-        answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(asked, request_timeout=PATIENCE)
-        try:
-            return {place.partition: answer.result(2 * PATIENCE).offset for place, answer in answers.items()}
-        except KafkaException as error:
-            raise explain(error.args[0], self._address) from error
+        deadline = monotonic() + PATIENCE
+        while True:
+            answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(asked, request_timeout=PATIENCE)
+            try:
+                return {place.partition: end.result(2 * PATIENCE).offset for place, end in answers.items()}
+            except KafkaException as error:
+                if error.args[0].code() not in _SETTLING or monotonic() > deadline:
+                    raise explain(error.args[0], self._address) from error
+                self._closing.wait(0.05)
 
     def committed(self, queue: str) -> dict[int, int]:
         """How far the queue's group has come in each partition; partitions it never committed are left out."""
@@ -140,4 +155,5 @@ def explain(error: Any, address: Address, what: str = "") -> EngineError | Confi
     if code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,
                 KafkaError._MSG_TIMED_OUT):  # fmt: skip
         return EngineUnavailable(f"{where} can't be reached ({said}): check that it runs, and QUEUE_URL.")
-    return (EngineUnavailable if error.retriable() else EngineError)(f"{where} refused ({said}).")
+    is_passing = error.retriable() or code in _SETTLING
+    return (EngineUnavailable if is_passing else EngineError)(f"{where} refused ({said}).")
