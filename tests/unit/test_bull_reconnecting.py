@@ -58,6 +58,46 @@ async def _completed(app: Yamchi, count: int) -> bool:
     return counts["completed"] >= count and counts["active"] == 0
 
 
+async def test_workers_go_on_over_a_bad_network(redis_url: str, tmp_path: Path) -> None:
+    runs: Counter[str] = Counter()
+    heard: Counter[str] = Counter()
+    with ChaosProxy(redis_url) as proxy:
+        async with (
+            make_app(proxy.through(redis_url), tmp_path) as app,
+            make_app(redis_url, tmp_path) as onlooker,
+        ):
+            onlooker.define("mail")
+
+            @app.job("mail", concurrency=20, attempts=20, keep_completed=10_000)
+            async def send(job: Job[Any]) -> None:
+                await asyncio.sleep(0.005)
+                runs[job.id] += 1
+
+            app.queue("mail").on("completed", lambda job, _: heard.update([job.id]))
+            await app.queue("mail").add_many([{"n": n} for n in range(1_000)])
+            async with working(app):
+                for share, trouble in ((200, proxy.cut), (400, lambda: proxy.delay(0.05)), (600, proxy.cut)):
+                    await eventually(lambda share=share: len(runs) >= share)
+                    trouble()
+                    proxy.heal()
+                await eventually(lambda: _completed(onlooker, 1_000), within=60)
+    assert len(runs) == len(heard) == 1_000
+    assert runs.total() - len(runs) <= 2 * 20, "only what was in flight may run twice"
+
+
+async def test_keys_that_are_no_jobs_are_left_alone(redis_url: str) -> None:
+    engine = BullEngine(redis_url, SystemClock())
+    await engine.open()
+    await engine.add("mail", [NewJob("a", "send", b"1")])
+    for name in ("wait", "meta", "events", "ym:minutes", "metrics:completed", "a:lock"):
+        assert await engine.get("mail", name) is None
+        assert await engine.remove("mail", [name]) == []
+        assert await engine.cancel("mail", [name]) == {}
+        assert not await engine.update("mail", name, b"2")
+    assert (await engine.counts("mail"))["waiting"] == 1
+    await engine.close()
+
+
 async def test_a_cut_connection_fails_the_call_and_not_the_next(redis_url: str) -> None:
     with ChaosProxy(redis_url) as proxy:
         engine = BullEngine(proxy.through(redis_url), SystemClock())

@@ -50,6 +50,13 @@ JobArgs = tuple[str, str, bytes, bytes, bytes, str | int]
 """Kind, id, packed arguments, data, packed options, expiry."""
 
 
+def may_be_job(job_id: str) -> bool:
+    """Whether the key of this id could be a job's, and not one of BullMQ's or ours: only its schedulers' ids have colons."""
+    return job_id not in RESERVED and (
+        ":" not in job_id or (job_id.startswith("repeat:") and job_id.count(":") > 1)
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
     """A job's options as both sides need them; decoded once for all jobs that have the same, so told apart by identity."""
@@ -63,7 +70,10 @@ class Terms:
 
 def packed(value: Any) -> bytes:
     """MessagePack, as BullMQ's scripts take their arguments."""
-    return cast("bytes", msgpack.packb(value))
+    return cast("bytes", _pack(value))
+
+
+_pack = msgpack.Packer().pack  # one for all: a new one for each value costs more than the packing
 
 
 # ── From us to BullMQ ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from yamchi.clock import Clock, Millis, to_millis
 from yamchi.queues.engines.base import LIVING, Minute, Page, WorkerInfo
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.codec import STATES as BULL_STATES
-from yamchi.queues.engines.bull.codec import as_hash, record
+from yamchi.queues.engines.bull.codec import as_hash, may_be_job, record
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.producing import Base
 from yamchi.queues.engines.bull.scripts import script
@@ -56,7 +56,7 @@ class Keeping(Base):
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
-        found = await self._links.run(script("get"), self._base(queue), job_id)
+        found = may_be_job(job_id) and await self._links.run(script("get"), self._base(queue), job_id)
         if not found:
             return None
         flat, state, score, logs = found
@@ -159,14 +159,18 @@ class Keeping(Base):
         return await self._act("retry", queue, job_ids)
 
     async def _act(self, name: str, queue: str, job_ids: Sequence[str]) -> list[str]:
-        done = await self._links.run(script(name), self._base(queue), *job_ids)
-        return [job_id for job_id, is_done in zip(job_ids, done, strict=True) if is_done]
+        chosen = [job_id for job_id in job_ids if may_be_job(job_id)]
+        done = await self._links.run(script(name), self._base(queue), *chosen)
+        return [job_id for job_id, is_done in zip(chosen, done, strict=True) if is_done]
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
-        states = await self._links.run(script("cancel"), self._base(queue), *job_ids)
-        return {job_id: state.decode() for job_id, state in zip(job_ids, states, strict=True) if state}
+        chosen = [job_id for job_id in job_ids if may_be_job(job_id)]
+        states = await self._links.run(script("cancel"), self._base(queue), *chosen)
+        return {job_id: state.decode() for job_id, state in zip(chosen, states, strict=True) if state}
 
     async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
+        if not may_be_job(job_id):
+            return False
         return bool(await self._links.run(script("update"), self._base(queue), job_id, payload))
 
     async def progress(self, claim: Claim, value: bytes) -> None:
@@ -174,7 +178,8 @@ class Keeping(Base):
         await self._links.run(script("progress"), self._base(job.queue), job.id, claim.token, value)
 
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
-        await self._links.run(script("log"), self._base(queue), job_id, *lines)
+        if may_be_job(job_id):
+            await self._links.run(script("log"), self._base(queue), job_id, *lines)
 
     async def pause(self, queue: str) -> None:
         await self._links.run(script("pause"), self._base(queue), "paused")

@@ -37,8 +37,11 @@ TAKEOVER: Millis = 10_000
 """How long a stalled job is held while it is decided what becomes of it."""
 
 STALLED_AT_ONCE = 500
-_GONE = (-1, -2, -3, -6)
-"""Codes of BullMQ for a job that is no longer ours: missing, not locked, not active, locked by another."""
+_OVER = (-1, -20)
+"""Codes for a job that is nobody's any more: its hash is gone, or it waits or has ended."""
+
+_GONE = (*_OVER, -2, -3, -6)
+"""Those, and BullMQ's codes for a job that is no longer ours: not locked, not active, locked by another."""
 
 
 class Working(Base):
@@ -50,6 +53,8 @@ class Working(Base):
         self._claims = count()
         self._due: dict[str, Millis] = {}
         self._wakers: dict[tuple[int, str], asyncio.Task[None]] = {}
+        # Verdicts sent over a connection that broke before the answer: sent again, they may find their work done.
+        self._unsure: set[tuple[str, str]] = set()
         self._listening: Counter[tuple[int, str]] = Counter()
         self._shown: dict[str, tuple[str, asyncio.AbstractEventLoop]] = {}
 
@@ -80,7 +85,11 @@ class Working(Base):
             share = min(max(want - start, 0), CHUNK)
             calls.append((exchange, exchange.call(base, share, options, *args)))
         role = self._links.idlest("work", "work-too")
-        replies = await self._links.run_many(calls, role)
+        try:
+            replies = await self._links.run_many(calls, role)
+        except EngineUnavailable:
+            self._unsure.update((verdict.claim.job.id, verdict.claim.token) for verdict in verdicts)
+            raise
         codes = [code for reply in replies for code in reply[0]]
         found = [claim for reply in replies for claim in reply[1]]
         if want:
@@ -104,11 +113,14 @@ class Working(Base):
     def _settled(self, queue: str, verdicts: Sequence[Verdict], codes: Sequence[int | bytes]) -> list[str]:
         settled = []
         for verdict, code in zip(verdicts, codes, strict=True):
-            if code == 0:
-                settled.append(verdict.claim.job.id)
+            claim = verdict.claim
+            if code == 0 or (code in _OVER and (claim.job.id, claim.token) in self._unsure):
+                settled.append(claim.job.id)
             elif code not in _GONE:
                 why = code.decode() if isinstance(code, bytes) else f"code {code}"
-                log.error(f"[{queue}:bull] job {verdict.claim.job.id} could not be settled: {why}")
+                log.error(f"[{queue}:bull] job {claim.job.id} could not be settled: {why}")
+        if self._unsure:
+            self._unsure.difference_update((v.claim.job.id, v.claim.token) for v in verdicts)
         return settled
 
     def _claim(self, queue: str, key: bytes, fields: Hash, token: str, worker: str) -> Claim:

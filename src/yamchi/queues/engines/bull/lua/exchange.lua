@@ -1,9 +1,11 @@
 -- bullmq: moveToFinished moveToDelayed retryJob moveJobFromActiveToWait moveToActive
--- parts: finish_beside letters
+-- parts: state finish_beside letters
 -- Settles a batch of verdicts and claims up to `want` jobs. ARGV: want, packed claim options, then the verdicts,
--- each beginning with its kind. The answer: a code for each verdict (0 or text), the claims, when the next job is due.
+-- each beginning with its kind. The answer: a code for each verdict (BullMQ's, ours, or text), the claims, when the next
+-- job is due.
 local now = moment()
 local KEPT_MINUTES = 10080
+local ALREADY_OVER = -20
 local active = named(base, {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'marker'})
 local completed = named(base, {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'completed', '', 'metrics:completed', 'marker'})
 local failed = named(base, {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'failed', '', 'metrics:failed', 'marker'})
@@ -84,7 +86,9 @@ while i <= #ARGV do
   local verdict = VERDICTS[ARGV[i]]
   -- One job that can't be settled (a damaged hash) must not hold up the others.
   local is_fine, code = pcall(verdict[2], unpack(ARGV, i + 1, i + verdict[1]))
-  codes[#codes + 1] = is_fine and code or (type(code) == 'table' and code['err'] or tostring(code))
+  if not is_fine then code = type(code) == 'table' and code['err'] or tostring(code) end
+  if code == -2 and not is_running(ARGV[i + 1]) then code = ALREADY_OVER end
+  codes[#codes + 1] = code
   i = i + verdict[1] + 1
 end
 note_minute('c')
