@@ -32,6 +32,7 @@ from yamchi.errors import ConfigurationError, InvalidJob
 LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 Fallback = Literal["sqlite", "memory", "off"]
+SmtpSecurity = Literal["starttls", "tls", "none"]
 
 _PER_QUEUE = "<QUEUE>"
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -149,6 +150,19 @@ class Settings(BaseSettings):
     )
     supabase_service_role_key: SecretStr | None = Field(
         default=None, description="The service_role key of the Supabase project."
+    )
+
+    smtp_host: str | None = Field(
+        default=None, description="The mail server; without one, letters go to the mailbox at /mailbox."
+    )
+    smtp_port: int = Field(default=587, ge=1, le=65535, description="The port at SMTP_HOST.")
+    smtp_user: str | None = Field(default=None, description="The user at SMTP_HOST, if it asks for one.")
+    smtp_password: SecretStr | None = Field(default=None, description="The password of SMTP_USER.")
+    smtp_from: str = Field(
+        default="Yamchi <noreply@localhost>", description="Whom letters come from: Name <address>."
+    )
+    smtp_security: Annotated[SmtpSecurity, BeforeValidator(_lower)] = Field(
+        default="starttls", description="How the connection is protected: starttls, tls or none."
     )
 
     lease: Annotated[Span, AfterValidator(_check_positive)] = Field(
