@@ -82,7 +82,7 @@ def _postgres(url: str) -> Fresh:
 def _kafka(bootstrap: str) -> Fresh:
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    admin, numbers = AdminClient({"bootstrap.servers": bootstrap}), count()
+    admin, numbers = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}), count()
 
     def fresh() -> Target:
         topic = f"{QUEUE}-{os.getpid()}-{next(numbers)}"

@@ -14,7 +14,7 @@ broker = KafkaBroker(URL.removeprefix("kafka://"), logger=None)
 app = FastStream(broker, logger=None)
 
 
-@broker.subscriber(QUEUE, group_id="bench", auto_offset_reset="earliest")
+@broker.subscriber(QUEUE, group_id=QUEUE, auto_offset_reset="earliest")
 async def noop(payload: dict) -> None:  # type: ignore[type-arg]
     hit(payload["t"])
 

@@ -10,7 +10,7 @@ from bench.hits import hit
 from bench.target import QUEUE, URL
 
 SERVERS = {"bootstrap.servers": URL.removeprefix("kafka://")}
-CONSUMER = {"group.id": "bench", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+CONSUMER = {"group.id": QUEUE, "auto.offset.reset": "earliest", "enable.auto.commit": False}
 
 
 class Contender(SyncContender):
