@@ -5,6 +5,7 @@ A span may be written as a `timedelta`, a number of seconds, or text such as "30
 """
 
 import asyncio
+import math
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -46,7 +47,7 @@ def to_millis(span: Span) -> Millis:
             raise InvalidJob(f"{span!r} is not a span of time.")
         case timedelta():
             return round(span.total_seconds() * 1000)
-        case int() | float():
+        case int() | float() if math.isfinite(span):
             return round(span * 1000)
         case str():
             return _read_span(span)
@@ -64,6 +65,8 @@ def _read_span(text: str) -> Millis:
 
 def to_moment(moment: datetime) -> Millis:
     """A moment in milliseconds; a `datetime` without a time zone is refused, since it would be a guess."""
+    if not isinstance(moment, datetime):
+        raise InvalidJob(f"{moment!r} is not a moment: give a datetime with a time zone.")
     if moment.tzinfo is None:
         raise InvalidJob(f"{moment.isoformat()} has no time zone: add one, for example tzinfo=UTC.")
     return round(moment.timestamp() * 1000)

@@ -4,6 +4,7 @@ A handler's annotation is its contract: `Job[Thumb]` means that data which is no
 """
 
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +14,12 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from yamchi.errors import InvalidJob, UnknownJob
+from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.job import DEFAULT_OPTIONS, JobOptions
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+"""What every broker can name a key, a table or a topic by."""
 
 KeyOf = str | Callable[[Any], str]
 
@@ -119,6 +123,12 @@ class QueueDefinition:
     """A field of the data, or a function of the data, that gives a job's key."""
     max_bytes: int = 1_048_576
     handlers: dict[str, Handler] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _QUEUE_NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"A queue can't be named {self.name!r}: use up to 200 letters, digits, and - _ ."
+            )
 
     @property
     def default_name(self) -> str:

@@ -55,6 +55,8 @@ class Backoff:
                 return cls._from_mapping(value)
             case str() | int() | float() | timedelta():
                 return cls(kind="fixed", delay=_positive("backoff", value))
+        if not value:
+            raise InvalidJob("backoff has no steps: give at least one, such as ['1m', '5m'].")
         return cls(kind="steps", steps=tuple(_positive("backoff", step) for step in value))
 
     @classmethod
@@ -65,7 +67,7 @@ class Backoff:
         if not 0 <= jitter <= 1:
             raise InvalidJob(f"backoff jitter must be between 0 and 1, not {jitter}.")
         if kind == "steps" or "steps" in value:
-            return replace(cls.parse(list(value["steps"])), jitter=jitter)
+            return replace(cls.parse(list(value.get("steps", ()))), jitter=jitter)
         return cls(kind=kind, delay=_positive("backoff delay", value.get("delay", 1)), jitter=jitter)
 
     def wait(self, attempts_made: int) -> Millis:
@@ -93,8 +95,8 @@ class JobOptions:
     keep_failed: int = 50
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise InvalidJob(f"attempts must be at least 1, not {self.attempts}.")
+        if not isinstance(self.attempts, int) or self.attempts < 1:
+            raise InvalidJob(f"attempts must be a whole number of at least 1, not {self.attempts!r}.")
         if min(self.keep_completed, self.keep_failed) < 0:
             raise InvalidJob("keep_completed and keep_failed can't be negative.")
 
@@ -124,6 +126,14 @@ def _decode_options(text: str) -> JobOptions:
     if backoff:
         fields["backoff"] = Backoff(**{**backoff, "steps": tuple(backoff.get("steps", ()))})
     return JobOptions(**fields)
+
+
+def check_timeout(span: Span) -> Millis:
+    """How long a run may take, if that is any time at all."""
+    length = to_millis(span)
+    if length <= 0:
+        raise InvalidJob(f"timeout must be longer than nothing, not {span!r}.")
+    return length
 
 
 def _positive(what: str, span: Span) -> Millis:

@@ -23,6 +23,7 @@ from yamchi.queues.job import (
     NewJob,
     State,
     check_id,
+    check_timeout,
     new_id,
 )
 
@@ -353,7 +354,7 @@ class Queue:
         if new.backoff is not None:
             given["backoff"] = Backoff.parse(new.backoff)
         if new.timeout is not None:
-            given["timeout"] = _check_span("timeout", new.timeout)
+            given["timeout"] = check_timeout(new.timeout)
         return replace(self.definition.options, **given) if given else self.definition.options
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────

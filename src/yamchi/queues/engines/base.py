@@ -116,6 +116,8 @@ class RateLimit:
         if not count.strip().isdigit() or int(count) < 1 or not period.strip():
             raise ConfigurationError(f"{value!r} is not a rate: write it as '30/s', '20/min' or '100/15m'.")
         span = to_millis(period if period.strip()[0].isdigit() else f"1{period.strip()}")
+        if span < 1:
+            raise ConfigurationError(f"{value!r} is not a rate: its period is no time at all.")
         return cls(int(count), span, burst=max(1, int(count) * 20 // span))
 
     @property
