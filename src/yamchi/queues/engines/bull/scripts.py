@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 
 from yamchi.errors import ConfigurationError
 from yamchi.queues.engines.bull.connection import Arg, pack
@@ -61,7 +63,17 @@ def _ours(name: str) -> str:
 @cache
 def _theirs(name: str) -> str:
     """BullMQ's script; its file name ends in the number of its keys."""
-    for file in files("bullmq").joinpath("commands").iterdir():
-        if file.name.partition("-")[0] == name:
-            return file.read_text("utf-8")
+    for file in _COMMANDS.glob(f"{name}-*.lua"):
+        return file.read_text("utf-8")
     raise ConfigurationError(f"The installed bullmq has no script {name}: pip install 'bullmq>=3.4,<4'.")
+
+
+def _find_commands() -> Path:
+    """Where the package keeps its scripts; it is not imported, since the rest of it is not needed."""
+    spec = find_spec("bullmq")
+    if spec is None or spec.origin is None:
+        raise ImportError("bullmq is not installed")
+    return Path(spec.origin).parent / "commands"
+
+
+_COMMANDS = _find_commands()
