@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import structlog
 
-from yamchi.clock import Clock, Span, SystemClock, to_millis
+from yamchi.clock import Clock, Span, SystemClock
 from yamchi.errors import ConfigurationError, UnknownQueue
 from yamchi.observe.metrics import Metrics
 from yamchi.queues.cron import CronLine, Schedule
@@ -16,13 +17,17 @@ from yamchi.queues.engines import is_embedded, make_engine, make_spool
 from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.failover import Spool, with_failover
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
-from yamchi.queues.job import Backoff, BackoffLike, JobOptions
+from yamchi.queues.job import Backoff, BackoffLike, JobOptions, check_timeout
 from yamchi.queues.lane import Observer
 from yamchi.queues.lazy import open_on_first_use
 from yamchi.queues.queue import Queue
 from yamchi.queues.remote import RemoteEvents
-from yamchi.queues.worker import Worker
+from yamchi.queues.worker import Companion, Worker
 from yamchi.settings import Settings
+
+if TYPE_CHECKING:
+    from yamchi.notifications.room import Notifications
+    from yamchi.storage.database import Database
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +49,7 @@ class Yamchi:
         self.clock = clock or SystemClock()
         self.metrics = Metrics()
         self.observers: list[Observer] = [self.metrics.observe]
+        self.companions: list[Companion] = []
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
         self._engines: dict[str, Engine] = {}
@@ -70,12 +76,14 @@ class Yamchi:
     ) -> QueueDefinition:
         """Declare a queue, or say more about one. A process that only adds jobs needs no handlers, just this."""
         known = self._definitions.setdefault(queue, QueueDefinition(queue))
+        if concurrency is not None and concurrency < 1:
+            raise ConfigurationError(f"Queue {queue} has a concurrency of {concurrency}: give at least 1.")
         known.concurrency = self.settings.concurrency(queue, concurrency or known.concurrency)
         known.options = _with(
             known.options,
             attempts=attempts,
             backoff=None if backoff is None else Backoff.parse(backoff),
-            timeout=None if timeout is None else to_millis(timeout),
+            timeout=None if timeout is None else check_timeout(timeout),
             keep_completed=keep_completed,
             keep_failed=keep_failed,
         )
@@ -116,6 +124,25 @@ class Yamchi:
             return function
 
         return declare
+
+    # ── Rooms ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def database(self) -> "Database":
+        """Yamchi's own tables: DATABASE_URL, or SQLite beside the queues."""
+        from yamchi.storage.database import Database
+
+        return Database(self.settings.tables_url)
+
+    @cached_property
+    def notifications(self) -> "Notifications":
+        """Events in, messages out. Asking for it declares the queue `notifications` and its handler."""
+        from yamchi.notifications.room import Notifications
+
+        self.define("notifications", concurrency=10)
+        room = Notifications(self.settings, self.database, self.queue("notifications"), self.clock)
+        self.companions.append(room.service.watch)
+        return room
 
     # ── Using ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,6 +192,7 @@ class Yamchi:
             lease=self.settings.lease,
             patience=self.settings.shutdown_timeout,
             observers=self.observers,
+            companions=self.companions,
         )
 
     async def work(self, queues: Sequence[str] | None = None) -> None:
@@ -182,10 +210,14 @@ class Yamchi:
         if self._remote:
             await self._remote.stop()
             self._remote = None
+        if "notifications" in self.__dict__:
+            await self.notifications.close()
         await asyncio.gather(*(queue.listeners.settle() for queue in self._queues.values()))
         for engine in (*self._engines.values(), self._given, self._spool):
             if engine:
                 await engine.close()
+        if "database" in self.__dict__:
+            await self.database.close()
 
     async def __aenter__(self) -> Self:
         return self

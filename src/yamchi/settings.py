@@ -244,6 +244,11 @@ class Settings(BaseSettings):
         )
         return self._resolve(url or "sqlite:///var/yamchi.db")
 
+    @property
+    def tables_url(self) -> str:
+        """The URL of Yamchi's own tables."""
+        return self._resolve(self.database_url or "sqlite:///var/data.db")
+
     def concurrency(self, queue: str, default: int) -> int:
         """How many jobs of this queue run at once in one worker."""
         return self.concurrencies.get(_variable_part(queue), default)

@@ -4,7 +4,8 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from yamchi.clock import Clock, Millis, Span, to_millis
 from yamchi.queues.cron import Schedule, Scheduler
@@ -15,6 +16,8 @@ from yamchi.queues.queue import Queue
 from yamchi.queues.reporting import emit_outcomes, log_outcomes
 
 SHORTEST_LEASE: Millis = 300
+Companion = Callable[[], Coroutine[Any, Any, None]]
+"""Something that runs for ever beside the jobs, such as a sweeper."""
 
 
 class Worker:
@@ -33,6 +36,7 @@ class Worker:
         lease: Span = "30s",
         patience: Span = "30s",
         observers: Sequence[Observer] = (),
+        companions: Sequence[Companion] = (),
         name: str | None = None,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -46,6 +50,7 @@ class Worker:
         ]
         self._keeper = LeaseKeeper([lane.held for lane in self.lanes], granted, clock, self.describe)
         self.scheduler = Scheduler(list(schedules), clock)
+        self._companions = (self.scheduler.run, *companions)
         self._started_at = clock.now()
         self._stop = asyncio.Event()
 
@@ -55,18 +60,18 @@ class Worker:
         self._keeper.start()
         patience = self._patience
         lanes = [asyncio.create_task(lane.run(), name=f"lane-{lane.queue.name}") for lane in self.lanes]
-        scheduler = asyncio.create_task(self.scheduler.run(), name="scheduler")
+        companions = [asyncio.create_task(companion()) for companion in self._companions]
         stopped = asyncio.create_task(self._stop.wait())
         try:
-            await asyncio.wait([stopped, *lanes, scheduler], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stopped, *lanes, *companions], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             patience = 0
             raise
         finally:
-            scheduler.cancel()
-            stopped.cancel()
+            for task in (*companions, stopped):
+                task.cancel()
             await asyncio.gather(*(lane.stop(patience) for lane in self.lanes))
-            outcomes = await asyncio.gather(*lanes, scheduler, stopped, return_exceptions=True)
+            outcomes = await asyncio.gather(*lanes, *companions, stopped, return_exceptions=True)
             await self._keeper.stop()
         for outcome in outcomes:
             if isinstance(outcome, Exception):
