@@ -17,12 +17,13 @@ const queue = (name) => {
   return queues.get(name);
 };
 
-// What a job tells the handler to do stands in its data: {progress, log, fails, result}.
+// What a job tells the handler to do stands in its data: {progress, log, hang, fails, result}.
 const handle = async (job) => {
-  const { progress, log, fails = 0, result = null } = job.data ?? {};
+  const { progress, log, hang, fails = 0, result = null } = job.data ?? {};
   seen.get(job.queueName).push({ id: job.id, data: job.data, attemptsMade: job.attemptsMade, at: Date.now() });
   if (log) await job.log(log);
   if (progress !== undefined) await job.updateProgress(progress);
+  if (hang) await new Promise(() => {});
   if (job.attemptsMade < fails) throw new Error(`failure ${job.attemptsMade + 1}`);
   return result;
 };
