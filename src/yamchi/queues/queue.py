@@ -200,7 +200,8 @@ class Job(Generic[T]):
 
     def log(self, *lines: str) -> Awaitable[None]:
         """Append lines to this job's log."""
-        self.record.logs = [*self.record.logs, *lines]
+        # A new record: in memory the old one is the engine's own.
+        self.record = replace(self.record, logs=[*self.record.logs, *lines])
         return self._do(self.queue.engine.log(self.record.queue, self.id, lines))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
