@@ -69,20 +69,20 @@ class Keys:
             return "admin"
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return self._holder_of(token.strip())
+            return self._holder_of(token.strip().encode("latin-1"))
         return "admin" if self._is_session(_cookie(headers)) else None
 
-    def is_admin(self, token: str) -> bool:
-        return self._admin is not None and hmac.compare_digest(self._admin, token.encode())
+    def is_admin(self, token: bytes) -> bool:
+        return self._admin is not None and hmac.compare_digest(self._admin, token)
 
     def new_session(self) -> str:
         expiry = str(self._clock.now() + SESSION)
         return f"{expiry}.{self._sign(expiry)}"
 
-    def _holder_of(self, token: str) -> Caller | None:
+    def _holder_of(self, token: bytes) -> Caller | None:
         if self.is_admin(token):
             return "admin"
-        return "sender" if _any_equal(self._senders, token.encode()) else None
+        return "sender" if _any_equal(self._senders, token) else None
 
     def _is_session(self, session: str) -> bool:
         expiry, _, signature = session.partition(".")

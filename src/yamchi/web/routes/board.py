@@ -1,5 +1,6 @@
 """The board's page, its files, and signing in to it."""
 
+import asyncio
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +10,10 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from yamchi.web.auth import COOKIE, SESSION, Keys
-from yamchi.web.routes.queues import App
 
 BOARD = Path(__file__).parents[1] / "board"
-WRONG_TOKEN_PAUSE = 500
-"""Milliseconds that a wrong token costs, so that guessing is slow."""
+WRONG_TOKEN_PAUSE = 0.5
+"""Seconds that a wrong token costs, so that guessing is slow."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -46,10 +46,10 @@ async def sign_in_page(request: Request) -> Response:
 
 
 @router.post("/sign-in")
-async def sign_in(request: Request, app: App, keys: TheKeys) -> Response:
+async def sign_in(request: Request, keys: TheKeys) -> Response:
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
-    if not keys.is_admin(form.get("token", [""])[0]):
-        await app.clock.sleep(WRONG_TOKEN_PAUSE)
+    if not keys.is_admin(form.get("token", [""])[0].encode()):
+        await asyncio.sleep(WRONG_TOKEN_PAUSE)
         return _page(
             "sign-in.html", HTTPStatus.UNAUTHORIZED, {"<!-- error -->": "That is not the admin token."}
         )

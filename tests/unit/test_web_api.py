@@ -1,0 +1,250 @@
+"""The API over real HTTP messages: queues, jobs, dead letters, health, and errors that a person can act on."""
+
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+from pydantic import BaseModel
+
+from yamchi import Job, Unrecoverable
+from yamchi.errors import EngineUnavailable
+from yamchi.testing import TestApp
+from yamchi.web import create_app
+from yamchi.web.limits import BODY_LIMIT
+
+
+class Thumb(BaseModel):
+    url: str
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[TestApp]:
+    async with TestApp() as app:
+
+        @app.job("thumbnails", attempts=2)
+        async def make(job: Job[Thumb]) -> str:
+            await job.log(f"made {job.data.url}")
+            if job.data.url == "bad":
+                raise Unrecoverable("not an image")
+            return job.data.url
+
+        yield app
+
+
+@pytest.fixture
+async def client(app: TestApp) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=create_app(app))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:3030") as client:
+        yield client
+
+
+JOBS = "/api/queues/thumbnails/jobs"
+
+
+async def test_a_job_from_end_to_end(app, client):
+    added = await client.post(
+        JOBS, json={"data": {"url": "a.jpg"}, "id": "film/1", "delay": "5m", "priority": 3}
+    )
+    assert (added.status_code, added.json()["state"]) == (201, "delayed")
+    assert (await client.post(JOBS, json={"data": {"url": "a.jpg"}, "id": "film/1"})).status_code == 200
+    promoted = await client.post(f"{JOBS}/film/1/promote")
+    assert promoted.json()["state"] == "waiting"
+    await app.drain()
+    job = (await client.get(f"{JOBS}/film/1")).json()
+    assert (job["state"], job["result"], job["logs"], job["priority"]) == (
+        "completed",
+        "a.jpg",
+        ["made a.jpg"],
+        3,
+    )
+    assert (await client.post(f"{JOBS}/film/1/retry")).json()["state"] == "waiting"
+    assert (await client.post(f"{JOBS}/film/1/cancel")).json() == {"id": "film/1", "state": "cancelled"}
+    assert (await client.delete(f"{JOBS}/film/1")).status_code == 204
+    assert (await client.get(f"{JOBS}/film/1")).status_code == 404
+
+
+async def test_queues_show_counts_and_pace(app, client):
+    await client.post(JOBS, json={"data": {"url": "a.jpg"}})
+    await client.post(JOBS, json={"data": {"url": "bad"}})
+    await app.drain()
+    (queue,) = (await client.get("/api/queues")).json()
+    assert (queue["name"], queue["type"], queue["jobs"]) == ("thumbnails", "in-memory", ["make"])
+    assert (queue["counts"]["completed"], queue["counts"]["failed"], queue["dead_letters"]) == (1, 1, 1)
+    assert [(minute["completed"], minute["failed"]) for minute in queue["history"]] == [(1, 1)]
+
+
+async def test_a_paused_queue_holds_its_jobs(app, client):
+    assert (await client.post("/api/queues/thumbnails/pause")).json()["paused"] is True
+    await client.post(JOBS, json={"data": {"url": "a.jpg"}})
+    await app.drain()
+    assert (await client.get("/api/queues/thumbnails")).json()["counts"]["waiting"] == 1
+    assert (await client.post("/api/queues/thumbnails/resume")).json()["paused"] is False
+
+
+async def test_jobs_are_listed_by_state_searched_and_paged(app, client):
+    for number in range(30):
+        await client.post(JOBS, json={"data": {"url": f"{number}.jpg"}, "id": f"n{number}"})
+    page = (await client.get(JOBS, params={"state": "waiting", "page": 2})).json()
+    assert (len(page["jobs"]), page["total"], page["pages"]) == (5, 30, 2)
+    found = (await client.get(JOBS, params={"q": "17.jpg"})).json()
+    assert [job["id"] for job in found["jobs"]] == ["n17"]
+    assert found["jobs"][0]["preview"] == '{"url":"17.jpg"}'
+
+
+async def test_many_jobs_at_once(app, client):
+    for number in range(3):
+        await client.post(JOBS, json={"data": {"url": "bad"}, "id": f"n{number}"})
+    await app.drain()
+    assert (await client.post("/api/queues/thumbnails/retry", json={"ids": ["n0", "nobody"]})).json() == {
+        "count": 1
+    }
+    assert (await client.post("/api/queues/thumbnails/retry-all")).json() == {"count": 2}
+    assert (await client.post("/api/queues/thumbnails/remove", json={"ids": ["n0"]})).json() == {"count": 1}
+    assert (await client.post("/api/queues/thumbnails/drain")).json() == {"count": 2}
+
+
+async def test_clean_removes_jobs_of_a_state(app, client):
+    await client.post(JOBS, json={"data": {"url": "a.jpg"}})
+    await app.drain()
+    cleaned = await client.post(
+        "/api/queues/thumbnails/clean", json={"state": "completed", "older_than": "1h"}
+    )
+    assert cleaned.json() == {"count": 0}
+    await app.clock.advance("2h")
+    cleaned = await client.post(
+        "/api/queues/thumbnails/clean", json={"state": "completed", "older_than": "1h"}
+    )
+    assert cleaned.json() == {"count": 1}
+
+
+async def test_edit_and_retry(app, client):
+    await client.post(JOBS, json={"data": {"url": "bad"}, "id": "n1"})
+    await app.drain()
+    edited = await client.patch(f"{JOBS}/n1", json={"data": {"url": "good.jpg"}, "retry": True})
+    assert edited.json()["state"] == "waiting"
+    await app.drain()
+    assert (await client.get(f"{JOBS}/n1")).json()["result"] == "good.jpg"
+
+
+async def test_dead_letters_are_shown_mended_replayed_and_purged(app, client):
+    for number in range(3):
+        await client.post(JOBS, json={"data": {"url": "bad"}, "id": f"n/{number}"})
+    await app.drain()
+    letters = "/api/queues/thumbnails/dlq"
+    assert (await client.get(letters)).json()["total"] == 3
+    whole = (await client.get(f"{letters}/n/1")).json()
+    assert (whole["body"]["job"], whole["error"]) == ({"url": "bad"}, "not an image")
+    assert (await client.post(f"{letters}/n/1/replay", json={"data": {"url": "ok"}})).status_code == 204
+    await app.drain()
+    assert (await client.get(f"{JOBS}/n/1")).json()["result"] == "ok"
+    assert (await client.delete(f"{letters}/n/0")).status_code == 204
+    assert (await client.post(f"{letters}/replay-all")).json() == {"count": 1}
+    await app.drain()
+    assert (await client.post(f"{letters}/purge-all")).json() == {"count": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("GET", "/api/queues/nope", None, 404, "no queue 'nope'"),
+        ("GET", f"{JOBS}/nope", None, 404, "no job 'nope'"),
+        ("GET", "/api/nope", None, 404, "nothing at /api/nope"),
+        ("GET", "/api/queues/thumbnails/dlq/nope", None, 404, "no dead letter 'nope'"),
+        ("POST", JOBS, {"data": {"url": 1}}, 422, "url"),
+        ("POST", JOBS, {"data": {"url": "a"}, "name": "nope"}, 404, "no job 'nope'; it has: make"),
+        ("POST", JOBS, {"data": {"url": "a"}, "delay": "soon"}, 422, "'soon' is not a span of time"),
+        ("POST", JOBS, {"data": {"url": "a"}, "delay": -1}, 422, "delay can't be negative"),
+        ("POST", JOBS, {"data": {"url": "a"}, "id": "a:b"}, 422, "a space, a colon or a control character"),
+        ("POST", JOBS, {"data": {"url": "a"}, "prioritty": 1}, 422, "prioritty"),
+        ("GET", f"{JOBS}?state=sleeping", None, 422, "state"),
+    ],
+)
+async def test_a_mistake_is_one_sentence_that_names_it(client, method, path, body, status, words):
+    answer = await client.request(method, path, json=body)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["status"] == status
+    assert words in problem["detail"]
+
+
+async def test_the_field_is_named(client):
+    answer = (await client.post(JOBS, json={"data": {"url": 1}})).json()
+    assert answer["errors"] == [{"field": "data.url", "message": "Input should be a valid string"}]
+
+
+async def test_the_wrong_state_is_a_conflict(client):
+    await client.post(JOBS, json={"data": {"url": "a.jpg"}, "id": "n1"})
+    answer = await client.post(f"{JOBS}/n1/retry")
+    assert (answer.status_code, "only a finished job" in answer.json()["detail"]) == (409, True)
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_a_body_has_a_size(client, is_announced):
+    async def stream() -> AsyncIterator[bytes]:
+        for _ in range(BODY_LIMIT // 65536 + 2):
+            yield b" " * 65536
+
+    content = b" " * (BODY_LIMIT + 1) if is_announced else stream()
+    answer = await client.post(JOBS, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 413
+    assert "keep large things in a file" in answer.json()["detail"]
+
+
+async def test_health(app, client, monkeypatch):
+    assert (await client.get("/healthz")).json() == {"status": "ok"}
+    ready = await client.get("/readyz")
+    assert (ready.status_code, ready.json()["engines"][0]["ok"]) == (200, True)
+
+    async def ping() -> None:
+        raise EngineUnavailable("Redis at redis://:secret@host can't be reached: start it.")
+
+    monkeypatch.setattr(app.engines[0], "ping", ping)
+    ready = await client.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["engines"][0]["error"] == "Redis at redis://:***@host can't be reached: start it."
+
+
+async def test_an_engine_that_is_away_is_shown_not_thrown(app, client, monkeypatch):
+    async def counts(_queue: str) -> None:
+        raise EngineUnavailable("The broker can't be reached.")
+
+    app.queue("thumbnails")
+    monkeypatch.setattr(app.engines[0], "counts", counts)
+    (queue,) = (await client.get("/api/queues")).json()
+    assert queue["error"] == "The broker can't be reached."
+    assert 'yamchi_engine_up{engine="in-memory"} 0.0' in (await client.get("/metrics")).text
+
+
+async def test_a_queue_of_another_program_is_there_too(app, client):
+    app.queue("thumbnails")
+    await app.engines[0].add("foreign", [])
+    await app._memory.pause("foreign")
+    names = [queue["name"] for queue in (await client.get("/api/queues")).json()]
+    assert names[0] == "thumbnails"
+
+
+async def test_the_api_describes_itself_without_the_internet(client):
+    spec = (await client.get("/openapi.json")).json()
+    assert "/api/queues/{queue}/jobs/{job_id}/retry" in spec["paths"]
+    assert all(call["summary"] for calls in spec["paths"].values() for call in calls.values())
+    for page in ("/", "/docs"):
+        html = (await client.get(page)).text
+        assert "http://" not in html.replace("http://www.w3.org", "")
+        assert "https://" not in html
+
+
+async def test_metrics_count_what_became_of_jobs(app, client):
+    await client.post(JOBS, json={"data": {"url": "a.jpg"}})
+    await client.post(JOBS, json={"data": {"url": "bad"}})
+    await app.clock.advance("2s")
+    app.metrics.count_switch("bull", "sqlite")
+    page = (await client.get("/metrics")).text
+    for line in (
+        'yamchi_queue_jobs{queue="thumbnails",state="completed"} 1.0',
+        'yamchi_jobs_total{name="make",queue="thumbnails",status="failed"} 1.0',
+        'yamchi_job_duration_seconds_count{name="make",queue="thumbnails"} 2.0',
+        'yamchi_job_wait_seconds_count{queue="thumbnails"} 2.0',
+        'notification_queue_switches_total{from="bull",to="sqlite"} 1.0',
+    ):
+        assert line in page
