@@ -1,13 +1,29 @@
-"""The Kafka engine passes the whole contract on a real broker, several engines on one ledger standing for processes."""
+"""The Kafka engine passes the whole contract on a real broker, several engines on one ledger standing for processes.
 
-from collections.abc import AsyncIterator
+Beyond the contract: several machines, each with a ledger of its own, and a cluster that says no.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.services.kafka import Kafka
+from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
+from yamchi.errors import ConfigurationError, EngineUnavailable
+from yamchi.queues.engines import make_engine
+from yamchi.queues.job import new_id
+from yamchi.queues.queue import Job, New
+from yamchi.settings import Settings
+from yamchi.testing import eventually
 from yamchi.testing.conformance import EngineSuite, KeeperSuite, WorkerSuite
-from yamchi.testing.conformance.base import Connect
+from yamchi.testing.conformance.base import Connect, claim_all, complete, new_job, state_of
+from yamchi.testing.conformance.worker import working
 
 kafka = pytest.importorskip("yamchi.queues.engines.kafka", reason="confluent-kafka is not installed")
 
@@ -27,3 +43,168 @@ class TestKafka(EngineSuite, KeeperSuite, WorkerSuite):
         yield connect
         for engine in engines:
             await engine.close()
+
+
+Machine = Callable[[str], Awaitable[Any]]
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"m-{new_id(0)[-16:]}"
+
+
+@pytest.fixture
+async def machine(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Machine]:
+    """Each call is a machine: an engine with a ledger of its own on the one cluster."""
+    engines: list[Any] = []
+
+    async def start(name: str) -> Any:
+        address = kafka.Address.parse(f"kafka://{kafka_bootstrap}")
+        engine = kafka.KafkaEngine(address, tmp_path / f"{name}.db", SystemClock())
+        await engine.open()
+        engines.append(engine)
+        return engine
+
+    yield start
+    for engine in engines:
+        await engine.close()
+
+
+def app_on(engine: Any, queue: str, home: Path, handler: Callable[[Job[Any]], Awaitable[Any]]) -> Yamchi:
+    app = Yamchi(Settings(home=home), engine=engine)
+    app.job(queue, name="work", concurrency=10)(handler)
+    return app
+
+
+class TestManyMachines:
+    async def test_a_machine_without_workers_hands_its_jobs_to_one_with(
+        self, machine: Machine, queue: str, tmp_path: Path
+    ) -> None:
+        ran: list[tuple[str, int]] = []
+
+        async def work(job: Job[Any]) -> None:
+            ran.append((job.data, job.attempts_made))
+
+        api, worker = await machine("api"), await machine("worker")
+        asking = Yamchi(Settings(home=tmp_path), engine=api)
+        asking.define(queue)
+        target = asking.queue(queue)
+        await target.add_many([New("now", name="work"), New("later", name="work", delay="200ms")])
+        async with working(app_on(worker, queue, tmp_path, work)):
+            await eventually(lambda: sorted(ran) == [("later", 1), ("now", 1)])
+
+    async def test_a_machine_that_leaves_in_the_middle_loses_nothing_and_repeats_nothing(
+        self, machine: Machine, queue: str, tmp_path: Path
+    ) -> None:
+        runs: Counter[int] = Counter()
+        where: Counter[str] = Counter()
+
+        def on(name: str) -> Callable[[Job[Any]], Awaitable[Any]]:
+            async def work(job: Job[Any]) -> None:
+                await asyncio.sleep(0.02)
+                runs[job.data] += 1
+                where[name] += 1
+
+            return work
+
+        left, right = await machine("left"), await machine("right")
+        leaving, staying = (
+            app_on(left, queue, tmp_path, on("left")),
+            app_on(right, queue, tmp_path, on("right")),
+        )
+        added = count()
+
+        async def add_until_both_work() -> bool:
+            await staying.queue(queue).add_many([next(added) for _ in range(20)])
+            return where["left"] > 100 and where["right"] > 100
+
+        async with working(staying):
+            async with working(leaving):
+                await eventually(add_until_both_work, within=40)
+            await left.close()
+            total = next(added)
+            await eventually(lambda: len(runs) == total, within=40)
+        print(f"{total} jobs ran {runs.total()} times: {dict(where)}")
+        assert runs.total() == total, "a graceful rebalance repeats nothing"
+
+    async def test_the_next_owner_skips_what_is_done_beyond_a_slow_job(
+        self, machine: Machine, queue: str
+    ) -> None:
+        first, second = await machine("first"), await machine("second")
+        await first.add(queue, [new_job(f"j{n:02}", b'{"user_id":"same"}') for n in range(20)])
+        held = await claim_all(first, queue, 20)
+        slow = held[0]
+        await complete(first, queue, held[1:])
+        await first.close()
+        (again,) = await claim_all(second, queue, 1)
+        assert again.job.id == slow.job.id
+        assert await complete(second, queue, [again]) == [slow.job.id]
+        assert (await second.exchange(queue, [], 5, 20_000, "tester")).claims == []
+
+    async def test_a_retry_by_hand_on_another_machine_runs(
+        self, machine: Machine, queue: str, tmp_path: Path
+    ) -> None:
+        api, worker = await machine("api"), await machine("worker")
+        await api.add(queue, [new_job("again", run_at=SystemClock().now() + 3_600_000)])
+        assert await api.promote(queue, ["again"]) == ["again"]
+        (held,) = await claim_all(worker, queue, 1)
+        assert held.job.id == "again"
+        assert await complete(worker, queue, [held]) == ["again"]
+
+    async def test_a_machine_that_comes_back_does_not_repeat_what_others_did(
+        self, machine: Machine, queue: str
+    ) -> None:
+        first = await machine("first")
+        await first.add(queue, [new_job("once")])
+        await claim_all(first, queue, 1)
+        await first.close()
+        second = await machine("second")
+        await complete(second, queue, await claim_all(second, queue, 1))
+        await second.close()
+        back = await machine("first")
+        assert (await back.exchange(queue, [], 5, 20_000, "tester")).claims == []
+
+        async def is_gone() -> bool:
+            return await state_of(back, queue, "once") is None
+
+        await eventually(is_gone)
+
+
+class TestAClusterThatSaysNo:
+    async def test_nobody_there(self, tmp_path: Path) -> None:
+        engine = make_engine("kafka://127.0.0.1:1", SystemClock(), tmp_path)
+        with pytest.raises(EngineUnavailable, match=r"Kafka at 127\.0\.0\.1:1 can't be reached .* QUEUE_URL"):
+            await engine.open()
+        await engine.close()
+
+    async def test_a_topic_that_may_not_be_created(
+        self, private_kafka: Callable[..., Kafka], tmp_path: Path
+    ) -> None:
+        from tests.services.topic_guard import GUARDED, forbid_new_topics
+
+        server = private_kafka(GUARDED)
+        await asyncio.to_thread(forbid_new_topics, server.url)
+        engine = make_engine(f"kafka://{server.url}", SystemClock(), tmp_path)
+        await engine.open()
+        sentence = "does not let Yamchi create the topic orders and orders.dlq: have it made"
+        with pytest.raises(ConfigurationError, match=sentence):
+            await engine.add("orders", [new_job()])
+        await engine.close()
+
+    async def test_a_broker_that_goes_and_comes_back(
+        self, private_kafka: Callable[..., Kafka], tmp_path: Path, queue: str
+    ) -> None:
+        server = private_kafka()
+        engine = make_engine(f"kafka://{server.url}", SystemClock(), tmp_path)
+        await engine.open()
+        await engine.add(queue, [new_job(f"before{n}") for n in range(20)])
+        held = await claim_all(engine, queue, 20)
+        await asyncio.to_thread(server.kill)
+        assert len(await complete(engine, queue, held)) == 20, "what was claimed is settled all the same"
+        with pytest.raises(EngineUnavailable, match="can't be reached"):
+            await engine.add(queue, [new_job("during")])
+        await asyncio.to_thread(server.start)
+        assert await engine.add(queue, [new_job("during")]) == [True], "an id that failed is free"
+        (again,) = await claim_all(engine, queue, 1)
+        assert again.job.id == "during"
+        await engine.close()

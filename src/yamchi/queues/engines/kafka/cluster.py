@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable
 from yamchi.queues.engines.kafka.address import Address
 
-PATIENCE = 10.0
+PATIENCE = 6.0
 """How long to wait for an answer of the cluster, in seconds."""
 
 _FORBIDDEN = (

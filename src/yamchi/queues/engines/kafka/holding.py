@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.ledger import PENDING, Db, shift
+from yamchi.queues.engines.sqlite.working import drop_logs
 
 REMEMBERED = 10_000
 """So many messages of each partition are remembered after the group has passed them, to know a repeated id."""
@@ -42,16 +43,20 @@ def begin(
 
 
 def pass_by(db: Db, queue: str, committed: Mapping[int, int]) -> None:
-    """Jobs that were sent from here and that the group has passed since are over, on whatever machine ran them."""
+    """Jobs of messages that the group has passed, though we did not finish them: another machine did."""
     for partition, offset in committed.items():
-        behind = "queue = ?1 AND partition = ?2 AND offset < ?3 AND done = 0"
-        gone = db.execute(
-            "DELETE FROM jobs WHERE queue = ?1 AND +state = 'sent' "
-            f"AND id IN (SELECT id FROM messages WHERE {behind})",
+        behind = "queue = ? AND partition = ? AND offset < ? AND done = 0"
+        rows = db.execute(
+            f"SELECT j.seq, j.state FROM messages m JOIN {_JOB_OF} "
+            f"WHERE m.{behind.replace('AND ', 'AND m.')} AND {PENDING}",
             (queue, partition, offset),
-        ).rowcount
+        ).fetchall()
+        db.executemany("DELETE FROM jobs WHERE seq = ?", [(seq,) for seq, _ in rows])
+        drop_logs(db, [(seq,) for seq, _ in rows])
+        moved = Counter[str]()
+        moved.subtract(state for _, state in rows)
+        shift(db, queue, moved)
         db.execute(f"UPDATE messages SET done = 1 WHERE {behind}", (queue, partition, offset))
-        shift(db, queue, {"sent": -gone})
 
 
 def running(db: Db, queue: str, partitions: Sequence[int]) -> bool:
@@ -64,12 +69,17 @@ def running(db: Db, queue: str, partitions: Sequence[int]) -> bool:
     return row is not None
 
 
+def give_back(db: Db, queue: str, partitions: Sequence[int]) -> None:
+    """What waits is back on Kafka, so that nobody here begins it any more."""
+    _give_back(db, [(queue, number) for number in partitions], ("waiting", "delayed"))
+
+
 def let_go(db: Db, queue: str, owner: str, partitions: Sequence[int], dead_at: Millis) -> None:
-    """Somebody else reads these now. What waits is back on Kafka; what runs may be adopted here until `dead_at`."""
+    """Somebody else reads these now. What still runs may be adopted by another process here until `dead_at`."""
     heir = f"{owner}-left"
     mine = f"queue = ? AND owner = ? AND partition IN ({_numbers(partitions)})"
-    rows = db.execute(f"SELECT queue, partition FROM partitions WHERE {mine}", (queue, owner)).fetchall()
-    _give_back(db, rows, ("waiting", "delayed"))
+    rows = db.execute(f"SELECT partition FROM partitions WHERE {mine}", (queue, owner)).fetchall()
+    give_back(db, queue, [number for (number,) in rows])
     db.execute(f"UPDATE partitions SET owner = ? WHERE {mine}", (heir, queue, owner))
     db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (heir, dead_at))
 

@@ -113,7 +113,7 @@ class Intake:
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": self._session,
-            "heartbeat.interval.ms": min(self._session // 4, 3_000),
+            "heartbeat.interval.ms": 1_000,  # how soon a member hears that another one has come
             "max.poll.interval.ms": max(self._session, 300_000),
             "queued.max.messages.kbytes": 32_768,
             "fetch.error.backoff.ms": 100,
@@ -314,6 +314,7 @@ class Intake:
         """Somebody else reads these partitions next: let running jobs end, commit what is done, keep nothing."""
         if not partitions:
             return
+        self._do(lambda db: holding.give_back(db, self._queue, partitions))
         deadline = monotonic() + grace
         while monotonic() < deadline and self._see(lambda db: holding.running(db, self._queue, partitions)):
             if self._stop.wait(0.02):
