@@ -13,7 +13,7 @@ from yamchi.clock import Clock, Span, SystemClock
 from yamchi.errors import ConfigurationError, UnknownQueue
 from yamchi.observe.metrics import Metrics
 from yamchi.queues.cron import CronLine, Schedule
-from yamchi.queues.engines import is_embedded, make_engine, make_spool
+from yamchi.queues.engines import is_embedded, make_engine, make_spool, make_supabase
 from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.failover import Spool, with_failover
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
@@ -200,7 +200,7 @@ class Yamchi:
         await self.worker(queues).run()
 
     def listen(self) -> None:
-        """Let `queue.on` hear of other processes too. Workers and servers do this by themselves."""
+        """Let `queue.on` hear of other processes too. Call it once the queues are declared."""
         if self._remote is None:
             self._remote = RemoteEvents(self.queues)
             self._remote.start()
@@ -237,7 +237,7 @@ class Yamchi:
 
     def _compose(self, url: str) -> Engine:
         """A broker gets a local spool to fall back on; an embedded engine is local already."""
-        engine = make_engine(url, self.clock, self.settings.var)
+        engine = self._supabase() if url == "supabase" else make_engine(url, self.clock, self.settings.var)
         if self.settings.queue_fallback == "off" or is_embedded(url):
             return engine
         if self._spool is None:
@@ -247,6 +247,17 @@ class Yamchi:
             self._spool,
             self.metrics.count_switch,
             lambda queue: self.settings.queue_url(queue) == url,
+        )
+
+    def _supabase(self) -> Engine:
+        settings = self.settings
+        return make_supabase(
+            settings.required("SUPABASE_URL"),
+            settings.required("SUPABASE_SERVICE_ROLE_KEY"),
+            settings.var,
+            self.clock,
+            interval=settings.worker_interval_ms,
+            at_most=settings.worker_max_tasks,
         )
 
 
