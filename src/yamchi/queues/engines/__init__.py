@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
-from yamchi.clock import Clock
+from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, MissingExtra
 from yamchi.queues.engines.base import Engine
 
@@ -47,6 +47,17 @@ def make_engine(url: str, clock: Clock, var: Path = Path("var")) -> Engine:
     raise ConfigurationError(
         f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db, redis://host:6379, postgresql://host/db, kafka://host:9092 or memory://"
     )
+
+
+def make_supabase(
+    project: str, key: str, var: Path, clock: Clock, *, interval: Millis, at_most: int
+) -> Engine:
+    """The engine on a Supabase project; it asks every `interval` for at most so many jobs. Not yet opened."""
+    try:
+        from yamchi.queues.engines.supabase import SupabaseEngine
+    except ImportError as error:
+        raise MissingExtra("supabase", "Supabase") from error
+    return SupabaseEngine(project, key, var / "supabase.db", clock, interval=interval, at_most=at_most)
 
 
 def is_embedded(url: str) -> bool:
