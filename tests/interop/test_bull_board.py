@@ -34,13 +34,12 @@ async def test_bull_board_shows_and_retries(app: Yamchi, redis_url: str) -> None
         assert (shown["failedReason"], shown["attempts"]) == ("ValueError: User has no email", 1)
         assert "raise ValueError" in shown["stacktrace"][0]
         assert (await http.get("/queues/mail/letter-1/logs")).json() == ["trying"]
-        queues = (await http.get("/queues?activeQueue=mail.dlq&status=waiting&page=1&jobsPerPage=10")).json()[
-            "queues"
-        ]
-        (letter,) = next(one for one in queues if one["name"] == "mail.dlq")["jobs"]
+        answer = await http.get("/queues?activeQueue=mail.dlq&status=waiting&page=1&jobsPerPage=10")
+        (letter,) = next(one for one in answer.json()["queues"] if one["name"] == "mail.dlq")["jobs"]
         assert letter["data"]["job"] == {"to": "nobody"}
         workers = await eventually(_workers(http))
-        assert [worker["name"] for worker in workers] == [(await job.refresh()).worker]
+        # Redis lists the clients of all its databases, so other tests' workers may be among them.
+        assert (await job.refresh()).worker in [worker["name"] for worker in workers]
         is_fixed = True
         answer = await http.put("/queues/mail/letter-1/retry")
         assert answer.status_code in (200, 204), answer.text

@@ -30,11 +30,11 @@ async def test_our_worker_completes_nodes_job(app: Yamchi, node: Peer) -> None:
     assert job_id == "1", "BullMQ counts up ids where none is given"
     async with working(app):
         job = await node_job(node, job_id, "completed")
-        (worker,) = await eventually(lambda: node.ask("workers", queue="mail"))
+        workers = await eventually(lambda: node.ask("workers", queue="mail"))
     assert job["returnvalue"] == {"sent": "Нуржан", "attempt": 1}
     assert (job["attemptsMade"], job["attemptsStarted"], job["progress"]) == (1, 1, 40)
     assert job["logs"] == ["on its way"]
-    assert worker == f"bull:{base64.b64encode(b'mail').decode()}:w:{job['processedBy']}"
+    assert f"bull:{base64.b64encode(b'mail').decode()}:w:{job['processedBy']}" in workers
     assert job["finishedOn"] >= job["processedOn"] >= job["timestamp"]
 
 

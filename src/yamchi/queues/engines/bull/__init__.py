@@ -61,7 +61,7 @@ class BullEngine(Producing, Working, Hearing, Letters):
             )
 
     async def close(self) -> None:
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        await asyncio.gather(*self._begun, return_exceptions=True)
         for waker in self._wakers.values():
             waker.cancel()
         await self._links.close()

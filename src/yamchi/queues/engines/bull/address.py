@@ -20,7 +20,6 @@ class Address:
     """Everything needed to reach Redis. `hosts` are sentinels where `service` is set."""
 
     hosts: tuple[tuple[str, int], ...]
-    path: str | None = None
     service: str | None = None
     database: int = 0
     username: str | None = None
@@ -31,7 +30,7 @@ class Address:
 
     def __str__(self) -> str:
         """For people, without the password."""
-        where = self.path or ",".join(f"{host}:{port}" for host, port in self.hosts)
+        where = ",".join(f"{host}:{port}" for host, port in self.hosts)
         return f"{where} ({self.service})" if self.service else where
 
 
@@ -48,14 +47,10 @@ def read_address(url: str) -> Address:
             f"{parts.scheme}://… names no service: write it as {parts.scheme}://host1:26379,host2:26379/mymaster"
         )
     service = path.pop(0) if is_sentinel else None
-    is_socket = parts.scheme == "unix"
     return Address(
-        hosts=()
-        if is_socket
-        else tuple(_host(one, is_sentinel) for one in (hosts or "localhost").split(",")),
-        path=unquote(parts.path) if is_socket else None,
+        hosts=tuple(_host(one, is_sentinel) for one in (hosts or "localhost").split(",")),
         service=service,
-        database=_number("database", options.get("db") or ("0" if is_socket or not path else path[0])),
+        database=_number("database", options.get("db") or (path[0] if path else "0")),
         username=unquote(username) or None,
         password=unquote(password) or None,
         sentinel_password=options.get("sentinel_password"),

@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         reader = self._reader
         reader.feed(data)
-        while (reply := reader.gets()) is not ...:
+        while (reply := self._next(reader)) is not ...:
             if not self._waiters:
                 return  # failed meanwhile; nobody waits for this
             waiter = self._waiters[0]
@@ -133,6 +133,13 @@ class Connection(asyncio.Protocol):
                 self._waiters.popleft()
                 if not waiter.future.done():
                     waiter.future.set_result(waiter.replies)
+
+    def _next(self, reader: hiredis.Reader) -> Any:
+        try:
+            return reader.gets()
+        except hiredis.ProtocolError:
+            self.abort(EngineUnavailable(f"What answers at {self.where} is not Redis: check host and port."))
+            return ...
 
 
 _AWAY = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MOVED", "ASK", "NOREPLICAS")

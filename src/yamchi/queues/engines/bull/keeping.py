@@ -8,10 +8,10 @@ import orjson
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.queues.engines.base import LIVING, Minute, Page, WorkerInfo
 from yamchi.queues.engines.bull.address import Address
+from yamchi.queues.engines.bull.base import Base
 from yamchi.queues.engines.bull.codec import STATES as BULL_STATES
 from yamchi.queues.engines.bull.codec import as_hash, may_be_job, record
 from yamchi.queues.engines.bull.connection import pack
-from yamchi.queues.engines.bull.producing import Base
 from yamchi.queues.engines.bull.scripts import script
 from yamchi.queues.job import STATES, Claim, JobRecord, State
 

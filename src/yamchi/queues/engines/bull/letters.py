@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from yamchi.queues.engines.base import LetterPage
+from yamchi.queues.engines.bull.base import Base
 from yamchi.queues.engines.bull.codec import add_args, as_hash, letter
 from yamchi.queues.engines.bull.connection import pack
-from yamchi.queues.engines.bull.producing import Base
 from yamchi.queues.engines.bull.scripts import script
 from yamchi.queues.job import DeadLetter, NewJob
 

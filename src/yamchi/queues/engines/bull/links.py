@@ -107,13 +107,7 @@ class Links:
         address = self._address
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                if address.path:
-                    connection = await self._open_socket(address.path)
-                elif address.service:
-                    connection = await self._open(*await self._ask_sentinels(address.service))
-                else:
-                    connection = await self._open_first()
-                return await self._greet(connection, name)
+                return await self._greet(await self._reach(), name)
         except TimeoutError as error:
             raise EngineUnavailable(
                 f"Redis at {address} does not answer within {CONNECT_SECONDS:g} s: check host and port."
@@ -123,18 +117,9 @@ class Links:
                 f"Redis at {address} can't be reached ({error.strerror or error}): is it running, and are host and port right?"
             ) from error
 
-    async def _open(self, host: str, port: int) -> Connection:
-        where = f"{host}:{port}"
-        loop, tls = asyncio.get_running_loop(), self._address.tls
-        _, connection = await loop.create_connection(lambda: Connection(where), host, port, ssl=tls)
-        return connection
-
-    async def _open_socket(self, path: str) -> Connection:
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_unix_connection(lambda: Connection(path), path)
-        return connection
-
-    async def _open_first(self) -> Connection:
+    async def _reach(self) -> Connection:
+        if self._address.service:
+            return await self._open(*await self._ask_sentinels(self._address.service))
         failure: OSError | None = None
         for host, port in self._address.hosts:
             try:
@@ -143,23 +128,38 @@ class Links:
                 failure = error
         raise failure or ConfigurationError("The Redis URL names no host.")
 
+    async def _open(self, host: str, port: int) -> Connection:
+        where = f"{host}:{port}"
+        loop, tls = asyncio.get_running_loop(), self._address.tls
+        _, connection = await loop.create_connection(lambda: Connection(where), host, port, ssl=tls)
+        return connection
+
     async def _greet(self, connection: Connection, name: str) -> Connection:
         """Say who we are, and go where our keys are."""
+        try:
+            replies = await connection.send(self._hello(name))
+            errors = [reply for reply in replies if isinstance(reply, ReplyError)]
+            if not errors:
+                return connection
+            if not (said := str(errors[0])).startswith("MOVED"):
+                raise self._refusal(connection.where, errors[0])
+        except BaseException:
+            connection.abort()
+            raise
+        connection.abort()
+        host, _, port = said.split()[2].rpartition(":")
+        return await self._greet(
+            await self._open(host or connection.where.rpartition(":")[0], int(port)), name
+        )
+
+    def _hello(self, name: str) -> list[bytes]:
         address = self._address
         hello = [pack("CLIENT", "SETNAME", name), pack("EXISTS", f"{address.prefix}:ym:probe")]
         if address.database:
             hello.insert(0, pack("SELECT", address.database))
         if address.password or address.username:
             hello.insert(0, _login(address.username, address.password))
-        for reply in await connection.send(hello):
-            if isinstance(reply, ReplyError):
-                said = str(reply)
-                connection.abort()
-                if said.startswith("MOVED"):
-                    host, _, port = said.split()[2].rpartition(":")
-                    return await self._greet(await self._open(host, int(port)), name)
-                raise self._refusal(connection.where, reply)
-        return connection
+        return hello
 
     def _refusal(self, where: str, error: ReplyError) -> YamchiError:
         said = str(error)
@@ -173,20 +173,27 @@ class Links:
 
     async def _ask_sentinels(self, service: str) -> tuple[str, int]:
         """Who the master of a service is now, by the first sentinel that knows."""
+        reasons = []
         for host, port in self._address.hosts:
             try:
-                sentinel = await self._open(host, port)
-                if self._address.sentinel_password:
-                    await sentinel.call("AUTH", self._address.sentinel_password)
-                found = await sentinel.call("SENTINEL", "get-master-addr-by-name", service)
-                sentinel.abort()
-            except (OSError, YamchiError):
-                continue  # the next sentinel may be better off
-            if found:
-                return found[0].decode(), int(found[1])
+                if found := await self._ask_sentinel(host, port, service):
+                    return found
+                reasons.append(f"{host}:{port} does not know it")
+            except (OSError, YamchiError) as error:
+                reasons.append(f"{host}:{port}: {error}")
         raise EngineUnavailable(
-            f"None of the sentinels at {self._address} knows the master: check their addresses and the service's name."
+            f"No sentinel knows the master of {service} ({'; '.join(reasons)}): check their addresses and the service's name."
         )
+
+    async def _ask_sentinel(self, host: str, port: int, service: str) -> tuple[str, int] | None:
+        sentinel = await self._open(host, port)
+        try:
+            if self._address.sentinel_password:
+                await sentinel.call("AUTH", self._address.sentinel_password)
+            found = await sentinel.call("SENTINEL", "get-master-addr-by-name", service)
+        finally:
+            sentinel.abort()
+        return (found[0].decode(), int(found[1])) if found else None
 
 
 def _login(username: str | None, password: str | None) -> bytes:

@@ -7,9 +7,9 @@ from itertools import chain
 
 from yamchi.clock import Clock, Millis
 from yamchi.queues.engines.bull.address import Address
+from yamchi.queues.engines.bull.base import Base
 from yamchi.queues.engines.bull.codec import JobArgs, add_args
 from yamchi.queues.engines.bull.connection import pack
-from yamchi.queues.engines.bull.links import Links
 from yamchi.queues.engines.bull.scripts import script
 from yamchi.queues.job import NewJob
 
@@ -25,31 +25,12 @@ class _Outbox:
     parts: list[tuple[int, "asyncio.Future[list[bool]]"]] = field(default_factory=list)
 
 
-class Base:
-    """What the parts of the engine share."""
-
-    def __init__(self, address: Address, clock: Clock) -> None:
-        self._prefix = address.prefix
-        self._clock = clock
-        self._links = Links(address)
-        self._outboxes: dict[tuple[int, str], _Outbox] = {}
-        self._sending: set[asyncio.Task[None]] = set()
-
-    def _base(self, queue: str) -> str:
-        """The prefix of a queue's keys."""
-        return f"{self._prefix}:{queue}:"
-
-    @property
-    def _schedules(self) -> str:
-        return f"{self._prefix}:ym@schedules"
-
-    @property
-    def _workers(self) -> str:
-        return f"{self._prefix}:ym@workers"
-
-
 class Producing(Base):
     """add, fire, begin_schedule, last_fired."""
+
+    def __init__(self, address: Address, clock: Clock) -> None:
+        super().__init__(address, clock)
+        self._outboxes: dict[tuple[int, str], _Outbox] = {}
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         base, now = self._base(queue), self._clock.now()
@@ -66,9 +47,7 @@ class Producing(Base):
 
     def _post(self, queue: str, loop_id: int) -> None:
         outbox = self._outboxes.pop((loop_id, queue))
-        task = asyncio.create_task(self._send(queue, outbox))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        self._begin(self._send(queue, outbox))
 
     async def _send(self, queue: str, outbox: _Outbox) -> None:
         try:

@@ -17,12 +17,12 @@ from typing import Any
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import EngineUnavailable
+from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.queues.engines.base import Exchange, RateLimit, stalled_verdict
 from yamchi.queues.engines.bull.address import Address
+from yamchi.queues.engines.bull.base import Base
 from yamchi.queues.engines.bull.codec import Hash, as_hash, claimed, packed, record, terms_of
 from yamchi.queues.engines.bull.connection import Arg
-from yamchi.queues.engines.bull.producing import Base
 from yamchi.queues.engines.bull.schedulers import next_run
 from yamchi.queues.engines.bull.scripts import Script, script
 from yamchi.queues.engines.bull.verdicts import Held, encode
@@ -69,6 +69,10 @@ class Working(Base):
         doomed = [verdict for held in got.claims if (verdict := self._deferred_failure(held))]
         if doomed:
             await self._exchange(queue, doomed, 0, lease, worker)
+            for verdict in doomed:
+                log.error(
+                    f"[{queue}:bull] failed {verdict.claim.job.name} {verdict.claim.job.id}: {verdict.error}"
+                )
             over = {verdict.claim.job.id for verdict in doomed}
             got.claims = [held for held in got.claims if held.job.id not in over]
         return got
@@ -93,7 +97,8 @@ class Working(Base):
         codes = [code for reply in replies for code in reply[0]]
         found = [claim for reply in replies for claim in reply[1]]
         if want:
-            self._due[queue] = replies[-1][2] if len(found) < want else 0
+            due = replies[-1][2] if len(found) < want else 0
+            self._due[queue] = now + due if due else 0
         hashes = [(one[0], as_hash(one[1])) for one in found]
         await self._tend_foreign(queue, hashes)
         claims = [self._claim(queue, key, fields, token, worker) for key, fields in hashes]
@@ -215,9 +220,7 @@ class Working(Base):
         if self._shown.get(queue) == shown and self._links.is_open(f"wake:{queue}"):
             return
         self._shown[queue] = shown
-        task = asyncio.create_task(self._introduce(queue))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        self._begin(self._introduce(queue))
 
     async def _introduce(self, queue: str) -> None:
         try:
@@ -225,6 +228,8 @@ class Working(Base):
             await connection.call("CLIENT", "SETNAME", self._client_name(queue))
         except EngineUnavailable:
             self._shown.pop(queue, None)  # at the next exchange then
+        except EngineError as error:
+            log.info(f"[{queue}:bull] Bull Board will not list this worker: {error}")
 
     def _hide(self, worker: str) -> None:
         """The worker is gone, so its named connections must not be listed any more. From the lease keeper's thread."""

@@ -1,8 +1,8 @@
 -- bullmq: moveToFinished moveToDelayed retryJob moveJobFromActiveToWait moveToActive
 -- parts: state finish_beside letters
 -- Settles a batch of verdicts and claims up to `want` jobs. ARGV: want, packed claim options, then the verdicts,
--- each beginning with its kind. The answer: a code for each verdict (BullMQ's, ours, or text), the claims, when the next
--- job is due.
+-- each beginning with its kind. The answer: a code for each verdict (BullMQ's, ours, or text), the claims, in how many
+-- milliseconds the next job is due (0 if none is known).
 local now = moment()
 local KEPT_MINUTES = 10080
 local ALREADY_OVER = -20
@@ -98,7 +98,8 @@ if #codes > 0 and rcall('HEXISTS', base .. 'meta', 'concurrency') == 1 then rcal
 for n = 1, tonumber(ARGV[1]) do
   local reply = moveToActive(active, {base, now, ARGV[2]})
   if type(reply[1]) ~= 'table' then
-    due = reply[3] > 0 and now + reply[3] or reply[4]
+    due = reply[3]
+    if reply[4] > 0 then due = math.max(math.ceil(reply[4] - now), 1) end
     break
   end
   claims[n] = {reply[2], reply[1]}

@@ -1,0 +1,37 @@
+"""What the parts of the engine share: the clock, the connections, the names of keys."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from yamchi.clock import Clock
+from yamchi.queues.engines.bull.address import Address
+from yamchi.queues.engines.bull.links import Links
+
+
+class Base:
+    """The ground that the parts stand on."""
+
+    def __init__(self, address: Address, clock: Clock) -> None:
+        self._prefix = address.prefix
+        self._clock = clock
+        self._links = Links(address)
+        self._begun: set[asyncio.Task[None]] = set()
+
+    def _base(self, queue: str) -> str:
+        """The prefix of a queue's keys."""
+        return f"{self._prefix}:{queue}:"
+
+    @property
+    def _schedules(self) -> str:
+        return f"{self._prefix}:ym@schedules"
+
+    @property
+    def _workers(self) -> str:
+        return f"{self._prefix}:ym@workers"
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside; `close` waits for it."""
+        task = asyncio.create_task(work)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
