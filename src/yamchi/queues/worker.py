@@ -105,7 +105,8 @@ class Worker:
                 return True
             if getattr(self._clock, "sleepers", 0) >= len(tasks):
                 return False
-        return False
+        await asyncio.sleep(0)
+        return not all(lane.is_idle for lane in self.lanes)  # a job may have ended during the last trip
 
     def describe(self) -> WorkerInfo:
         running = tuple(job_id for lane in self.lanes for job_id in lane.held.claims.copy())
