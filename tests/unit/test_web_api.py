@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from yamchi import Job, Unrecoverable
 from yamchi.errors import EngineUnavailable
+from yamchi.queues.job import NewJob
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 from yamchi.web.limits import BODY_LIMIT
@@ -217,11 +218,10 @@ async def test_an_engine_that_is_away_is_shown_not_thrown(app, client, monkeypat
 
 
 async def test_a_queue_of_another_program_is_there_too(app, client):
-    app.queue("thumbnails")
-    await app.engines[0].add("foreign", [])
-    await app._memory.pause("foreign")
-    names = [queue["name"] for queue in (await client.get("/api/queues")).json()]
-    assert names[0] == "thumbnails"
+    await app.engines[0].add("foreign", [NewJob("1", "work", b"{}")])
+    await app.engines[0].add("_scratch", [NewJob("1", "work", b"{}")])
+    assert [queue["name"] for queue in (await client.get("/api/queues")).json()] == ["thumbnails", "foreign"]
+    assert (await client.get("/api/queues/foreign/jobs/1")).json()["state"] == "waiting"
 
 
 async def test_the_api_describes_itself_without_the_internet(client):

@@ -13,7 +13,7 @@ from yamchi.errors import InvalidJob
 from yamchi.overview import QueueView, view_queues
 from yamchi.queues.job import STATES, State
 
-group = typer.Typer(help="Queues with their counts; pause, resume, clean and drain them.")
+group = typer.Typer()
 
 SHOWN = ("waiting", "active", "delayed", "completed", "failed")
 BATCH = 1_000

@@ -1,0 +1,269 @@
+"""The commands that look and act, on a real SQLite file: tables for people, JSON for programs, one sentence on a mistake."""
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from yamchi import Yamchi
+from yamchi.cli import cli
+from yamchi.cli.top import sparkline
+from yamchi.queues.engines.base import Minute
+
+APP = """
+from pydantic import BaseModel
+from yamchi import Job, Unrecoverable, Yamchi
+
+app = Yamchi()
+not_an_app = 3
+
+
+class Thumb(BaseModel):
+    url: str
+
+
+@app.job("thumbnails")
+async def make(job: Job[Thumb]) -> str:
+    if job.data.url == "bad":
+        raise Unrecoverable("not an image")
+    return job.data.url
+
+
+def make_app() -> Yamchi:
+    return app
+"""
+
+
+class Command:
+    """`yamchi …` in this process, in the test's own home."""
+
+    def __call__(self, *arguments: str, given: str | None = None, code: int = 0) -> str:
+        return self._run(arguments, given, code).output
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self._run([*arguments, "--json"]).stdout)
+
+    def _run(self, arguments: Sequence[str], given: str | None = None, code: int = 0) -> Result:
+        result = CliRunner().invoke(cli, list(arguments), input=given)
+        assert result.exit_code == code, result.output + repr(result.exception)
+        return result
+
+
+@pytest.fixture
+def yamchi(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.chdir(own_home)
+    return Command()
+
+
+@pytest.fixture
+def failed(yamchi: Command, own_home: Path, request: pytest.FixtureRequest) -> str:
+    """A module whose queue has two dead letters, worked on by a real worker."""
+    name = f"shop_{abs(hash(request.node.name))}"
+    (own_home / f"{name}.py").write_text(APP)
+    for number in ("n1", "n2"):
+        yamchi("jobs", "add", "thumbnails", '{"url": "bad"}', "--id", number, "--app", f"{name}:app")
+    work(name)
+    return f"{name}:app"
+
+
+def work(module: str) -> None:
+    """Run everything that is due."""
+
+    async def body(app: Yamchi) -> None:
+        async with app:
+            await app.worker().drain()
+
+    asyncio.run(body(__import__(module).app))
+
+
+def test_every_command_has_help_with_an_example(yamchi):
+    commands = [["up"], ["api"], ["worker"], ["board"], ["doctor"], ["top"], ["bench"], ["queues"]]
+    commands += [["queues", name] for name in ("pause", "resume", "clean", "drain")]
+    commands += [
+        ["jobs", n] for n in ("list", "show", "add", "retry", "promote", "remove", "cancel", "retry-all")
+    ]
+    commands += [["dlq", name] for name in ("list", "show", "edit", "replay", "replay-all", "purge")]
+    for command in commands:
+        assert "Example: yamchi" in yamchi(*command, "--help"), command
+
+
+def test_the_shipped_queues_are_there_without_any_setting(yamchi):
+    queues = {queue["name"]: queue for queue in yamchi.json("queues")}
+    assert queues["media-processing"]["concurrency"] == 5
+    assert queues["watermark"]["concurrency"] == 3
+    assert {"notifications", "emailChain", "reminders", "email_queue", "report_queue"} < queues.keys()
+    assert queues["payment_queue"]["type"] == "sqlite"
+    assert "hello" in yamchi("queues")
+
+
+def test_a_job_is_added_listed_shown_and_removed(yamchi):
+    assert "added" in yamchi("jobs", "add", "hello", '{"name": "you"}', "--id", "h1", "--delay", "1h")
+    assert "was there already" in yamchi("jobs", "add", "hello", '{"name": "you"}', "--id", "h1")
+    assert yamchi.json("jobs", "list", "hello", "--state", "delayed")["total"] == 1
+    assert "h1" in yamchi("jobs", "list", "hello", "--search", "you")
+    shown = yamchi.json("jobs", "show", "hello", "h1")
+    assert (shown["data"], shown["state"], shown["attempts"]) == ({"name": "you"}, "delayed", 3)
+    assert "delayed" in yamchi("jobs", "show", "hello", "h1")
+    yamchi("jobs", "promote", "hello", "h1")
+    yamchi("jobs", "cancel", "hello", "h1")
+    yamchi("jobs", "retry", "hello", "h1")
+    assert yamchi.json("jobs", "show", "hello", "h1")["state"] == "waiting"
+    yamchi("jobs", "remove", "hello", "h1")
+    assert yamchi.json("jobs", "list", "hello")["total"] == 0
+
+
+def test_data_may_come_from_standard_input(yamchi):
+    yamchi("jobs", "add", "hello", "-", "--id", "h1", given='{"name": "pipe"}')
+    assert yamchi.json("jobs", "show", "hello", "h1")["data"] == {"name": "pipe"}
+
+
+def test_options_of_a_job(yamchi):
+    options = ["--priority", "7", "--attempts", "9", "--backoff", "1m,5m", "--timeout", "30s"]
+    added = yamchi.json("jobs", "add", "hello", "{}", *options, "--run-at", "2099-01-01T00:00:00+05:00")
+    assert (added["priority"], added["attempts"], added["timeout"]) == (7, 9, 30_000)
+    assert added["backoff"]["steps"] == [60_000, 300_000]
+    assert added["run_at"] == "2098-12-31T19:00:00Z"
+
+
+def test_a_queue_is_paused_resumed_cleaned_and_drained(yamchi):
+    yamchi("queues", "pause", "hello")
+    assert "paused" in yamchi("queues")
+    yamchi("queues", "resume", "hello")
+    for number in range(3):
+        yamchi("jobs", "add", "hello", "{}", "--id", f"h{number}")
+    yamchi("jobs", "cancel", "hello", "h0")
+    assert "1 cancelled jobs of hello removed" in yamchi("queues", "clean", "hello", "--state", "cancelled")
+    assert "2 waiting jobs of hello removed" in yamchi("queues", "drain", "hello")
+
+
+def test_dead_letters_from_the_command_line(yamchi, failed):
+    of = ["--app", failed]
+    assert yamchi.json("dlq", "list", "thumbnails", *of)["total"] == 2
+    assert "not an image" in yamchi("dlq", "list", "thumbnails", *of)
+    assert yamchi.json("dlq", "show", "thumbnails", "n1", *of)["body"]["job"] == {"url": "bad"}
+    yamchi("dlq", "edit", "thumbnails", "n1", '{"url": "good.jpg"}', *of)
+    assert "1 of thumbnails replayed" in yamchi("dlq", "replay-all", "thumbnails", *of)
+    work(failed.partition(":")[0])
+    assert yamchi.json("jobs", "show", "thumbnails", "n1", *of)["result"] == "good.jpg"
+    assert "1 dead letters of thumbnails purged" in yamchi("dlq", "purge", "thumbnails", "--all", *of)
+
+
+def test_retry_all(yamchi, failed):
+    assert "2 failed jobs of thumbnails put back" in yamchi(
+        "jobs", "retry-all", "thumbnails", "--app", failed
+    )
+
+
+def test_a_letter_is_mended_in_the_editor(yamchi, failed, monkeypatch):
+    monkeypatch.setenv("EDITOR", """sed -i 's/"bad"/"good.jpg"/'""")
+    assert "replayed with new data" in yamchi("dlq", "edit", "thumbnails", "n1", "--app", failed)
+
+
+def test_queues_of_another_program_are_seen(yamchi, failed):
+    """Without --app the queue is not declared, but it is in the database."""
+    assert yamchi.json("jobs", "list", "thumbnails")["total"] == 2
+    assert "thumbnails" in yamchi("queues")
+
+
+def test_an_app_may_be_a_file_or_a_function(yamchi, failed, own_home):
+    module = failed.partition(":")[0]
+    for reference in (f"{module}:make_app", module, f"{own_home}/{module}.py", f"{own_home}/{module}.py:app"):
+        assert "thumbnails" in yamchi("queues", "--app", reference)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["jobs", "show", "hello", "nope"], "Queue hello has no job 'nope'"),
+        (["jobs", "list", "nope"], "There is no queue 'nope'"),
+        (["jobs", "add", "nope"], "There is no queue 'nope'"),
+        (["jobs", "add", "hello", "{"], "'{' is not JSON"),
+        (["jobs", "add", "hello", '{"name": 3}'], "name: Input should be a valid string"),
+        (["jobs", "add", "hello", "{}", "--delay", "soon"], "'soon' is not a span of time"),
+        (["jobs", "add", "hello", "{}", "--delay", "-5s"], "'-5s'"),
+        (["jobs", "add", "hello", "{}", "--run-at", "noon"], "--run-at 'noon' is not a moment"),
+        (["jobs", "add", "hello", "{}", "--name", "nope"], "Queue hello has no job 'nope'"),
+        (["jobs", "add", "hello", "{}", "--priority", "11"], "priority must be a whole number"),
+        (["jobs", "list", "hello", "--state", "sleeping"], "There is no state 'sleeping'"),
+        (["jobs", "retry", "hello", "a", "b"], "Queue hello has no job 'a'"),
+        (["dlq", "show", "hello", "nope"], "no dead letter 'nope'"),
+        (["dlq", "purge", "hello"], "Name the letters to purge, or say --all."),
+        (["queues", "--app", "nowhere:app"], "there is no module 'nowhere'"),
+        (["queues", "--app", "broken:app"], "broken can't be imported: No module named 'not_installed'"),
+        (["queues", "--app", "crashing:app"], "crashing can't be imported: ZeroDivisionError"),
+        (["queues", "--app", "empty:app"], "the module has no 'app'"),
+        (["queues", "--app", "empty:number"], "is a int, not a Yamchi application"),
+        (["worker", "--queues", "nope"], "There is no queue 'nope'"),
+        (["worker", "--queues", "watermark"], "Queue watermark has no handlers"),
+        (["up", "--host", "0.0.0.0"], "ADMIN_TOKEN must be set to listen on 0.0.0.0"),
+        (["up", "--host", "no.such.host.invalid", "--port", "0"], "ADMIN_TOKEN must be set"),
+    ],
+)
+def test_a_mistake_is_one_sentence(yamchi, own_home, arguments, sentence):
+    (own_home / "broken.py").write_text("import not_installed")
+    (own_home / "crashing.py").write_text("1 / 0")
+    (own_home / "empty.py").write_text("number = 3")
+    said = yamchi(*arguments, code=1)
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+def test_a_wrong_setting_is_one_sentence(yamchi, monkeypatch):
+    monkeypatch.setenv("PORT", "http")
+    assert "PORT has a value that can't be used" in yamchi("queues", code=1)
+
+
+def test_debug_shows_the_traceback(yamchi):
+    result = CliRunner().invoke(cli, ["--debug", "jobs", "show", "hello", "nope"])
+    assert type(result.exception).__name__ == "UnknownJob"
+
+
+def test_the_doctor_finds_all_well(yamchi):
+    checks = {check["what"]: check for check in yamchi.json("doctor", "--port", "0")}
+    assert checks["engine sqlite"]["ok"] is True
+    assert "a job went through" in checks["engine sqlite"]["found"]
+    assert "All is well" in yamchi("doctor", "--port", "0")
+    assert "_doctor" not in yamchi("queues")
+
+
+def test_the_doctor_says_what_to_fix(yamchi, monkeypatch):
+    monkeypatch.setenv("LEASE", "soon")
+    assert "LEASE has a value that can't be used" in yamchi("doctor", code=1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")
+def test_the_doctor_sees_a_home_that_can_not_be_used(yamchi, monkeypatch):
+    monkeypatch.setenv("YAMCHI_HOME", "/proc/self")
+    said = yamchi("doctor", "--port", "0", code=1)
+    assert "✘" in said
+
+
+def test_top_prints_a_frame(yamchi):
+    yamchi("jobs", "add", "hello", "{}")
+    frame = yamchi("top", "--once")
+    assert "hello" in frame
+    assert "No worker is running" in frame
+    assert yamchi.json("top")["workers"] == []
+
+
+def test_a_sparkline_has_a_character_for_each_minute():
+    now = 100 * 60_000
+    history = [Minute(90 * 60_000, 5, 0), Minute(100 * 60_000, 8, 2)]
+    assert sparkline(history, now) == " " * 9 + "▄" + " " * 9 + "█"
+
+
+def test_bench_measures_the_engine(yamchi):
+    works = {speed["work"]: speed for speed in yamchi.json("bench", "--jobs", "500")}
+    assert works["drain"]["jobs"] == 500
+    assert works["drain"]["rate"] > 0
+
+
+def test_the_board_command_prints_the_address(yamchi):
+    said = yamchi("board", "--port", "1", "--no-open", code=1)
+    assert "http://localhost:1" in said
+    assert "yamchi up" in said
