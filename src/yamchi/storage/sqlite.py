@@ -55,7 +55,7 @@ class SqliteFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             writing = self._connect()
-            _migrate(writing, self._migrations)
+            _migrate(writing, self._migrations, self.path)
             reading, self._watcher = self._connect(readonly=True), self._connect(readonly=True)
             self._seen = self._version()
         except (OSError, sqlite3.Error) as error:
@@ -139,7 +139,7 @@ def _look(connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
     return [op(connection) for op in ops]
 
 
-def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
+def _migrate(connection: sqlite3.Connection, migrations: Sequence[str], path: Path) -> None:
     """Run the migrations the file has not seen, each in its own transaction; safe when several processes start."""
     while True:
         connection.execute("BEGIN IMMEDIATE")
@@ -147,7 +147,8 @@ def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
         if version > len(migrations):
             connection.execute("ROLLBACK")
             raise EngineError(
-                f"The database was made by a newer Yamchi (schema {version}, known {len(migrations)})."
+                f"The database {path} was made by a newer Yamchi (schema {version}, known here: {len(migrations)}): "
+                "upgrade this one, or use another file."
             )
         if version == len(migrations):
             connection.execute("COMMIT")
@@ -164,6 +165,11 @@ def _is_full(path: Path) -> bool:
     return room.f_bavail * room.f_frsize < 1_000_000
 
 
+def _is_locked_up(path: Path, text: str) -> bool:
+    """SQLite says only that it can't open a file which it can't make beside the database."""
+    return "unable to open" in text and path.parent.is_dir() and not os.access(path.parent, os.W_OK)
+
+
 def explain(error: Exception, path: Path) -> Exception:
     """The same error as a sentence a person can act on."""
     if not isinstance(error, OSError | sqlite3.Error):
@@ -173,7 +179,7 @@ def explain(error: Exception, path: Path) -> Exception:
         return StorageFull(
             f"The disk that holds {path} is full: nothing was written. Free some room; work resumes by itself."
         )
-    if "readonly" in text or "read-only" in text or "Permission denied" in text:
+    if "readonly" in text or "read-only" in text or "Permission denied" in text or _is_locked_up(path, text):
         return StorageReadOnly(
             f"The database {path} can't be written: check who owns the file and its folder."
         )

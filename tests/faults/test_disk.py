@@ -1,0 +1,194 @@
+"""A full disk and a disk that may not be written: one clear sentence, nothing half-written, and work resumes by itself."""
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.harness import PATIENCE, Site
+from yamchi import Job, New, Yamchi
+from yamchi.errors import EngineError, StorageFull, StorageReadOnly
+from yamchi.settings import Settings
+from yamchi.testing import eventually
+from yamchi.testing.conformance.worker import working
+
+
+class Disk:
+    """A small file system of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    def fill(self, leave: int = 0) -> None:
+        """Leave only so much room."""
+        room = os.statvfs(self.folder)
+        with self._ballast.open("ab", buffering=0) as ballast:
+            if leave:
+                ballast.write(b"x" * (room.f_bavail * room.f_frsize - leave))
+                return
+            for size in (65_536, 4_096, 1):
+                try:
+                    while ballast.write(b"x" * size) == size:
+                        """Go on until it is refused."""
+                except OSError:
+                    continue
+
+    def make_room(self) -> None:
+        self._ballast.unlink()
+
+    def remount(self, mode: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{mode}", self.folder], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("only root can mount a small tmpfs to fill")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs can't be mounted here: {mounted.stderr.strip()}")
+    yield Disk(folder)
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture
+def app(disk: Disk, tmp_path: Path) -> Yamchi:
+    app = Yamchi(Settings(home=tmp_path, default_queue_url=f"sqlite:///{disk.folder}/jobs.db"))
+    app.define("mail", keep_completed=1_000_000)
+    return app
+
+
+def assert_sentence(error: BaseException, disk: Disk, *words: str) -> None:
+    said = str(error)
+    assert "\n" not in said
+    for word in (str(disk.folder / "jobs.db"), *words):
+        assert word in said, said
+
+
+def assert_sound(disk: Disk) -> None:
+    with sqlite3.connect(disk.folder / "jobs.db") as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    db.close()
+
+
+async def test_a_full_disk_refuses_jobs_whole_and_takes_them_when_there_is_room(
+    app: Yamchi, disk: Disk
+) -> None:
+    queue, acknowledged, refused = app.queue("mail"), set[str](), set[str]()
+
+    async def add(n: int) -> None:
+        batch = [New("x" * 2_000, id=f"job-{n}-{part}") for part in range(10)]
+        try:
+            acknowledged.update(job.id for job in await queue.add_many(batch))
+        except StorageFull as error:
+            assert_sentence(error, disk, "full", "nothing was written")
+            refused.update(str(new.id) for new in batch)
+
+    disk.fill(leave=2_000_000)
+    for round_of_adds in range(0, 400, 8):
+        await asyncio.gather(*(add(n) for n in range(round_of_adds, round_of_adds + 8)))
+    assert acknowledged
+    assert refused
+    kept = {job.id for job in await queue.jobs(limit=10_000)}
+    assert kept == acknowledged, "every job acknowledged is there, every refused one is not"
+    assert (await queue.stats())["waiting"] == len(acknowledged)
+    assert_sound(disk)
+    disk.make_room()
+    assert (await queue.add("x" * 2_000, id=min(refused))).is_new, "what was refused can be added now"
+    await app.close()
+    assert_sound(disk)
+
+
+async def test_a_worker_keeps_its_verdicts_until_there_is_room(app: Yamchi, disk: Disk) -> None:
+    release, runs = asyncio.Event(), list[str]()
+    troubles: list[BaseException] = []
+
+    @app.job("mail", concurrency=20)
+    async def send(job: Job[str]) -> str:
+        runs.append(job.id)
+        await release.wait()
+        return "y" * 20_000
+
+    queue = app.queue("mail")
+    queue.on("error", troubles.append)
+    jobs = await queue.add_many(["letter"] * 20)
+    async with working(app):
+        await eventually(lambda: len(runs) == 20)
+        disk.fill()
+        release.set()
+        await eventually(lambda: len(troubles) >= 2)
+        assert_sentence(troubles[0], disk, "full")
+        disk.make_room()
+        await eventually(lambda: _completed(app, 20))
+        more = await queue.add("another")
+        await eventually(lambda: more.id in runs)
+    assert sorted(runs) == sorted([*(job.id for job in jobs), more.id]), "each ran once"
+    await app.close()
+    assert_sound(disk)
+
+
+async def test_a_worker_process_outlives_a_full_disk(make_site: Callable[..., Site], disk: Disk) -> None:
+    jobs = 300
+    site = make_site(f"sqlite:///{disk.folder}/jobs.db", pause=0.02, lease="30s")
+    await site.queue.add_many([New({"pause": 0.02}, id=f"job-{n}", name="work") for n in range(jobs)])
+    worker = site.start_worker()
+    await site.ran(50)
+    disk.fill()
+    await eventually(lambda: "is full" in worker.log, PATIENCE)
+    disk.make_room()
+    await site.all_settled(jobs)
+    tally = site.tally("a full disk", jobs)
+    assert (tally.duplicates, tally.runs, worker.exit_code) == (0, jobs, None)
+
+
+async def test_a_disk_that_is_full_from_the_start(app: Yamchi, disk: Disk) -> None:
+    disk.fill()
+    with pytest.raises(StorageFull) as refused:
+        await app.queue("mail").add("letter")
+    assert_sentence(refused.value, disk, "full")
+    disk.make_room()
+    assert (await app.queue("mail").add("letter")).is_new
+    await app.close()
+
+
+async def test_a_disk_that_becomes_read_only(app: Yamchi, disk: Disk) -> None:
+    queue = app.queue("mail")
+    await queue.add("letter", id="first")
+    await app.close()
+    disk.remount("ro")
+    with pytest.raises(StorageReadOnly) as refused:
+        await queue.add("letter", id="second")
+    assert_sentence(refused.value, disk, "can't be written")
+    disk.remount("rw")
+    assert (await queue.add("letter", id="second")).is_new
+    assert {job.id for job in await queue.jobs()} == {"first", "second"}
+    await app.close()
+
+
+async def test_every_trouble_with_the_disk_is_an_engine_error(app: Yamchi, disk: Disk) -> None:
+    async def try_all() -> Any:
+        queue = app.queue("mail")
+        await queue.stats()
+        await queue.pause()
+
+    disk.fill()
+    with pytest.raises(EngineError):
+        await try_all()
+
+
+async def _completed(app: Yamchi, count: int) -> bool:
+    return bool((await app.queue("mail").stats())["completed"] == count)
