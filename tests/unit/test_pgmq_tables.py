@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yamchi.queues.engines.base import Event
+from yamchi.queues.engines.names import LONGEST, pgmq_name, second_name
 from yamchi.queues.engines.pgmq.listening import LONGEST as LONGEST_NOTE
 from yamchi.queues.engines.pgmq.listening import write_events
 from yamchi.queues.engines.pgmq.rows import clean, clean_json, compact
-from yamchi.queues.engines.pgmq.tables import LONGEST, pgmq_name, second_name
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ import structlog
 from psycopg import errors as pg
 
 from yamchi.errors import EngineError, MissingExtra
+from yamchi.queues.engines.names import pgmq_name, second_name
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
-from yamchi.queues.engines.pgmq.tables import Tables, pgmq_name, second_name
+from yamchi.queues.engines.pgmq.tables import Tables
 
 log = structlog.get_logger("yamchi.pgmq")
 

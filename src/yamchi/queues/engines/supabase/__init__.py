@@ -1,0 +1,201 @@
+"""The Supabase engine: pgmq over REST carries the jobs between machines, a database beside it remembers the rest.
+
+PostgREST offers six functions: no delay that can be changed, no headers, no lease that can be renewed, no counting. What they
+lack the SQLite engine has, so this engine is one, on a file of its own, whose jobs come and go over Supabase:
+
+- `add` writes a job down and sends its payload; it is claimed only where its message arrives.
+- A worker that has free slots reads as many messages and takes them in. A message stays hidden on Supabase for `HOLD`; it is
+  deleted when its job has been run, or sooner if that takes long: from then on this database answers for the job.
+- A message that nobody here sent is a job of the queue's default name, with the id in `job_id` or its number.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import YamchiError
+from yamchi.queues.engines.base import Capabilities, Exchange, Page
+from yamchi.queues.engines.sqlite import SqliteEngine, keeping
+from yamchi.queues.engines.supabase import ledger
+from yamchi.queues.engines.supabase.rest import Rest
+from yamchi.queues.job import JobRecord, NewJob, State, Verdict
+
+log = structlog.get_logger("yamchi.supabase")
+
+HOLD: Millis = 600_000
+"""For how long a message that was read is hidden from other machines."""
+
+SEND_ON_AFTER: Millis = 2_000
+"""A job that is due here and not claimed for this long goes to Supabase, where others may have time for it."""
+
+SEND_AGAIN_AFTER: Millis = 30_000
+"""What was on its way to Supabase for this long was cut short, and is sent again."""
+
+TEND_EVERY = 1.0
+AT_ONCE, BATCH = 8, 500
+
+
+class SupabaseEngine(SqliteEngine):
+    """Jobs in the queues of a Supabase project, their state in a database beside it."""
+
+    type = "pgmq"
+    can = Capabilities(priorities=False)
+
+    def __init__(
+        self, project: str, key: str, path: Path, clock: Clock, *, interval: Millis = 5_000, at_most: int = 10
+    ) -> None:
+        super().__init__(path, clock)
+        self._rest = Rest(project, key)
+        self._interval = interval
+        self._at_most = at_most
+        self._tender: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        if self._tender:
+            return
+        await super().open()
+        await self._file.write(ledger.prepare)
+        self._tender = asyncio.create_task(self._tend(), name="supabase-tend")
+
+    async def close(self) -> None:
+        if self._tender is None:
+            return
+        self._tender.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._tender
+        self._tender = None
+        await self._rest.close()
+        await super().close()
+
+    async def ping(self) -> None:
+        """Reading nothing from a queue that is there says that the project answers and takes the key."""
+        for queue in (await self.queues())[:1]:
+            await self._rest.read(queue, 0, 0)
+
+    # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        now = self._clock.now()
+        created, due = await self._file.write(lambda db: ledger.add(db, queue, jobs, now))
+        if due:
+            try:
+                await self._send(queue, due)
+            except YamchiError:
+                refused = [one.id for one in due]
+                await self._file.write(lambda db: ledger.withdraw(db, queue, refused))
+                raise
+        self._ring(queue)
+        return created
+
+    async def _send(self, queue: str, jobs: Sequence[ledger.Outgoing]) -> None:
+        numbers = await self._rest.send(queue, [job.payload for job in jobs])
+        known = {job.id: number for job, number in zip(jobs, numbers, strict=True)}
+        now = self._clock.now()
+        await self._file.write(lambda db: ledger.confirm(db, queue, known, now))
+
+    # ── Working ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
+    ) -> Exchange:
+        got = await super().exchange(queue, verdicts, want, lease, worker)
+        if got.settled:
+            await self._try(lambda: self._delete_of(queue, got.settled))
+        if len(got.claims) < want and not await self.paused(queue):
+            await self._take_in(queue, min(want - len(got.claims), self._at_most))
+            more = await super().exchange(queue, [], want - len(got.claims), lease, worker)
+            got.claims += more.claims
+        return got
+
+    async def _take_in(self, queue: str, limit: int) -> None:
+        messages = await self._rest.read(queue, HOLD // 1000, limit)
+        if not messages:
+            return
+        now = self._clock.now()
+        known = await self._file.write(lambda db: ledger.arrive(db, queue, messages, now))
+        if known:
+            await self._try(lambda: self._delete([(queue, number) for number in known]))
+
+    async def wake(self, queue: str, timeout: Millis) -> None:
+        """Supabase calls nobody: an idle worker comes back after the interval, or when something is due here."""
+        await super().wake(queue, min(timeout, self._interval))
+
+    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, queue: str, job_id: str) -> JobRecord | None:
+        return await self._file.read(lambda db: ledger.get(db, queue, job_id))
+
+    async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
+        return await self._file.read(lambda db: ledger.page(db, queue, state, search, offset, limit))
+
+    async def counts(self, queue: str) -> dict[State, int]:
+        """What this database knows of: messages of others count when they have arrived here."""
+        return await self._file.read(lambda db: ledger.counts(db, queue))
+
+    async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        def op(db: ledger.Db) -> list[str]:
+            ledger.surface(db, queue, job_ids)
+            return keeping.remove(db, queue, job_ids)
+
+        removed = await self._file.write(op)
+        await self._try(lambda: self._delete_of(queue, removed))
+        return removed
+
+    async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
+        now = self._clock.now()
+
+        def op(db: ledger.Db) -> dict[str, State]:
+            ledger.surface(db, queue, job_ids)
+            return keeping.cancel(db, queue, job_ids, now)
+
+        outcome = await self._file.write(op)
+        ended = [job_id for job_id, state in outcome.items() if state == "cancelled"]
+        await self._try(lambda: self._delete_of(queue, ended))
+        return outcome
+
+    async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
+        before = self._clock.now() - older_than
+        return await self._file.write(lambda db: ledger.clean(db, queue, state, before, limit))
+
+    # ── Tending ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _tend(self) -> None:
+        """Once a second: delete what is done, send what became due or was cut short, and dead letters."""
+        while True:
+            await asyncio.sleep(TEND_EVERY)
+            await self._try(self._tidy)
+
+    async def _tidy(self) -> None:
+        now = self._clock.now()
+        await self._delete(await self._file.read(lambda db: ledger.done(db, now - HOLD // 2, BATCH)))
+        for queue in await self._file.read(keeping.queues):
+            due = await self._file.write(
+                lambda db, queue=queue: ledger.send_on(  # type: ignore[misc]
+                    db, queue, now, SEND_ON_AFTER, SEND_AGAIN_AFTER, BATCH
+                )
+            )
+            if due:
+                await self._send(queue, due)
+        for letter in await self._file.read(lambda db: ledger.unsent_letters(db, BATCH)):
+            await self._rest.send(letter.queue, [letter.body], suffix="_dlq")
+            await self._file.write(lambda db, letter=letter: ledger.letters_sent(db, [letter]))  # type: ignore[misc]
+
+    async def _delete_of(self, queue: str, job_ids: Sequence[str]) -> None:
+        await self._delete(await self._file.read(lambda db: ledger.numbers_of(db, queue, job_ids)))
+
+    async def _delete(self, messages: Sequence[tuple[str, int]]) -> None:
+        for begin in range(0, len(messages), AT_ONCE):
+            group = messages[begin : begin + AT_ONCE]
+            await asyncio.gather(*(self._rest.delete(queue, number) for queue, number in group))
+            await self._file.write(lambda db, group=group: ledger.deleted(db, group))  # type: ignore[misc]
+
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
+        """What fails here is done again by `_tend`; it holds up nobody."""
+        try:
+            await work()
+        except YamchiError as error:
+            log.warning(f"[supabase] {error}")

@@ -1,0 +1,99 @@
+"""The six functions of `pgmq_public` over PostgREST, and their errors as sentences."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import httpx2
+import orjson
+
+from yamchi.errors import EngineError, EngineUnavailable, InvalidJob
+from yamchi.queues.engines.names import pgmq_name
+
+PATIENCE = 30.0
+
+
+class Rest:
+    """One Supabase project, for one event loop at a time."""
+
+    def __init__(self, project: str, key: str) -> None:
+        self.project = project.rstrip("/")
+        self._headers = {
+            "apikey": key,
+            "Authorization": f"Bearer {key}",
+            "Content-Profile": "pgmq_public",
+            "Content-Type": "application/json",
+        }
+        self._clients: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
+
+    async def send(self, queue: str, bodies: Sequence[bytes], *, suffix: str = "") -> list[int]:
+        """Messages at once; their numbers, in the same order."""
+        body = {"queue_name": pgmq_name(queue) + suffix, "messages": [orjson.Fragment(one) for one in bodies]}
+        return [int(number) for number in await self._call("send_batch", body)]
+
+    async def read(self, queue: str, hold: int, limit: int) -> list[dict[str, Any]]:
+        """Up to so many messages, hidden from other readers for `hold` seconds."""
+        body = {"queue_name": pgmq_name(queue), "sleep_seconds": hold, "n": limit}
+        return list(await self._call("read", body))
+
+    async def delete(self, queue: str, number: int) -> None:
+        """Take a message off; one that is gone already is fine."""
+        await self._call("delete", {"queue_name": pgmq_name(queue), "message_id": number})
+
+    async def close(self) -> None:
+        clients, self._clients = self._clients, {}
+        here = asyncio.get_running_loop()
+        for loop, client in clients.items():
+            if loop is here:
+                await client.aclose()
+
+    async def _call(self, function: str, body: dict[str, Any]) -> Any:
+        try:
+            response = await self._client().post(
+                f"{self.project}/rest/v1/rpc/{function}", content=orjson.dumps(body)
+            )
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            said = str(error) or type(error).__name__
+            raise EngineUnavailable(
+                f"Supabase at {self.project} can't be reached ({said}): check SUPABASE_URL and the network."
+            ) from error
+        if response.is_success:
+            return orjson.loads(response.content) if response.content else None
+        raise self._explain(response, str(body["queue_name"]))
+
+    def _client(self) -> httpx2.AsyncClient:
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            client = self._clients[loop] = httpx2.AsyncClient(headers=self._headers, timeout=PATIENCE)
+        return client
+
+    def _explain(self, response: httpx2.Response, queue: str) -> EngineError | InvalidJob:
+        code, said = _read_error(response)
+        if response.status_code in (401, 403):
+            return EngineUnavailable(
+                f"Supabase at {self.project} refused the key: correct SUPABASE_SERVICE_ROLE_KEY."
+            )
+        if code in ("PGRST106", "PGRST202"):
+            return EngineError(
+                f"Supabase at {self.project} does not expose pgmq_public: "
+                "switch on 'Expose Queues via PostgREST' under Integrations, Queues, Settings."
+            )
+        if code == "42P01":
+            return EngineError(
+                f"Supabase has no queue {queue}: create it under Queues, or run SELECT pgmq.create('{queue}');"
+            )
+        if code.startswith("22"):
+            return InvalidJob(f"Supabase can't keep this data as JSON ({said}): nothing was written.")
+        kind = (
+            EngineUnavailable if response.status_code >= 500 or response.status_code == 429 else EngineError
+        )
+        return kind(f"Supabase answered {response.status_code} ({said}).")
+
+
+def _read_error(response: httpx2.Response) -> tuple[str, str]:
+    try:
+        body = orjson.loads(response.content)
+        return str(body.get("code") or ""), str(body.get("message") or response.reason_phrase)
+    except (orjson.JSONDecodeError, AttributeError):
+        return "", response.reason_phrase

@@ -1,0 +1,200 @@
+"""Queues of Supabase over REST pass the contract, several engines on one database beside them standing for several processes."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.services.postgrest import KEY, Postgrest, prepare
+from yamchi.app import Yamchi
+from yamchi.clock import SystemClock
+from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, InvalidJob
+from yamchi.queues.engines.names import pgmq_name
+from yamchi.queues.engines.supabase import SupabaseEngine
+from yamchi.queues.job import NewJob, new_id
+from yamchi.queues.queue import Job
+from yamchi.settings import Settings
+from yamchi.testing.conformance import EngineSuite, KeeperSuite, WorkerSuite
+from yamchi.testing.conformance.base import Connect, claim_all, complete, failure, settle
+from yamchi.testing.conformance.worker import working
+from yamchi.testing.waiting import eventually
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture(scope="module")
+def project(postgres_url: str) -> Iterator[Postgrest]:
+    prepare(postgres_url)
+    server = Postgrest(postgres_url)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def sql(project: Postgrest) -> Sql:
+    def run(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(project.database_url, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+@pytest.fixture
+async def reach(project: Postgrest, tmp_path: Path) -> AsyncIterator[Connect]:
+    engines: list[SupabaseEngine] = []
+
+    async def connect(folder: str = "here") -> SupabaseEngine:
+        engine = SupabaseEngine(
+            project.url, KEY, tmp_path / folder / "supabase.db", SystemClock(), interval=100, at_most=1_000
+        )
+        await engine.open()
+        engines.append(engine)
+        return engine
+
+    yield connect
+    for engine in engines:
+        await engine.close()
+
+
+@pytest.fixture
+def own_queue(sql: Sql) -> str:
+    queue = f"own_{new_id(0)[-16:]}"
+    sql("SELECT pgmq.create(%s), pgmq.create(%s)", queue, f"{queue}_dlq")
+    return queue
+
+
+class TestSupabase(EngineSuite, KeeperSuite, WorkerSuite):
+    @pytest.fixture
+    async def connect(self, reach: Connect) -> Connect:
+        return reach
+
+    @pytest.fixture
+    def queue(self, sql: Sql) -> str:
+        queue = f"q-{new_id(0)[-16:]}"
+        sql("SELECT pgmq.create(%s), pgmq.create(%s)", pgmq_name(queue), f"{pgmq_name(queue)}_dlq")
+        return queue
+
+
+# ── What is Supabase's own ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_message_of_another_program_is_a_job(
+    reach: Connect, own_queue: str, sql: Sql, tmp_path: Path
+) -> None:
+    app = Yamchi(Settings(home=tmp_path), engine=await reach())
+    seen: list[tuple[str, Any]] = []
+
+    @app.job(own_queue, name="email")
+    async def email(job: Job[dict[str, Any]]) -> None:
+        seen.append((job.id, job.data))
+
+    sql("SELECT pgmq.send(%s, %s::jsonb)", own_queue, '{"to": "user@example.com"}')
+    sql("SELECT pgmq.send(%s, %s::jsonb)", own_queue, '{"job_id": "mail-7"}')
+    async with working(app):
+        await eventually(lambda: len(seen) == 2)
+        await eventually(lambda: sql(f"SELECT * FROM pgmq.q_{own_queue}") == [])
+    assert sorted(seen) == [("1", {"to": "user@example.com"}), ("mail-7", {"job_id": "mail-7"})]
+    await app.close()
+
+
+async def test_a_payload_is_the_message_and_is_deleted_when_done(
+    reach: Connect, own_queue: str, sql: Sql
+) -> None:
+    engine = await reach()
+    await engine.add(own_queue, [NewJob("a", "email", b'{"to":"x"}')])
+    assert sql(f"SELECT message FROM pgmq.q_{own_queue}") == [({"to": "x"},)]
+    held = await claim_all(engine, own_queue, 1)
+    assert len(sql(f"SELECT 1 FROM pgmq.q_{own_queue}")) == 1, "it stays there, hidden, until it is done"
+    assert await complete(engine, own_queue, held) == ["a"]
+    assert sql(f"SELECT message FROM pgmq.q_{own_queue}") == []
+
+
+async def test_a_cancelled_job_is_taken_off(reach: Connect, own_queue: str, sql: Sql) -> None:
+    engine = await reach()
+    await engine.add(own_queue, [NewJob("a", "email", b"{}")])
+    assert await engine.cancel(own_queue, ["a"]) == {"a": "cancelled"}
+    assert sql(f"SELECT message FROM pgmq.q_{own_queue}") == []
+
+
+async def test_another_machine_takes_the_job(reach: Connect, own_queue: str) -> None:
+    here, there = await reach("here"), await reach("there")
+    await here.add(own_queue, [NewJob("a", "email", b'{"job_id":"a"}')])
+    held = await claim_all(there, own_queue, 1)
+    assert [(one.job.id, one.job.name) for one in held] == [("a", "")]
+    assert (await here.exchange(own_queue, [], 1, 1_000, "w")).claims == []
+
+
+async def test_a_delayed_job_goes_to_supabase_when_nobody_here_takes_it(
+    reach: Connect, own_queue: str, sql: Sql
+) -> None:
+    engine = await reach()
+    await engine.add(own_queue, [NewJob("a", "email", b"{}", run_at=SystemClock().now() + 50)])
+    await eventually(lambda: len(sql(f"SELECT 1 FROM pgmq.q_{own_queue}")) == 1)
+    assert [one.job.id for one in await claim_all(engine, own_queue, 1)] == ["a"]
+
+
+async def test_dead_letters_go_to_the_queue_beside(reach: Connect, own_queue: str, sql: Sql) -> None:
+    engine = await reach()
+    await engine.add(own_queue, [NewJob("a", "email", b'{"to":"nobody"}')])
+    (held,) = await claim_all(engine, own_queue, 1)
+    await settle(engine, own_queue, [failure(held, "User has no email")])
+    ((letter,),) = await eventually(lambda: sql(f"SELECT message FROM pgmq.q_{own_queue}_dlq"))
+    assert (letter["job"], letter["error_message"]) == ({"to": "nobody"}, "User has no email")
+
+
+# ── What can be wrong ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def strangers(tmp_path: Path) -> Callable[[str, str], SupabaseEngine]:
+    return lambda url, key: SupabaseEngine(url, key, tmp_path / "other.db", SystemClock())
+
+
+@pytest.mark.parametrize(
+    ("key", "exposed", "sentence"),
+    [
+        ("wrong", True, "refused the key: correct SUPABASE_SERVICE_ROLE_KEY"),
+        (KEY, False, "does not expose pgmq_public: switch on"),
+        (KEY, True, "has no queue nowhere: create it"),
+    ],
+)
+async def test_each_trouble_is_a_sentence(
+    project: Postgrest,
+    strangers: Callable[[str, str], SupabaseEngine],
+    key: str,
+    exposed: bool,
+    sentence: str,
+) -> None:
+    engine = strangers(project.url, key)
+    await engine.open()
+    project.exposed = exposed
+    try:
+        with pytest.raises(EngineError, match=sentence):
+            await engine.add("nowhere", [NewJob("a", "email", b"{}")])
+    finally:
+        project.exposed = True
+    assert await engine.get("nowhere", "a") is None, "nothing half-written"
+    await engine.close()
+
+
+async def test_a_project_that_is_away(strangers: Callable[[str, str], SupabaseEngine]) -> None:
+    engine = strangers("http://127.0.0.1:9", KEY)
+    await engine.open()
+    with pytest.raises(EngineUnavailable, match=r"can't be reached .*check SUPABASE_URL"):
+        await engine.add("mail", [NewJob("a", "email", b"{}")])
+    await engine.close()
+
+
+async def test_data_that_postgresql_cannot_keep(reach: Connect, own_queue: str) -> None:
+    with pytest.raises(InvalidJob, match="can't keep this data"):
+        await (await reach()).add(own_queue, [NewJob("a", "email", rb'{"text":"\u0000"}')])
+
+
+def test_no_key(tmp_path: Path) -> None:
+    app = Yamchi(Settings(home=tmp_path, default_queue_url="supabase", supabase_url="http://127.0.0.1:9"))
+    app.define("mail")
+    with pytest.raises(ConfigurationError, match=r"^SUPABASE_SERVICE_ROLE_KEY must be set$"):
+        app.queue("mail")

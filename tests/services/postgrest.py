@@ -1,0 +1,117 @@
+"""What Supabase puts before its queues: the six functions of `pgmq_public` over HTTP, on a real PostgreSQL with pgmq.
+
+PostgREST itself comes in no registry the project uses. This speaks its dialect for exactly these functions: the key check
+of the gateway, the profile header, answers as JSON, errors with PostgreSQL's own codes.
+"""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+KEY = "service-role-key"
+
+# As Supabase installs them.
+FUNCTIONS = """
+CREATE SCHEMA IF NOT EXISTS pgmq_public;
+CREATE FUNCTION pgmq_public.pop(queue_name text) RETURNS SETOF pgmq.message_record LANGUAGE sql
+    AS $$ SELECT * FROM pgmq.pop(queue_name) $$;
+CREATE FUNCTION pgmq_public.send(queue_name text, message jsonb, sleep_seconds integer DEFAULT 0) RETURNS SETOF bigint
+    LANGUAGE sql AS $$ SELECT * FROM pgmq.send(queue_name, message, sleep_seconds) $$;
+CREATE FUNCTION pgmq_public.send_batch(queue_name text, messages jsonb[], sleep_seconds integer DEFAULT 0)
+    RETURNS SETOF bigint LANGUAGE sql AS $$ SELECT * FROM pgmq.send_batch(queue_name, messages, sleep_seconds) $$;
+CREATE FUNCTION pgmq_public.archive(queue_name text, message_id bigint) RETURNS boolean LANGUAGE sql
+    AS $$ SELECT pgmq.archive(queue_name, message_id) $$;
+CREATE FUNCTION pgmq_public.delete(queue_name text, message_id bigint) RETURNS boolean LANGUAGE sql
+    AS $$ SELECT pgmq.delete(queue_name, message_id) $$;
+CREATE FUNCTION pgmq_public.read(queue_name text, sleep_seconds integer, n integer)
+    RETURNS SETOF pgmq.message_record LANGUAGE sql AS $$ SELECT * FROM pgmq.read(queue_name, sleep_seconds, n) $$;
+"""
+_TYPES = {"messages": "jsonb[]", "message": "jsonb", "message_id": "bigint", "queue_name": "text"}
+_ONE = {"archive", "delete"}
+_STATUS = {"42P01": 404, "42883": 404, "42501": 403}
+
+
+def prepare(url: str) -> None:
+    """pgmq and the six functions in a fresh database."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(files("pgmq").joinpath("sql/pgmq.sql").read_text().encode())
+        connection.execute(FUNCTIONS)
+
+
+class Postgrest(ThreadingHTTPServer):
+    """A server of its own thread; `url` is what SUPABASE_URL is set to."""
+
+    daemon_threads = True
+
+    def __init__(self, database_url: str) -> None:
+        self.database_url = database_url
+        self.exposed = True
+        self._local = threading.local()
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def stop(self) -> None:
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+
+    def call(self, function: str, arguments: dict[str, Any]) -> Any:
+        named = ", ".join(f"{name} => %({name})s::{_TYPES.get(name, 'integer')}" for name in arguments)
+        values = {name: _adapted(name, value) for name, value in arguments.items()}
+        query = f"SELECT coalesce(json_agg(answer), '[]') FROM pgmq_public.{function}({named}) AS answer"
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            row = connection.execute(query.encode(), values).fetchone()
+        answers = row[0] if row else []
+        return answers[0] if function in _ONE else answers
+
+
+def _adapted(name: str, value: Any) -> Any:
+    if name == "messages":
+        return [Jsonb(message) for message in value]
+    return Jsonb(value) if name == "message" else value
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Postgrest
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("apikey") != KEY or self.headers.get("Authorization") != f"Bearer {KEY}":
+            return self._answer(401, {"message": "Invalid API key"})
+        function = self.path.removeprefix("/rest/v1/rpc/")
+        if self.headers.get("Content-Profile") != "pgmq_public" or not self.server.exposed:
+            said = "The schema must be one of the following: public, graphql_public"
+            return self._answer(406, {"code": "PGRST106", "message": said})
+        if function not in ("send", "send_batch", "read", "pop", "archive", "delete"):
+            return self._answer(
+                404, {"code": "PGRST202", "message": f"Could not find the function {function}"}
+            )
+        try:
+            return self._answer(200, self.server.call(function, json.loads(body)))
+        except psycopg.Error as error:
+            code = error.sqlstate or "XX000"
+            return self._answer(
+                _STATUS.get(code, 400), {"code": code, "message": error.diag.message_primary, "details": None}
+            )
+
+    def _answer(self, status: int, body: Any) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Tests say what went wrong themselves."""
