@@ -1,0 +1,304 @@
+"""What a template can do to a value: Jinja's harmless filters, and those for people: dates, money, plurals.
+
+{{ lesson_datetime|datetime }}                      25 февраля 2026 г. в 20:00      in the reader's language and zone
+{{ 12990|money("KZT") }}                            12 990 ₸
+{{ count }} {{ count|plural("фильм", "фильма", "фильмов") }}
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache, wraps
+from typing import Any
+
+from babel import Locale, UnknownLocaleError
+from babel.dates import format_date, format_datetime, format_time
+from babel.numbers import format_currency, format_decimal, is_currency
+from jinja2.exceptions import FilterArgumentError
+from jinja2.filters import FILTERS as JINJA_FILTERS
+from jinja2.runtime import Undefined
+from jinja2.tests import TESTS as JINJA_TESTS
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from yamchi.notifications.templates.meter import METER, SCALARS
+from yamchi.notifications.templates.rewriting import JOIN, LITERAL, LOOP, REPEAT
+
+Filter = Callable[..., Any]
+
+# Each gives at most a few times what it takes; the ones that could grow without bound are replaced below.
+_HARMLESS = (
+    "abs capitalize count d default dictsort e escape filesizeformat first float forceescape groupby int items last"
+    " length list lower map max min reject rejectattr reverse safe select selectattr sort string striptags title trim"
+    " truncate unique upper urlencode wordcount"
+)
+_TESTS = (
+    "boolean defined divisibleby eq equalto even false float ge gt greaterthan in integer iterable le lessthan lower lt"
+    " mapping ne none number odd sequence string true undefined upper == != > >= < <="
+)
+
+_FORMATS = ("short", "medium", "long", "full")
+_PLURAL_ORDER = ("zero", "one", "two", "few", "many", "other")
+_SPARE_PLURAL = {"other": ("few", "many", "one"), "many": ("other",), "few": ("other",)}
+
+
+# ── Dates, money, plurals ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def as_date(value: object, format: str = "long") -> str:
+    """The day: `short`, `medium`, `long`, `full`, or a CLDR pattern such as `d MMMM`."""
+    return format_date(_local(value), format=_pattern(format), locale=_locale())
+
+
+def as_time(value: object, format: str = "short") -> str:
+    return format_time(_local(value), format=_pattern(format), tzinfo=_zone(), locale=_locale())
+
+
+def as_datetime(value: object, format: str = "long") -> str:
+    """The day in this format and the time to the minute; or one pattern for both."""
+    if format not in _FORMATS:
+        return format_datetime(_local(value), format=_pattern(format), tzinfo=_zone(), locale=_locale())
+    day, hour = as_date(value, format), as_time(value)
+    return (
+        str(_locale().datetime_formats["long" if format == "full" else format])
+        .format(hour, day)
+        .replace("'", "")
+    )
+
+
+def money(value: object, currency: str = "KZT") -> str:
+    """An amount with its currency; whole amounts without zeros after the point."""
+    if not is_currency(currency):
+        raise FilterArgumentError(f"{currency!r} is not a currency: write it as KZT, USD, EUR")
+    amount, locale = _decimal(value), _locale()
+    pattern = locale.currency_formats["standard"].pattern
+    if amount == amount.to_integral_value():
+        pattern = pattern.replace(".00", "")
+    return format_currency(amount, currency, format=pattern, locale=locale, currency_digits=False)
+
+
+def number(value: object) -> str:
+    return format_decimal(_decimal(value), locale=_locale())
+
+
+def plural(value: object, *forms: str) -> str:
+    """The form that goes with the number: (one, few, many) in Russian, (one, other) in English and Kazakh."""
+    count, locale = abs(_decimal(value)), _locale()
+    names = [name for name in _PLURAL_ORDER if name in {*locale.plural_form.tags, "other"}]
+    by_name = dict(zip(names, forms, strict=False))
+    chosen = locale.plural_form(count)
+    for name in (chosen, *_SPARE_PLURAL.get(chosen, ())):
+        if name in by_name:
+            return by_name[name]
+    raise FilterArgumentError(f"plural needs a form for {', '.join(names)}")
+
+
+def _locale() -> Locale:
+    return _locale_of(METER.get().locale)
+
+
+@lru_cache(maxsize=256)
+def _locale_of(name: str) -> Locale:
+    try:
+        return Locale.parse(name, sep="-")
+    except (UnknownLocaleError, ValueError):
+        return Locale("en")
+
+
+def _zone() -> Any:
+    return METER.get().timezone or UTC
+
+
+def _pattern(format: str) -> str:
+    if len(format) > 60:
+        raise FilterArgumentError("a pattern for a date has at most 60 characters")
+    return format
+
+
+def _local(value: object) -> datetime:
+    """A moment in the reader's time zone; one that names no zone is taken to be there already."""
+    match value:
+        case datetime():
+            moment = value
+        case date():
+            moment = datetime.combine(value, time())
+        case str():
+            moment = _parse(value)
+        case _:
+            raise FilterArgumentError(
+                f"{str(value)[:40]!r} is not a date: give text such as 2026-02-25T15:00:00Z"
+            )
+    return moment.astimezone(_zone()) if moment.tzinfo else moment.replace(tzinfo=_zone())
+
+
+def _parse(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        message = f"{text[:40]!r} is not a date: give text such as 2026-02-25T15:00:00Z"
+        raise FilterArgumentError(message) from None
+
+
+def _decimal(value: object) -> Decimal:
+    try:
+        found = Decimal(str(value).strip()[:40])
+    except InvalidOperation:
+        found = Decimal("NaN")
+    if not found.is_finite() or abs(found) > 10**18:
+        raise FilterArgumentError(f"{str(value)[:40]!r} is not a number")
+    return found
+
+
+# ── Jinja's own, with a bound ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def joined(values: Iterable[Any], separator: str = "", attribute: str | None = None) -> str:
+    items = values if attribute is None else (_field(item, attribute) for item in values)
+    return _concat([part for item in items for part in (separator, item)][1:])
+
+
+def _field(item: Any, attribute: str) -> Any:
+    return item.get(attribute, "") if isinstance(item, dict) else ""
+
+
+def _concat(parts: Iterable[Any]) -> str:
+    """One text of all parts; if one is HTML, the others are escaped."""
+    texts = [as_text(part) for part in parts]
+    METER.get().text(sum(map(len, texts)))
+    if any(isinstance(text, Markup) for text in texts):
+        return Markup("").join(texts)
+    return "".join(texts)
+
+
+def as_text(value: Any) -> str:
+    """What is written for a value: nothing for null, and never Python's way of writing a list."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, (*SCALARS, Undefined)):
+        return str(value)
+    raise FilterArgumentError(f"a {_kind(value)} can't be written as text: loop over it or use |join")
+
+
+def _kind(value: object) -> str:
+    return (
+        "mapping"
+        if isinstance(value, dict)
+        else "list"
+        if isinstance(value, list | tuple)
+        else type(value).__name__
+    )
+
+
+def replaced(value: Any, old: str, new: str) -> str:
+    text = as_text(value)
+    METER.get().text(len(text) + text.count(old) * len(new))
+    return text.replace(old, new)
+
+
+def batch(values: Iterable[Any], size: int, fill: Any = None) -> list[list[Any]]:
+    """Rows of `size`; the last is filled up with `fill` if there is one."""
+    if not 1 <= size <= 1000:
+        raise FilterArgumentError("batch makes rows of 1 to 1000")
+    items = list(values)
+    rows = [items[start : start + size] for start in range(0, len(items), size)]
+    if rows and fill is not None:
+        rows[-1] += [fill] * (size - len(rows[-1]))
+    return rows
+
+
+def total(values: Iterable[Any], attribute: str | None = None) -> Decimal | int:
+    found = sum(_decimal(item if attribute is None else _field(item, attribute)) for item in values)
+    return int(found) if found == int(found) else found
+
+
+def rounded(value: object, digits: int = 0) -> Decimal | int:
+    if not 0 <= digits <= 10:
+        raise FilterArgumentError("round keeps 0 to 10 digits")
+    found = round(_decimal(value), digits)
+    return int(found) if digits == 0 else found
+
+
+def to_json(value: Any) -> Markup:
+    """JSON that may stand in a script or an attribute."""
+    return htmlsafe_json_dumps(METER.get().weigh(value), dumps=_dumps)
+
+
+def _dumps(value: Any, **_: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+# ── What the rewriter puts in ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _loop(values: Iterable[Any], written: int) -> Iterable[Any]:
+    """Pay for each turn: one step, and the fixed text that it may write."""
+    meter = METER.get()
+    for value in values:
+        meter.step()
+        meter.text(written)
+        yield value
+
+
+def _metered(function: Filter) -> Filter:
+    """Pay for what goes in and what comes out; an undefined value goes through, for `default`."""
+
+    @wraps(function)
+    def paid(*args: Any, **kwargs: Any) -> Any:
+        meter = METER.get()
+        meter.step()
+        for arg in args:
+            meter.charge(arg)
+        result = function(*args, **kwargs)
+        meter.charge(result)
+        return result
+
+    return paid
+
+
+def _defined(function: Filter) -> Filter:
+    """A missing variable is told by its name before the filter looks at it."""
+
+    @wraps(function)
+    def checked(value: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(value, Undefined):
+            str(value)
+        return function(value, *args, **kwargs)
+
+    return checked
+
+
+def _weighed(value: Any) -> Any:
+    return METER.get().weigh(value)
+
+
+def _repeat(written: int) -> None:
+    METER.get().text(written)
+
+
+_OURS: dict[str, Filter] = {
+    "batch": batch,
+    "date": as_date,
+    "datetime": as_datetime,
+    "join": joined,
+    "money": money,
+    "number": number,
+    "plural": plural,
+    "replace": replaced,
+    "round": rounded,
+    "sum": total,
+    "time": as_time,
+    "tojson": to_json,
+}
+
+FILTERS: dict[str, Filter] = {
+    **{name: _metered(JINJA_FILTERS[name]) for name in _HARMLESS.split()},
+    **{name: _metered(_defined(function)) for name, function in _OURS.items()},
+    LOOP: _defined(_loop),
+    LITERAL: _weighed,
+    JOIN: _concat,
+    REPEAT: _repeat,
+}
+TESTS: dict[str, Any] = {name: JINJA_TESTS[name] for name in _TESTS.split()}

@@ -1,0 +1,131 @@
+"""The two parts of a letter, made from its body once per version and not once per letter.
+
+CSS is inlined and HTML turned into plain text *before* rendering: Jinja's own marks are hidden behind characters that
+HTML leaves alone, and put back afterwards. Where a template is written so that this would change it, the letter is
+rendered first and inlined, or turned into text, after: slower, but right.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import unescape
+
+import css_inline
+from inscriptis import get_text
+from inscriptis.model.config import ParserConfig
+
+from yamchi.notifications.templates.sandbox import Sandbox
+
+HTML = Sandbox(autoescape=True)
+TEXT = Sandbox(autoescape=False)
+
+CONTENT = "{{ content }}"
+
+_INLINER = css_inline.CSSInliner(load_remote_stylesheets=False, keep_at_rules=True)
+_TEXT_STYLE = ParserConfig(display_links=True)
+
+_OPEN, _CLOSE = "\ue000", "\ue001"  # private characters: no text means anything by them
+_HIDDEN = re.compile(f"(?:<!--)?{_OPEN}(\\d+){_CLOSE}(?:-->)?")
+_SHAPE = re.compile(f"<(/?(?!/|html|head|body|tbody|style)[a-z][\\w-]*)|{_OPEN}(\\d+){_CLOSE}", re.IGNORECASE)
+_CHARSET = re.compile(r"(<head>)(.*?)(<meta charset=[^>]*>)", re.IGNORECASE | re.DOTALL)
+_LINK = re.compile(r"\[([^\[\]]*)\]\((?:mailto:|tel:)?([^()\s]*)\)")
+_GAPS = re.compile(r"[ \t]+$|\n[ \t]*\n\s*\n", re.MULTILINE)
+_UNSAFE_TEXT = re.compile(r"\|\s*safe\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A source ready to compile; `is_done` if nothing is left to do to what it renders."""
+
+    source: str
+    is_done: bool
+
+
+def inlined(source: str) -> Part:
+    """The same HTML source with its CSS in `style` attributes."""
+    hidden, marks = _hide(source)
+    try:
+        done = _INLINER.inline(hidden)
+    except css_inline.InlineError:
+        return Part(source, is_done=False)
+    if _SHAPE.findall(done) != _SHAPE.findall(hidden):
+        return Part(source, is_done=False)
+    return Part(_show(_charset_first(done), marks), is_done=True)
+
+
+def inline(html: str) -> str:
+    """Rendered HTML with its CSS in `style` attributes."""
+    return _charset_first(_INLINER.inline(html))
+
+
+def _charset_first(html: str) -> str:
+    """The inliner puts what it could not inline at the head's start; a charset must be in the first 1024 bytes."""
+    return _CHARSET.sub(r"\1\3\2", html, count=1)
+
+
+def plain(source: str) -> Part:
+    """The source of the plain text that goes with this HTML source."""
+    hidden, marks = _hide(source, comments=False)
+    text = as_plain_text(hidden)
+    order = [int(found[1]) for found in _HIDDEN.finditer(text)]
+    if order != list(range(len(marks))) or any(_UNSAFE_TEXT.search(mark) for mark in marks):
+        return Part(source, is_done=False)
+    return Part(_show(text, marks), is_done=True)
+
+
+def as_plain_text(html: str) -> str:
+    """HTML as people read it: links as `text (address)`, one empty line between paragraphs."""
+    return tidy(_LINK.sub(_link, get_text(html, _TEXT_STYLE))) if html.strip() else ""
+
+
+def tidy(text: str) -> str:
+    """No spaces at the ends of lines, no more than one empty line in a row."""
+    return _GAPS.sub(lambda found: "\n\n" if "\n" in found[0] else "", text).strip("\n \t")
+
+
+def strip_tags(html: str) -> str:
+    """The words of a message whose line breaks are its own, as Telegram's are."""
+    return unescape(re.sub(r"<[^<>]*>", "", html))
+
+
+def _link(found: re.Match[str]) -> str:
+    text, address = found[1].strip(), found[2]
+    return text if not address or address in text else f"{text} ({address})" if text else address
+
+
+def _hide(source: str, *, comments: bool = True) -> tuple[str, list[str]]:
+    """HTML without Jinja, and Jinja's marks. Between tags a statement becomes a comment, which may stand anywhere."""
+    html, marks = "", list[str]()
+    for is_markup, text in _pieces(source):
+        if not is_markup:
+            html += text.replace(_OPEN, "").replace(_CLOSE, "")
+            continue
+        hidden = f"{_OPEN}{len(marks)}{_CLOSE}"
+        is_between_tags = html.rfind("<") <= html.rfind(">")
+        html += f"<!--{hidden}-->" if comments and text.startswith("{%") and is_between_tags else hidden
+        marks.append(text)
+    return html, marks
+
+
+def _show(text: str, marks: list[str]) -> str:
+    return _HIDDEN.sub(lambda found: marks[int(found[1])], text)
+
+
+def _pieces(source: str) -> Iterator[tuple[bool, str]]:
+    """The source cut into Jinja's marks and what is between them, as Jinja's own lexer sees it."""
+    mark = ""
+    for _, kind, text in HTML.lex(source):
+        if kind == "raw_begin":
+            mark = "{% raw %}"
+        elif kind == "raw_end":
+            yield True, mark + "{% endraw %}"
+            mark = ""
+        elif kind in {"comment_begin", "comment", "comment_end"}:
+            continue
+        elif kind in {"variable_begin", "block_begin"} or mark:
+            mark += text
+            if kind in {"variable_end", "block_end"}:
+                yield True, mark.rstrip("\n")
+                mark = ""
+        else:
+            yield False, text
