@@ -138,7 +138,9 @@ class Links:
         """Say who we are, and go where our keys are."""
         try:
             replies = await connection.send(self._hello(name))
-            errors = [reply for reply in replies if isinstance(reply, ReplyError)]
+            errors = [
+                reply for reply in replies if isinstance(reply, ReplyError) and not _is_unsupported(reply)
+            ]
             if not errors:
                 return connection
             if not (said := str(errors[0])).startswith("MOVED"):
@@ -198,6 +200,11 @@ class Links:
 
 def _login(username: str | None, password: str | None) -> bytes:
     return pack("AUTH", username, password or "") if username else pack("AUTH", password or "")
+
+
+def _is_unsupported(error: ReplyError) -> bool:
+    """Some hosted Redis have no CLIENT SETNAME; that only means that Bull Board does not list our workers."""
+    return str(error).startswith("ERR unknown")
 
 
 def _is_unknown(reply: Any) -> bool:
