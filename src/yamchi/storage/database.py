@@ -8,6 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, create_engine, event
@@ -57,7 +58,7 @@ class Database:
         try:
             self._prepare(engine)
             writing, reading = engine.connect(), engine.connect()
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, OSError) as error:
             engine.dispose()
             raise self._explain(error) from error
         self._writer = GroupCommit("database-writer", writing, _transact, self._explain)
@@ -66,6 +67,7 @@ class Database:
 
     def _prepare(self, engine: Engine) -> None:
         if self.is_embedded:
+            Path(engine.url.database or ".").parent.mkdir(parents=True, exist_ok=True)
             upgrade(engine)
         elif not is_current(engine):
             raise EngineError("The database's tables are not up to date: run 'yamchi doctor --migrate'.")
@@ -101,7 +103,7 @@ class Database:
 
     def _explain(self, error: Exception) -> Exception:
         """The same error as a sentence a person can act on."""
-        if not isinstance(error, SQLAlchemyError):
+        if not isinstance(error, SQLAlchemyError | OSError):
             return error
         cause = str(error.orig) if isinstance(error, DBAPIError) else str(error)
         said = " ".join(cause.split())
@@ -109,7 +111,7 @@ class Database:
             return StorageFull(
                 "The disk that holds Yamchi's database is full: nothing was written. Free some room."
             )
-        if isinstance(error, OperationalError):
+        if isinstance(error, OperationalError | OSError):
             return EngineUnavailable(f"Yamchi's database can't be reached ({said}): check DATABASE_URL.")
         return EngineError(f"Yamchi's database refused ({said}).")
 

@@ -1,0 +1,1 @@
+"""Notifications: from an event to a message that arrives once."""

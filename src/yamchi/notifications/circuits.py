@@ -1,0 +1,136 @@
+"""Circuits: when a provider is down, its jobs wait, one probe at a time looks whether it is back, and nobody pays an attempt.
+
+The state is a row in the database, so all worker processes share it: whoever meets an outage opens the circuit, and of
+all who come when the wait is over one wins the right to try. A process asks the database at most twice a second.
+"""
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from yamchi.clock import Clock, Millis, describe_span, to_millis
+from yamchi.errors import Outage
+from yamchi.storage.database import Database
+from yamchi.storage.tables import circuits
+
+SHORTEST: Millis = 1_000
+LONGEST: Millis = 15_000
+PROBE: Millis = 5_000
+"""How long a probe may take before another may try."""
+
+FRESH: Millis = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """The state of one provider: open while `retry_at` is set."""
+
+    name: str
+    failures: int = 0
+    opened_at: Millis | None = None
+    retry_at: Millis | None = None
+    reason: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.retry_at is not None
+
+
+class Circuits:
+    """One circuit for each channel and provider."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._known: dict[str, Circuit] = {}
+        self._read_at: Millis = 0
+        dialect = sqlite if database.is_embedded else postgresql
+        opened = dialect.insert(circuits)
+        self._open = opened.on_conflict_do_update(
+            index_elements=["name"],
+            set_={
+                "failures": circuits.c.failures + 1,
+                "opened_at": func.coalesce(circuits.c.opened_at, opened.excluded.opened_at),
+                "retry_at": opened.excluded.retry_at,
+                "reason": opened.excluded.reason,
+            },
+        )
+
+    async def enter(self, name: str) -> None:
+        """Pass if the circuit is closed, or as the probe when its wait is over; else an `Outage` says when to come back."""
+        circuit = await self._state(name)
+        if not circuit.is_open:
+            return
+        now = self._clock.now()
+        if (circuit.retry_at or 0) <= now and await self._database.write(lambda c: self._win(c, name, now)):
+            return
+        circuit = await self._state(name, at_once=True)
+        if circuit.is_open:
+            raise self._wait(circuit, now)
+
+    def _win(self, connection: Connection, name: str, now: Millis) -> bool:
+        due = (circuits.c.name == name) & (circuits.c.retry_at <= now)
+        return connection.execute(update(circuits).where(due).values(retry_at=now + PROBE)).rowcount == 1
+
+    def _wait(self, circuit: Circuit, now: Millis) -> Outage:
+        # Spread, so that those who wait do not come back all at once.
+        left = max((circuit.retry_at or now) - now, 0)
+        span = timedelta(milliseconds=left + random.uniform(0, max(left, SHORTEST)))
+        return Outage(
+            f"{circuit.name} is down ({circuit.reason}); waiting for it to come back", retry_after=span
+        )
+
+    async def failed(self, name: str, error: Outage) -> Outage:
+        """Open the circuit, or keep it open for longer; the outage as the job is to see it."""
+        now = self._clock.now()
+        before = await self._state(name, at_once=True)
+        wish = 0 if error.retry_after is None else to_millis(error.retry_after)
+        wait = max(min(SHORTEST * 2 ** min(before.failures, 10), LONGEST), wish)
+        row = {
+            "name": name,
+            "failures": 1,
+            "opened_at": before.opened_at or now,
+            "retry_at": now + wait,
+            "reason": str(error),
+        }
+        await self._database.put(self._open, row)
+        self._known[name] = Circuit(
+            name, before.failures + 1, before.opened_at or now, now + wait, str(error)
+        )
+        return self._wait(self._known[name], now)
+
+    async def succeeded(self, name: str) -> None:
+        """Close the circuit. Costs nothing while it is closed, which is nearly always."""
+        if (known := self._known.get(name)) and known.is_open:
+            closing = update(circuits).where(circuits.c.name == name)
+            values = closing.values(failures=0, opened_at=None, retry_at=None, reason=None)
+            await self._database.write(lambda connection: connection.execute(values).rowcount)
+            self._known[name] = Circuit(name)
+
+    async def all(self) -> list[Circuit]:
+        """For people: which providers are down, since when, and why."""
+        await self._refresh()
+        return list(self._known.values())
+
+    async def _state(self, name: str, *, at_once: bool = False) -> Circuit:
+        if at_once or self._clock.now() - self._read_at >= FRESH:
+            await self._refresh()
+        return self._known.get(name, Circuit(name))
+
+    async def _refresh(self) -> None:
+        self._read_at = self._clock.now()
+        rows = await self._database.read(lambda connection: connection.execute(select(circuits)).all())
+        self._known = {
+            row.name: Circuit(row.name, row.failures, row.opened_at, row.retry_at, row.reason) for row in rows
+        }
+
+    @staticmethod
+    def describe(circuit: Circuit, now: Millis) -> str:
+        """One sentence for people."""
+        if not circuit.is_open:
+            return "works"
+        since = describe_span(now - (circuit.opened_at or now))
+        return f"down for {since}, {circuit.failures} failures: {circuit.reason}"

@@ -1,0 +1,168 @@
+"""The table `notification_delivery`: one row a job, the truth about what became of it, and a row per attempt beside it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, asc, desc, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from yamchi.clock import Clock, Millis, isoformat
+from yamchi.errors import UnknownJob, WrongState
+from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.storage.database import Database
+from yamchi.storage.loading import Loader
+from yamchi.storage.tables import delivery_attempts, notification_delivery
+
+Status = Literal["QUEUED", "SENT", "FAILED", "RETRYING", "EXPIRED", "CANCELLED", "SUPPRESSED", "UNKNOWN"]
+Outcome = Literal["sent", "retryable", "permanent", "outage", "unknown"]
+FINAL = ("SENT", "FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
+
+table = notification_delivery
+
+
+class Deliveries:
+    """Reads in batches, writes coalesced. A row that says `SENT` says so for ever."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._statuses = Loader(self._fetch_statuses)
+        dialect = sqlite if database.is_embedded else postgresql
+        self._queue = dialect.insert(table).on_conflict_do_nothing()
+        new = dialect.insert(table)
+        changed = ("status", "attempts", "last_error", "provider_message_id", "updated_at", "sent_at")
+        self._save = new.on_conflict_do_update(
+            index_elements=["job_id"],
+            set_={name: new.excluded[name] for name in changed},
+            where=table.c.status != "SENT",
+        )
+        self._note = dialect.insert(delivery_attempts).on_conflict_do_nothing()
+
+    # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(self, connection: Connection, jobs: Sequence[NotificationJob]) -> None:
+        """Inside a transaction of the caller: these are about to be queued."""
+        if jobs:
+            now = self._clock.now()
+            connection.execute(self._queue, [_row(job, "QUEUED", now, keep_job=True) for job in jobs])
+
+    async def record(
+        self,
+        job: NotificationJob,
+        status: Status,
+        *,
+        attempts: int,
+        error: str | None = None,
+        provider_message_id: str | None = None,
+    ) -> None:
+        """Set the status. A job that another system queued gets its row here."""
+        now = self._clock.now()
+        row = _row(job, status, now)
+        row |= {"attempts": attempts, "last_error": error, "provider_message_id": provider_message_id}
+        row["sent_at"] = now if status == "SENT" else None
+        await self._database.put(self._save, row)
+
+    async def note_attempt(
+        self, job_id: str, attempt: int, outcome: Outcome, answer: str | None, started_at: Millis
+    ) -> None:
+        await self._database.put(
+            self._note,
+            {
+                "job_id": job_id,
+                "started_at": started_at,
+                "attempt": attempt,
+                "outcome": outcome,
+                "answer": answer,
+                "finished_at": self._clock.now(),
+            },
+        )
+
+    async def cancel(self, job_id: str) -> None:
+        """Write the tombstone that is checked before sending; refused when it is too late."""
+        pending = (table.c.job_id == job_id) & table.c.status.not_in(FINAL)
+        change = update(table).where(pending).values(status="CANCELLED", updated_at=self._clock.now())
+        if not await self._database.write(lambda connection: connection.execute(change).rowcount):
+            current = await self.status(job_id)
+            if current is None:
+                raise UnknownJob(f"There is no notification {job_id!r}.")
+            raise WrongState(f"Notification {job_id} can't be cancelled: it is {current}.")
+
+    # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def status(self, job_id: str) -> Status | None:
+        return await self._statuses.get(job_id)
+
+    async def _fetch_statuses(self, job_ids: Sequence[str]) -> Mapping[str, Status]:
+        query = select(table.c.job_id, table.c.status).where(table.c.job_id.in_(job_ids))
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {row.job_id: row.status for row in rows}
+
+    async def of_event(self, event_id: str) -> list[Row[Any]]:
+        query = select(table).where(table.c.event_id == event_id).order_by(asc(table.c.job_id))
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return list(rows)
+
+    async def get(self, job_id: str) -> dict[str, Any]:
+        """One delivery with its attempts, for people and programs."""
+        query = select(table).where(table.c.job_id == job_id)
+        attempts = (
+            select(delivery_attempts)
+            .where(delivery_attempts.c.job_id == job_id)
+            .order_by(asc(delivery_attempts.c.started_at))
+        )
+
+        def look(connection: Connection) -> tuple[Row[Any] | None, Sequence[Row[Any]]]:
+            return connection.execute(query).first(), connection.execute(attempts).all()
+
+        row, tries = await self._database.read(look)
+        if row is None:
+            raise UnknownJob(f"There is no notification {job_id!r}.")
+        return {**shown(row), "job": row.job, "timeline": _timeline(row, tries)}
+
+    async def find(self, *, offset: int = 0, limit: int = 50, **filters: str | None) -> list[dict[str, Any]]:
+        """Deliveries by user_id, status, event_id or campaign_id, newest first."""
+        query = (
+            select(table).order_by(desc(table.c.created_at), asc(table.c.job_id)).offset(offset).limit(limit)
+        )
+        for name, value in filters.items():
+            if value is not None:
+                query = query.where(table.c[name] == value)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return [shown(row) for row in rows]
+
+
+def _row(job: NotificationJob, status: Status, now: Millis, *, keep_job: bool = False) -> dict[str, Any]:
+    return {
+        "job_id": job.delivery_id,
+        "channel": job.channel,
+        "template_code": job.template_code,
+        "user_id": str(job.user_id),
+        "event_id": job.meta.event_id,
+        "campaign_id": job.meta.campaign_id,
+        "status": status,
+        "attempts": 0,
+        "last_error": None,
+        "provider_message_id": None,
+        "job": job.model_dump(mode="json") if keep_job else None,
+        "created_at": now,
+        "updated_at": now,
+        "sent_at": None,
+    }
+
+
+def shown(row: Row[Any]) -> dict[str, Any]:
+    names = ("job_id", "channel", "template_code", "user_id", "event_id", "campaign_id", "status", "attempts")
+    fields = {name: getattr(row, name) for name in (*names, "last_error", "provider_message_id")}
+    for name in ("created_at", "updated_at", "sent_at"):
+        moment = getattr(row, name)
+        fields[name] = None if moment is None else isoformat(moment)
+    return fields
+
+
+def _timeline(row: Row[Any], tries: Sequence[Row[Any]]) -> list[dict[str, Any]]:
+    begun: list[dict[str, Any]] = [{"at": isoformat(row.created_at), "what": "queued"}]
+    tried = [
+        {"at": isoformat(one.finished_at), "what": one.outcome, "attempt": one.attempt, "answer": one.answer}
+        for one in tries
+    ]
+    return begun + tried

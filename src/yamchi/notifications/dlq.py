@@ -1,0 +1,38 @@
+"""DLQPublisher: the dead letters of notifications, as the API and the command line handle them.
+
+The letter itself is written by the queue, together with the verdict that ends the job, to `notifications.dlq` (or its
+counterpart on other engines): `{job, error_message, failed_at}` or `{raw_value, error_message, failed_at}`.
+"""
+
+from typing import Any
+
+import orjson
+
+from yamchi.clock import isoformat
+from yamchi.queues.job import DeadLetter
+from yamchi.queues.queue import Queue
+
+
+class DLQPublisher:
+    """Looks at dead letters and puts them back."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._letters = queue.dead_letters
+
+    async def list(self, *, search: str = "", offset: int = 0, limit: int = 50) -> dict[str, Any]:
+        page = await self._letters.list(search=search, offset=offset, limit=limit)
+        return {"letters": [shown(letter) for letter in page.letters], "total": page.total}
+
+    async def get(self, letter_id: str) -> dict[str, Any]:
+        return shown(await self._letters.get(letter_id))
+
+    async def replay(self, letter_id: str, data: Any = ...) -> None:
+        """Put one back, with other data if given."""
+        await self._letters.replay(letter_id, data)
+
+    async def replay_all(self, *, search: str = "") -> int:
+        return await self._letters.replay_all(search=search)
+
+
+def shown(letter: DeadLetter) -> dict[str, Any]:
+    return {"id": letter.id, "failed_at": isoformat(letter.failed_at), **orjson.loads(letter.body)}

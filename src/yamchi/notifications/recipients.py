@@ -1,0 +1,101 @@
+"""People: where each one is reached, in which language, and what else is known of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from email_validator import EmailNotValidError, validate_email
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from sqlalchemy import Row, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from yamchi.clock import Clock
+from yamchi.notifications.channels.base import Recipient
+from yamchi.storage.database import Database
+from yamchi.storage.loading import Loader
+from yamchi.storage.tables import users
+
+
+class User(BaseModel):
+    """What a caller tells of a person."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    email: str | None = Field(default=None, examples=["nurzhan@example.com"])
+    phone: str | None = Field(default=None, max_length=32, examples=["+77010000000"])
+    telegram_id: str | int | None = Field(default=None, examples=[123456789])
+    locale: str | None = Field(default=None, max_length=16, examples=["kk"])
+    timezone: str | None = Field(default=None, examples=["Asia/Almaty"])
+    attributes: dict[str, Any] = Field(
+        default_factory=dict, examples=[{"first_name": "Нуржан", "plan": "pro"}]
+    )
+
+    @field_validator("email")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            return validate_email(value, check_deliverability=False).normalized
+        except EmailNotValidError as error:
+            raise ValueError(f"{value!r} is not an e-mail address: {error}") from error
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_a_zone(cls, value: str | None) -> str | None:
+        try:
+            return value if value is None else ZoneInfo(value).key
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError(f"{value!r} is not a time zone: write it as 'Asia/Almaty'") from error
+
+
+class Recipients:
+    """The table `users`, looked up in batches."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._loader = Loader(self._fetch)
+        dialect = sqlite if database.is_embedded else postgresql
+        new = dialect.insert(users)
+        changed = ("email", "phone", "telegram_id", "locale", "timezone", "attributes", "updated_at")
+        self._save = new.on_conflict_do_update(
+            index_elements=["user_id"], set_={name: new.excluded[name] for name in changed}
+        )
+
+    async def get(self, user_id: str) -> Recipient | None:
+        return await self._loader.get(user_id)
+
+    async def put(self, user_id: str, user: User) -> Recipient:
+        """Make or replace a person."""
+        now = self._clock.now()
+        fields = user.model_dump()
+        fields["telegram_id"] = None if user.telegram_id is None else str(user.telegram_id)
+        await self._database.put(
+            self._save, {"user_id": user_id, **fields, "created_at": now, "updated_at": now}
+        )
+        return Recipient(user_id, **fields)
+
+    async def forget(self, user_id: str) -> bool:
+        statement = delete(users).where(users.c.user_id == user_id)
+        return bool(await self._database.write(lambda connection: connection.execute(statement).rowcount))
+
+    async def _fetch(self, user_ids: Sequence[str]) -> Mapping[str, Recipient]:
+        query = select(users).where(users.c.user_id.in_(user_ids))
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {row.user_id: _recipient(row) for row in rows}
+
+
+def _recipient(row: Row[Any]) -> Recipient:
+    return Recipient(
+        row.user_id, row.email, row.phone, row.telegram_id, row.locale, row.timezone, row.attributes or {}
+    )
+
+
+def as_template_data(recipient: Recipient) -> dict[str, Any]:
+    """What templates see as `user`: the known fields, and the attributes beside them."""
+    known = {
+        name: value for name, value in asdict(recipient).items() if name != "attributes" and value is not None
+    }
+    return {**recipient.attributes, **known}

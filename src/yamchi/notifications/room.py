@@ -1,0 +1,86 @@
+"""The room of notifications, furnished: what an application gets as `app.notifications`."""
+
+from functools import cached_property
+from pathlib import Path
+
+from yamchi.clock import Clock
+from yamchi.notifications.channels.base import Channel
+from yamchi.notifications.channels.email import EmailChannel, Mailbox, MailboxChannel
+from yamchi.notifications.channels.smtp import SmtpServer
+from yamchi.notifications.circuits import Circuits
+from yamchi.notifications.deliveries import Deliveries
+from yamchi.notifications.dlq import DLQPublisher
+from yamchi.notifications.processor import JobProcessor
+from yamchi.notifications.recipients import Recipients
+from yamchi.notifications.rulebook import RuleBook
+from yamchi.notifications.rules import EventRulesHandler
+from yamchi.notifications.schemas.notification_job import AnyNotification
+from yamchi.notifications.service import NotificationService
+from yamchi.notifications.templates.files import FileTemplates
+from yamchi.notifications.versions import VersionedTemplates
+from yamchi.queues.handlers import Handler, QueueDefinition
+from yamchi.queues.queue import Job, Queue
+from yamchi.settings import Settings
+from yamchi.storage.database import Database
+
+SHIPPED = Path(__file__).parents[1] / "defaults"
+JOB = "send"
+
+
+class Notifications:
+    """Everything that leads from an event to a message that arrives once."""
+
+    def __init__(self, settings: Settings, database: Database, queue: Queue, clock: Clock) -> None:
+        self._settings = settings
+        self._database = database
+        self.queue = queue
+        self.channels: dict[str, Channel] = {}
+        self.recipients = Recipients(database, clock)
+        self.deliveries = Deliveries(database, clock)
+        self.circuits = Circuits(database, clock)
+        self.mailbox = Mailbox(database)
+        self.templates = VersionedTemplates(database, FileTemplates([settings.home / "templates"]), clock)
+        self.rules = RuleBook(database, (settings.home / "rules.yaml", SHIPPED / "rules.yaml"), clock)
+        self.processor = JobProcessor(
+            self.channels, self.templates, self.recipients, self.deliveries, self.circuits, clock
+        )
+        self.service = NotificationService(
+            database,
+            queue,
+            EventRulesHandler(self.rules, self.channels),
+            self.recipients,
+            self.deliveries,
+            clock,
+        )
+        self.dead_letters = DLQPublisher(queue)
+        self.register(self._email(clock))
+        self._take_the_queue(queue.definition)
+
+    def register(self, channel: Channel) -> None:
+        """Add a channel, or put another in the place of one."""
+        self.channels[channel.name] = channel
+
+    async def close(self) -> None:
+        for channel in self.channels.values():
+            await channel.close()
+
+    @cached_property
+    def has_smtp(self) -> bool:
+        return self._settings.smtp_host is not None
+
+    def _email(self, clock: Clock) -> Channel:
+        settings = self._settings
+        if settings.smtp_host is None:
+            return MailboxChannel(self._database, settings.smtp_from, clock)
+        password = settings.smtp_password.get_secret_value() if settings.smtp_password else None
+        server = SmtpServer(
+            settings.smtp_host, settings.smtp_port, settings.smtp_user, password, settings.smtp_security
+        )
+        return EmailChannel(server, settings.smtp_from, clock)
+
+    def _take_the_queue(self, definition: QueueDefinition) -> None:
+        async def send(job: Job[AnyNotification]) -> dict[str, object]:
+            return await self.processor.handle_job(job)
+
+        definition.handlers[JOB] = Handler(JOB, send)
+        self.queue.on("failed", self.processor.note_failure)

@@ -1,0 +1,1 @@
+"""What travels: events in, notification jobs on the queue."""

@@ -1,0 +1,95 @@
+"""NotificationJob: the message on `notifications.outbox`, as other systems write and read it.
+
+Unknown fields are kept. A missing or mistyped one makes the message poison: it goes to the dead letters as it came.
+The queue also takes the shorter `DirectMessage`, which names an address instead of a user.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+
+Channel = Literal["email", "push", "browser", "telegram", "ws", "sms", "database"]
+CHANNELS: tuple[str, ...] = ("email", "push", "browser", "telegram", "ws", "sms", "database")
+Priority = Literal["normal", "high"]
+
+NAMESPACE = uuid5(NAMESPACE_URL, "yamchi:notifications")
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+Moment = Annotated[datetime, AfterValidator(_in_utc)]
+"""A moment; one without a time zone is UTC, as the contract's examples are."""
+
+
+class Meta(BaseModel):
+    """Where a notification comes from."""
+
+    model_config = ConfigDict(extra="allow")
+
+    event_type: str
+    event_id: str
+    campaign_id: str | None = None
+    priority: Priority = "normal"
+
+
+class NotificationJob(BaseModel):
+    """One message to one person over one channel."""
+
+    model_config = ConfigDict(extra="allow")
+
+    job_id: UUID
+    user_id: UUID
+    channel: Channel
+    template_code: str = Field(min_length=1)
+    locale: str
+    data: dict[str, Any]
+    meta: Meta
+    created_at: Moment
+    send_after: Moment | None = None
+    expires_at: Moment | None = None
+
+    @property
+    def delivery_id(self) -> str:
+        return str(self.job_id)
+
+
+class DirectOptions(BaseModel):
+    """To whom and what, by address."""
+
+    model_config = ConfigDict(extra="allow")
+
+    to: str | list[str]
+    template: str | None = None
+    subject: str | None = None
+    text: str | None = None
+    html: str | None = None
+    locale: str = "ru"
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class DirectMessage(BaseModel):
+    """`{channel, options: {to, template, subject, text, data}}`: a message to an address, with no user behind it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    channel: Channel
+    options: DirectOptions
+
+
+def _form(value: Any) -> str:
+    has_options = "options" in value if isinstance(value, dict) else isinstance(value, DirectMessage)
+    return "direct" if has_options else "job"
+
+
+AnyNotification = Annotated[
+    Annotated[NotificationJob, Tag("job")] | Annotated[DirectMessage, Tag("direct")], Discriminator(_form)
+]
+
+
+def derived_id(*parts: str) -> UUID:
+    """The same parts give the same id, so that doing a thing twice is doing it once."""
+    return uuid5(NAMESPACE, "\x1f".join(parts))

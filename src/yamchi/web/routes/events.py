@@ -1,0 +1,84 @@
+"""The way in for products: events, and notifications as they are. A caller with an API token may use these."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Body, Depends, Request
+from pydantic import TypeAdapter, ValidationError
+
+from yamchi.errors import InvalidJob
+from yamchi.notifications.room import Notifications
+from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
+from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.queues.handlers import describe
+from yamchi.web.problems import documented
+from yamchi.web.routes.queues import App
+
+senders = APIRouter(tags=["events"], responses=documented(401, 413, 422, 503))
+
+MOST = 10_000
+"""Events in one call."""
+
+_events = TypeAdapter(list[Event])
+
+
+def notifications_of(app: App) -> Notifications:
+    return app.notifications
+
+
+TheNotifications = Annotated[Notifications, Depends(notifications_of)]
+
+
+@senders.post("/events", status_code=202, summary="Tell of an event; the same event_id again changes nothing")
+async def accept_event(event: Event, notifications: TheNotifications) -> EventAnswer:
+    return await notifications.service.handle_event(event)
+
+
+@senders.post(
+    "/events/batch",
+    status_code=202,
+    summary="Tell of many events: a JSON array, or an event a line (NDJSON)",
+    openapi_extra={
+        "requestBody": {
+            "content": {
+                "application/json": {
+                    "schema": {"type": "array", "items": {"$ref": "#/components/schemas/Event"}}
+                },
+                "application/x-ndjson": {"schema": {"type": "string"}},
+            }
+        }
+    },
+)
+async def accept_events(request: Request, notifications: TheNotifications) -> list[EventAnswer]:
+    return await notifications.service.handle_events(_read_batch(await request.body()))
+
+
+def _read_batch(body: bytes) -> Sequence[Event]:
+    try:
+        text = body.lstrip()
+        values = orjson.loads(text) if text.startswith(b"[") else [orjson.loads(line) for line in text.splitlines() if line.strip()]  # fmt: skip
+    except orjson.JSONDecodeError as error:
+        raise InvalidJob(f"The batch is neither a JSON array nor a JSON object a line: {error}.") from error
+    if len(values) > MOST:
+        raise InvalidJob(f"A batch may have {MOST:,} events, this one has {len(values):,}: send it in parts.")
+    try:
+        return _events.validate_python(values)
+    except ValidationError as error:
+        raise InvalidJob(
+            f"The batch has an event that can't be used, and nothing of it was taken: {describe(error)}."
+        ) from error
+
+
+@senders.post("/notifications", status_code=202, summary="Queue a NotificationJob as it is")
+async def send_notification(
+    job: Annotated[NotificationJob, Body()], notifications: TheNotifications
+) -> PlannedJob:
+    await notifications.service.send([job])
+    status = await notifications.deliveries.status(job.delivery_id)
+    return PlannedJob(
+        job_id=job.delivery_id,
+        channel=job.channel,
+        template_code=job.template_code,
+        status=status or "QUEUED",
+    )

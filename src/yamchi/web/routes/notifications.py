@@ -1,0 +1,127 @@
+"""What became of notifications, and what decides about them: deliveries, people, rules, dead letters."""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from yamchi.errors import UnknownJob
+from yamchi.notifications.deliveries import Status
+from yamchi.notifications.recipients import User
+from yamchi.notifications.rules import Rule
+from yamchi.web.problems import documented
+from yamchi.web.routes.events import TheNotifications
+from yamchi.web.routes.jobs import PageNumber, PageSize, Search
+from yamchi.web.schemas import Done, Replay
+
+router = APIRouter(tags=["notifications"], responses=documented(401, 403, 404, 422, 503))
+
+
+class UserOut(User):
+    """A person, as kept."""
+
+    user_id: UUID
+
+
+class RuleOut(BaseModel):
+    rule_id: str
+
+
+@router.get("/notifications", summary="Deliveries, newest first")
+async def list_deliveries(
+    notifications: TheNotifications,
+    user_id: str | None = None,
+    status: Status | None = None,
+    event_id: str | None = None,
+    campaign_id: str | None = None,
+    page: PageNumber = 1,
+    size: PageSize = 50,
+) -> list[dict[str, Any]]:
+    return await notifications.deliveries.find(
+        offset=(page - 1) * size,
+        limit=size,
+        user_id=user_id,
+        status=status,
+        event_id=event_id,
+        campaign_id=campaign_id,
+    )
+
+
+@router.get("/notifications/{job_id}", summary="One delivery: status, attempts, the provider's answers")
+async def show_delivery(notifications: TheNotifications, job_id: str) -> dict[str, Any]:
+    return await notifications.deliveries.get(job_id)
+
+
+@router.delete(
+    "/notifications/{job_id}", status_code=204, summary="Cancel before it is sent", responses=documented(409)
+)
+async def cancel_delivery(notifications: TheNotifications, job_id: str) -> None:
+    await notifications.service.cancel(job_id)
+
+
+@router.put("/users/{user_id}", summary="Make or replace a person")
+async def put_user(notifications: TheNotifications, user_id: UUID, user: User) -> UserOut:
+    await notifications.recipients.put(str(user_id), user)
+    return UserOut(user_id=user_id, **user.model_dump())
+
+
+@router.get("/users/{user_id}", summary="A person")
+async def show_user(notifications: TheNotifications, user_id: UUID) -> UserOut:
+    known = await notifications.recipients.get(str(user_id))
+    if known is None:
+        raise UnknownJob(f"There is no user {user_id}.")
+    return UserOut(
+        user_id=user_id,
+        email=known.email,
+        phone=known.phone,
+        telegram_id=known.telegram_id,
+        locale=known.locale,
+        timezone=known.timezone,
+        attributes=dict(known.attributes),
+    )
+
+
+@router.get("/rules", summary="The rules in force, of the file and of the table")
+async def list_rules(notifications: TheNotifications) -> dict[str, list[dict[str, Any]]]:
+    return await notifications.rules.list()
+
+
+@router.post("/rules", status_code=201, summary="Add a rule")
+async def add_rule(notifications: TheNotifications, rule: Rule) -> RuleOut:
+    return RuleOut(rule_id=await notifications.rules.put(rule))
+
+
+@router.put("/rules/{rule_id}", summary="Replace a rule")
+async def put_rule(notifications: TheNotifications, rule_id: str, rule: Rule) -> RuleOut:
+    return RuleOut(rule_id=await notifications.rules.put(rule, rule_id))
+
+
+@router.delete("/rules/{rule_id}", status_code=204, summary="Remove a rule of the table")
+async def remove_rule(notifications: TheNotifications, rule_id: str) -> None:
+    await notifications.rules.remove(rule_id)
+
+
+@router.get("/dlq", summary="Dead letters of notifications, newest first")
+async def list_letters(
+    notifications: TheNotifications, q: Search = "", page: PageNumber = 1, size: PageSize = 50
+) -> dict[str, Any]:
+    return await notifications.dead_letters.list(search=q, offset=(page - 1) * size, limit=size)
+
+
+@router.get("/dlq/{letter_id}", summary="One dead letter")
+async def show_letter(notifications: TheNotifications, letter_id: str) -> dict[str, Any]:
+    return await notifications.dead_letters.get(letter_id)
+
+
+@router.post("/dlq/replay-all", summary="Put every letter that holds a job back")
+async def replay_all(notifications: TheNotifications, q: Annotated[str, Query(max_length=200)] = "") -> Done:
+    return Done(count=await notifications.dead_letters.replay_all(search=q))
+
+
+@router.post("/dlq/{letter_id}/replay", status_code=204, summary="Put it back, with other data if given")
+async def replay_letter(
+    notifications: TheNotifications, letter_id: str, mended: Replay | None = None
+) -> None:
+    is_mended = mended is not None and "data" in mended.model_fields_set
+    await notifications.dead_letters.replay(letter_id, mended.data if mended and is_mended else ...)

@@ -1,0 +1,221 @@
+"""The pipeline from an event to a letter, with time under control and a real mail server."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+
+from tests.notifications.conftest import USER
+from tests.services.mail import MailServer
+from yamchi.clock import isoformat
+from yamchi.errors import WrongState
+from yamchi.notifications.recipients import User
+from yamchi.notifications.schemas.event import Event
+from yamchi.queues.job import NewJob
+from yamchi.testing import TestApp
+
+ADDRESS = "nurzhan@example.com"
+
+
+@pytest.fixture
+async def app(mail_server: MailServer, tmp_path: Path) -> AsyncIterator[TestApp]:
+    app = TestApp(home=tmp_path, smtp_host=mail_server.host, smtp_port=mail_server.port, smtp_security="none")
+    await app.notifications.recipients.put(USER, User(email=ADDRESS, locale="ru"))
+    yield app
+    await app.close()
+
+
+async def put(app: TestApp, message: dict[str, Any]) -> None:
+    """As a producer that is not ours does it: the payload, and no more."""
+    job = NewJob(message["job_id"], "send", orjson.dumps(message))
+    await app.notifications.queue.engine.add("notifications", [job])
+
+
+async def status(app: TestApp, message: dict[str, Any]) -> str | None:
+    return await app.notifications.deliveries.status(message["job_id"])
+
+
+async def letters(app: TestApp) -> list[dict[str, Any]]:
+    return (await app.notifications.dead_letters.list())["letters"]
+
+
+async def test_the_welcome_letter_arrives_once(app: TestApp, mail_server: MailServer, welcome: Any) -> None:
+    await put(app, welcome)
+    await app.drain()
+    assert await status(app, welcome) == "SENT"
+    ((recipient, letter),) = mail_server.letters
+    assert recipient == ADDRESS
+    assert letter["Message-ID"] == f"<{welcome['job_id']}@localhost>"
+    assert letter["Subject"]
+    assert letter.get_body(("html",)) is not None
+    assert letter.get_body(("plain",)) is not None
+
+    await app.notifications.queue.engine.remove("notifications", [welcome["job_id"]])
+    await put(app, welcome)  # the broker delivers it once more
+    await app.drain()
+    assert len(mail_server.letters) == 1
+
+
+async def test_a_user_without_an_address(app: TestApp, mail_server: MailServer, welcome: Any) -> None:
+    welcome["user_id"] = str(uuid4())
+    await put(app, welcome)
+    await app.drain()
+    assert await status(app, welcome) == "FAILED"
+    (letter,) = await letters(app)
+    assert letter["error_message"] == "User has no email"
+    assert letter["job"]["job_id"] == welcome["job_id"]
+    assert mail_server.letters == []
+
+
+async def test_an_expired_message_is_never_sent(app: TestApp, mail_server: MailServer, welcome: Any) -> None:
+    welcome["expires_at"] = isoformat(app.clock.now() - 1_000)
+    await put(app, welcome)
+    await app.drain()
+    assert await status(app, welcome) == "EXPIRED"
+    assert mail_server.letters == []
+    assert await letters(app) == []
+
+
+async def test_send_after_is_waited_for(app: TestApp, mail_server: MailServer, welcome: Any) -> None:
+    welcome["send_after"] = isoformat(app.clock.now() + 3_600_000)
+    await put(app, welcome)
+    await app.clock.advance("59m")
+    assert mail_server.letters == []
+    await app.clock.advance("2m")
+    assert len(mail_server.letters) == 1
+
+
+async def test_refused_for_now_then_accepted(app: TestApp, mail_server: MailServer, welcome: Any) -> None:
+    mail_server.answers.extend(["451 try later", "451 try later"])
+    await put(app, welcome)
+    await app.drain()
+    assert await status(app, welcome) == "RETRYING"
+    await app.clock.advance("1m")
+    assert await status(app, welcome) == "SENT"
+    delivery = await app.notifications.deliveries.get(welcome["job_id"])
+    assert delivery["attempts"] == 3
+    assert [step["what"] for step in delivery["timeline"]] == ["queued", "retryable", "retryable", "sent"]
+
+
+async def test_refused_for_good(app: TestApp, mail_server: MailServer, welcome: Any) -> None:
+    mail_server.refusals[ADDRESS] = "550 no such user"
+    await put(app, welcome)
+    await app.drain()
+    assert await status(app, welcome) == "FAILED"
+    assert (await letters(app))[0]["error_message"] == "550 no such user"
+
+
+async def test_an_outage_costs_no_attempt(app: TestApp, mail_server: MailServer, welcome: Any) -> None:
+    mail_server.stop()
+    await put(app, welcome)
+    await app.clock.advance("1h")
+    (circuit,) = await app.notifications.circuits.all()
+    assert circuit.is_open
+    assert "can't be reached" in (circuit.reason or "")
+    mail_server.start()
+    await app.clock.advance("2m")
+    assert await status(app, welcome) == "SENT"
+    delivery = await app.notifications.deliveries.get(welcome["job_id"])
+    assert delivery["attempts"] == 1
+    (circuit,) = await app.notifications.circuits.all()
+    assert not circuit.is_open
+
+
+async def test_a_lost_answer_is_sent_again_with_the_same_id(
+    app: TestApp, mail_server: MailServer, welcome: Any
+) -> None:
+    mail_server.hang_up_after_data = 1
+    await put(app, welcome)
+    await app.drain()
+    assert await status(app, welcome) == "UNKNOWN"
+    await app.clock.advance("1m")
+    assert await status(app, welcome) == "SENT"
+    assert mail_server.by_recipient()[ADDRESS] == 2
+    assert len(mail_server.message_ids(ADDRESS)) == 1
+
+
+async def test_broken_json_and_wrong_shapes_are_dead_letters(app: TestApp, welcome: Any) -> None:
+    engine = app.notifications.queue.engine
+    del welcome["template_code"]
+    await engine.add("notifications", [NewJob("broken", "send", b"{...invalid json...}")])
+    await engine.add("notifications", [NewJob("shapeless", "send", orjson.dumps(welcome))])
+    await app.drain()
+    by_id = {letter["id"]: letter for letter in await letters(app)}
+    assert by_id["broken"]["raw_value"] == "{...invalid json...}"
+    assert by_id["broken"]["error_message"] == "Invalid JSON in Kafka message"
+    assert by_id["broken"]["failed_at"].endswith("Z")
+    assert "template_code" in by_id["shapeless"]["error_message"]
+
+
+async def test_an_event_becomes_letters_by_the_rules(app: TestApp, mail_server: MailServer) -> None:
+    event = Event(event_type="user_registered", event_id="e-1", user_id=USER, data={"first_name": "Нуржан"})
+    answer = await app.notifications.service.handle_event(event)
+    assert [(job.channel, job.template_code, job.status) for job in answer.jobs] == [
+        ("email", "welcome_email", "QUEUED")
+    ]
+    again = await app.notifications.service.handle_event(event)
+    assert again.duplicate
+    assert [job.job_id for job in again.jobs] == [job.job_id for job in answer.jobs]
+    await app.drain()
+    assert mail_server.by_recipient() == {ADDRESS: 1}
+
+
+async def test_rules_choose_by_expression(app: TestApp, mail_server: MailServer, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(
+        "- on: signed\n  when: event.data.plan == 'pro'\n"
+        "  notify: {channel: email, template: welcome_email, delay: 30m}\n"
+    )
+    for number, plan in enumerate(("free", "pro")):
+        event = Event(event_type="signed", event_id=f"s-{number}", user_id=USER, data={"plan": plan})
+        await app.notifications.service.handle_event(event)
+    await app.clock.advance("29m")
+    assert mail_server.letters == []
+    await app.clock.advance("2m")
+    assert mail_server.by_recipient() == {ADDRESS: 1}
+
+
+async def test_a_cancelled_notification_is_not_sent(
+    app: TestApp, mail_server: MailServer, welcome: Any
+) -> None:
+    service = app.notifications.service
+    event = Event(event_type="user_registered", event_id="e-9", user_id=USER)
+    answer = await service.handle_event(event)
+    await service.cancel(answer.jobs[0].job_id)
+    await app.drain()
+    assert mail_server.letters == []
+    with pytest.raises(WrongState, match="CANCELLED"):
+        await service.cancel(answer.jobs[0].job_id)
+
+
+async def test_a_direct_message_to_several(app: TestApp, mail_server: MailServer) -> None:
+    message = {
+        "channel": "email",
+        "options": {"to": ["a@example.com", "b@example.com"], "subject": "Hi", "text": "there"},
+    }
+    await app.notifications.queue.add(message)
+    await app.drain()
+    assert mail_server.by_recipient() == {"a@example.com": 1, "b@example.com": 1}
+
+
+async def test_an_interrupted_event_is_finished_by_the_sweeper(app: TestApp, mail_server: MailServer) -> None:
+    service = app.notifications.service
+    event = Event(event_type="user_registered", event_id="e-5", user_id=USER)
+    plan = await service._plan(event, app.clock.now())
+    # As a crash between the table and the queue leaves it.
+    await app.database.write(lambda connection: service._store(connection, [event], [plan], app.clock.now()))
+    await app.clock.advance("1m")
+    assert await service.sweep() == 1
+    assert await service.sweep() == 0
+    await app.drain()
+    assert mail_server.by_recipient() == {ADDRESS: 1}
+
+
+async def test_header_injection_is_refused(app: TestApp, mail_server: MailServer) -> None:
+    options = {"to": ADDRESS, "subject": "Hi\r\nBcc: victim@example.com", "text": "there"}
+    await app.notifications.queue.add({"channel": "email", "options": options}, id="evil")
+    await app.drain()
+    assert mail_server.letters == []
+    assert "line break" in (await letters(app))[0]["error_message"]

@@ -1,0 +1,74 @@
+"""A real SMTP server in this process, which keeps every letter and can be told to refuse, to vanish and to come back."""
+
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from tests.services.server import free_port
+
+
+@dataclass
+class MailServer:
+    """Letters by recipient. `answers` are given to the next letters instead of 250, in order."""
+
+    port: int = field(default_factory=free_port)
+    answers: deque[str] = field(default_factory=deque)
+    hang_up_after_data: int = 0
+    letters: list[tuple[str, EmailMessage]] = field(default_factory=list)
+    connections: int = 0
+    refusals: dict[str, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _controller: Controller | None = None
+
+    host = "127.0.0.1"
+
+    def start(self) -> None:
+        self._controller = _Controller(self, hostname=self.host, port=self.port)
+        self._controller.start()
+
+    def stop(self) -> None:
+        if self._controller:
+            self._controller.stop()
+            self._controller = None
+
+    def by_recipient(self) -> Counter[str]:
+        with self._lock:
+            return Counter(recipient for recipient, _ in self.letters)
+
+    def message_ids(self, recipient: str) -> set[str]:
+        with self._lock:
+            return {str(letter["Message-ID"]) for to, letter in self.letters if to == recipient}
+
+    # ── aiosmtpd's hooks ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def handle_RCPT(  # noqa: N802
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if address in self.refusals:
+            return self.refusals[address]
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
+        if self.answers:
+            return self.answers.popleft()
+        letter = message_from_bytes(envelope.content or b"", policy=policy.default)
+        with self._lock:
+            self.letters += [(recipient, letter) for recipient in envelope.rcpt_tos]
+        if self.hang_up_after_data:
+            self.hang_up_after_data -= 1
+            assert server.transport is not None
+            server.transport.abort()
+        return "250 Message accepted"
+
+
+class _Controller(Controller):
+    def factory(self) -> Any:
+        self.handler.connections += 1
+        return SMTP(self.handler, enable_SMTPUTF8=True)
