@@ -33,7 +33,7 @@ async def make_site(tmp_path: Path) -> AsyncIterator[Callable[..., Site]]:
         require(url)
         folder = tmp_path / f"site-{len(sites)}"
         folder.mkdir()
-        sites.append(Site(folder, url, f"faults-{new_id(0)[-12:]}", **fields))
+        sites.append(Site(folder, url, f"faults-{new_id(0)[-16:]}", **fields))
         return sites[-1]
 
     yield make
