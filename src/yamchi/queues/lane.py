@@ -8,7 +8,7 @@ for its slowest job, and a job is never held without a slot to run in.
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -362,7 +362,7 @@ class Lane:
         self._todo.set()
 
     async def _call(self, handler: Handler, claim: Claim) -> Any:
-        job = Job[Any](self.queue, claim.job, claim=claim, data=handler.decode(claim.job.payload))
+        job: Job[Any] = Job(self.queue, claim.job, claim=claim, data=handler.decode(claim.job.payload))
         timeout = claim.job.options.timeout
         if timeout is None:
             return await self._invoke(handler, job)
@@ -376,11 +376,11 @@ class Lane:
                 f"{claim.job.name} took longer than its timeout of {describe_span(timeout)}"
             ) from error
 
-    async def _invoke(self, handler: Handler, job: Job[Any]) -> Any:
+    def _invoke(self, handler: Handler, job: Job[Any]) -> Awaitable[Any]:
         arguments = (job,) if handler.takes_job else ()
         if handler.is_async:
-            return await handler.function(*arguments)
-        return await self._in_thread(handler, job, arguments)
+            return handler.function(*arguments)  # type: ignore[no-any-return]
+        return self._in_thread(handler, job, arguments)
 
     async def _in_thread(self, handler: Handler, job: Job[Any], arguments: tuple[Any, ...]) -> Any:
         if self._threads is None:

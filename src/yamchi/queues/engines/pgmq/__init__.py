@@ -26,10 +26,10 @@ from yamchi.queues.engines.base import (
     RateLimit,
     WorkerInfo,
 )
+from yamchi.queues.engines.mailbag import Mailbag
 from yamchi.queues.engines.pgmq import adding, keeping, letters, turns, working
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
 from yamchi.queues.engines.pgmq.listening import NEWS, WAKE, Listener, read_events, write_events
-from yamchi.queues.engines.pgmq.mailbag import Mailbag
 from yamchi.queues.engines.pgmq.rows import clean
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables

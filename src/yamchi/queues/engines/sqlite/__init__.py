@@ -26,6 +26,7 @@ from yamchi.queues.engines.base import (
     RateLimit,
     WorkerInfo,
 )
+from yamchi.queues.engines.mailbag import Mailbag
 from yamchi.queues.engines.sqlite import keeping, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
@@ -51,6 +52,8 @@ class SqliteEngine:
         self._origin = secrets.token_hex(6)
         self._claims = count()
         self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._trips: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._mailbags: dict[asyncio.AbstractEventLoop, Mailbag] = {}
         self._due: dict[str, Millis | None] = {}
         self._glancer: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -63,6 +66,7 @@ class SqliteEngine:
             self._glancer.cancel()
             with suppress(asyncio.CancelledError):
                 await self._glancer
+        await self._mailbag().empty()
         await asyncio.to_thread(self._file.close)
 
     async def ping(self) -> None:
@@ -71,10 +75,19 @@ class SqliteEngine:
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        now = self._clock.now()
-        created = await self._file.write(lambda db: working.add(db, queue, jobs, now))
+        created = await self._mailbag().add(queue, jobs)
         self._ring(queue)
         return created
+
+    def _mailbag(self) -> Mailbag:
+        loop = asyncio.get_running_loop()
+        if loop not in self._mailbags:
+            self._mailbags[loop] = Mailbag(self._add_together)
+        return self._mailbags[loop]
+
+    async def _add_together(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        now = self._clock.now()
+        return await self._file.write(lambda db: working.add(db, queue, jobs, now))
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         now = self._clock.now()
@@ -106,7 +119,9 @@ class SqliteEngine:
             due = working.next_due(db, queue) if len(got.claims) < want else None
             return got, outcome, due
 
-        got, outcome, self._due[queue] = await self._file.write(op)
+        # Two trips in one transaction would come home together: in turns, the jobs of one run while the other is away.
+        async with self._trips[queue]:
+            got, outcome, self._due[queue] = await self._file.write(op)
         if outcome and outcome.woken:
             self._ring(queue)
         return got
