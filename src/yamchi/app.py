@@ -136,13 +136,12 @@ class Yamchi:
 
     @cached_property
     def notifications(self) -> "Notifications":
-        """Events in, messages out. Asking for it declares the queue `notifications` and its handler."""
+        """Events in, messages out, through the queue `notifications`. `serve()` lets workers of this application send."""
         from yamchi.notifications.room import Notifications
 
-        self.define("notifications", concurrency=10)
-        room = Notifications(self.settings, self.database, self.queue("notifications"), self.clock)
-        self.companions.append(room.service.watch)
-        return room
+        self.define("notifications")
+        queue = self.queue("notifications")
+        return Notifications(self.settings, self.database, queue, self.clock, self.companions)
 
     # ── Using ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -32,6 +32,7 @@ def _declare_media(app: Yamchi) -> None:
 
 def _declare_messages(app: Yamchi) -> None:
     app.define("notifications", concurrency=10, attempts=3, backoff=EXPONENTIAL)
+    app.notifications.serve()
     for chain in ("emailChain", "reminders"):
         app.define(chain, concurrency=5, attempts=3, backoff=CHAIN_STEPS, keep_completed=100, keep_failed=200)
     app.define("email_queue", concurrency=10, attempts=3, backoff=EXPONENTIAL)

@@ -23,6 +23,7 @@ ADDRESS = "nurzhan@example.com"
 @pytest.fixture
 async def app(mail_server: MailServer, tmp_path: Path) -> AsyncIterator[TestApp]:
     app = TestApp(home=tmp_path, smtp_host=mail_server.host, smtp_port=mail_server.port, smtp_security="none")
+    app.notifications.serve()
     await app.notifications.recipients.put(USER, User(email=ADDRESS, locale="ru"))
     yield app
     await app.close()

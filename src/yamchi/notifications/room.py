@@ -18,8 +18,9 @@ from yamchi.notifications.schemas.notification_job import AnyNotification
 from yamchi.notifications.service import NotificationService
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.versions import VersionedTemplates
-from yamchi.queues.handlers import Handler, QueueDefinition
+from yamchi.queues.handlers import Handler
 from yamchi.queues.queue import Job, Queue
+from yamchi.queues.worker import Companion
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
 
@@ -30,9 +31,17 @@ JOB = "send"
 class Notifications:
     """Everything that leads from an event to a message that arrives once."""
 
-    def __init__(self, settings: Settings, database: Database, queue: Queue, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        queue: Queue,
+        clock: Clock,
+        companions: list[Companion],
+    ) -> None:
         self._settings = settings
         self._database = database
+        self._companions = companions
         self.queue = queue
         self.channels: dict[str, Channel] = {}
         self.recipients = Recipients(database, clock)
@@ -54,11 +63,21 @@ class Notifications:
         )
         self.dead_letters = DLQPublisher(queue)
         self.register(self._email(clock))
-        self._take_the_queue(queue.definition)
 
     def register(self, channel: Channel) -> None:
         """Add a channel, or put another in the place of one."""
         self.channels[channel.name] = channel
+
+    def serve(self) -> None:
+        """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""
+        definition = self.queue.definition
+
+        async def send(job: Job[AnyNotification]) -> dict[str, object]:
+            return await self.processor.handle_job(job)
+
+        definition.handlers[JOB] = Handler(JOB, send)
+        self.queue.on("failed", self.processor.note_failure)
+        self._companions.append(self.service.watch)
 
     async def close(self) -> None:
         for channel in self.channels.values():
@@ -77,10 +96,3 @@ class Notifications:
             settings.smtp_host, settings.smtp_port, settings.smtp_user, password, settings.smtp_security
         )
         return EmailChannel(server, settings.smtp_from, clock)
-
-    def _take_the_queue(self, definition: QueueDefinition) -> None:
-        async def send(job: Job[AnyNotification]) -> dict[str, object]:
-            return await self.processor.handle_job(job)
-
-        definition.handlers[JOB] = Handler(JOB, send)
-        self.queue.on("failed", self.processor.note_failure)

@@ -1,5 +1,6 @@
 """Schema versions: Alembic runs what the database has not seen. A database that is up to date never loads Alembic."""
 
+import logging
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
@@ -42,6 +43,7 @@ def _version(connection: Connection) -> str | None:
 
 
 def _run(connection: Connection) -> None:
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # its steps are of no interest to who starts Yamchi
     from alembic import command
     from alembic.config import Config
 

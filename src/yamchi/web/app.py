@@ -10,7 +10,17 @@ from yamchi.web.auth import Guard, Keys, require_admin
 from yamchi.web.headers import SecurityHeaders
 from yamchi.web.limits import BodyLimit
 from yamchi.web.problems import Problem, install_problems
-from yamchi.web.routes import board, health, jobs, letters, queues
+from yamchi.web.routes import (
+    board,
+    events,
+    health,
+    jobs,
+    letters,
+    mailbox,
+    notifications,
+    queues,
+    templates,
+)
 
 ABOUT = """Everything the board can do, for programs.
 
@@ -25,8 +35,12 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     web.state.yamchi = yamchi
     web.state.keys = Keys(yamchi.settings, yamchi.clock)
     web.include_router(jobs.senders, prefix="/api")
+    web.include_router(events.senders, prefix="/api/v1")
     for resource in (queues, jobs, letters):
         web.include_router(resource.router, prefix="/api", dependencies=[Depends(require_admin)])
+    for resource in (notifications, templates, mailbox):
+        web.include_router(resource.router, prefix="/api/v1", dependencies=[Depends(require_admin)])
+    web.include_router(mailbox.pages)
     web.include_router(health.router)
     web.include_router(board.router)
     web.mount("/board", StaticFiles(directory=board.BOARD), name="board")

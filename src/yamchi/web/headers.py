@@ -18,7 +18,7 @@ HEADERS = {
 
 
 class SecurityHeaders:
-    """Adds the headers to whatever the application answers."""
+    """Adds the headers to whatever the application answers; a route that sets one itself knows better."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -32,7 +32,8 @@ class SecurityHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
                 if caching:
                     headers["cache-control"] = caching
             await send(message)

@@ -21,6 +21,7 @@ from yamchi.errors import (
     WrongState,
     YamchiError,
 )
+from yamchi.notifications.templates.model import TemplateError, UnknownTemplate
 from yamchi.observe.logging import mask
 
 log = structlog.get_logger("yamchi.web")
@@ -28,6 +29,8 @@ log = structlog.get_logger("yamchi.web")
 STATUS_OF: Mapping[type[YamchiError], HTTPStatus] = {
     UnknownQueue: HTTPStatus.NOT_FOUND,
     UnknownJob: HTTPStatus.NOT_FOUND,
+    UnknownTemplate: HTTPStatus.NOT_FOUND,
+    TemplateError: HTTPStatus.UNPROCESSABLE_ENTITY,
     WrongState: HTTPStatus.CONFLICT,
     InvalidJob: HTTPStatus.UNPROCESSABLE_ENTITY,
     ConfigurationError: HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -30,19 +30,19 @@ TheKeys = Annotated[Keys, Depends(keys_of)]
 async def board(request: Request) -> Response:
     if request.state.caller != "admin":
         return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
-    return _page("index.html")
+    return page("index.html")
 
 
 @router.get("/docs")
 async def docs() -> Response:
-    return _page("docs.html")
+    return page("docs.html")
 
 
 @router.get("/sign-in")
-async def sign_in_page(request: Request) -> Response:
+async def sign_inpage(request: Request) -> Response:
     if request.state.caller == "admin":
         return RedirectResponse("/", HTTPStatus.SEE_OTHER)
-    return _page("sign-in.html")
+    return page("sign-in.html")
 
 
 @router.post("/sign-in")
@@ -50,7 +50,7 @@ async def sign_in(request: Request, keys: TheKeys) -> Response:
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     if not keys.is_admin(form.get("token", [""])[0].encode()):
         await asyncio.sleep(WRONG_TOKEN_PAUSE)
-        return _page(
+        return page(
             "sign-in.html", HTTPStatus.UNAUTHORIZED, {"<!-- error -->": "That is not the admin token."}
         )
     answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
@@ -72,7 +72,7 @@ async def sign_out() -> Response:
     return answer
 
 
-def _page(name: str, status: int = HTTPStatus.OK, replaced: dict[str, str] | None = None) -> Response:
+def page(name: str, status: int = HTTPStatus.OK, replaced: dict[str, str] | None = None) -> Response:
     html = (BOARD / name).read_text(encoding="utf-8")
     for mark, text in (replaced or {}).items():
         html = html.replace(mark, text)

@@ -1,0 +1,68 @@
+"""The mailbox: letters that stayed at home because no mail server is set. What a letter contains can do nothing here."""
+
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from yamchi.clock import isoformat
+from yamchi.errors import UnknownJob
+from yamchi.notifications.room import Notifications
+from yamchi.web.problems import documented
+from yamchi.web.routes.board import page
+from yamchi.web.routes.events import TheNotifications
+from yamchi.web.routes.jobs import PageNumber, PageSize
+
+router = APIRouter(tags=["mailbox"], responses=documented(401, 403, 404, 503))
+pages = APIRouter(include_in_schema=False)
+
+LETTER = "/mailbox/{message_id:path}"
+HARMLESS = {
+    "content-security-policy": "sandbox; default-src 'none'; img-src data: https:; style-src 'unsafe-inline'",
+    "x-frame-options": "SAMEORIGIN",
+}
+"""No scripts, no forms, no requests but for pictures: the letter is looked at, not run."""
+
+
+@pages.get("/mailbox")
+async def mailbox_page(request: Request) -> Response:
+    if request.state.caller != "admin":
+        return RedirectResponse("/sign-in", 303)
+    return page("mailbox.html")
+
+
+@router.get("/mailbox", summary="Letters, newest first")
+async def list_letters(
+    notifications: TheNotifications, page: PageNumber = 1, size: PageSize = 50
+) -> list[dict[str, Any]]:
+    rows = await notifications.mailbox.list(offset=(page - 1) * size, limit=size)
+    return [{**row, "received_at": isoformat(int(str(row["received_at"])))} for row in rows]
+
+
+@router.get(f"{LETTER}/html", response_class=HTMLResponse, summary="A letter as its reader sees it")
+async def show_html(notifications: TheNotifications, message_id: str) -> Response:
+    letter = await _letter(notifications, message_id)
+    part = letter.get_body(("html", "plain"))
+    content = part.get_content() if part else ""
+    kind = part.get_content_type() if part else "text/plain"
+    return Response(content, headers=HARMLESS, media_type=f"{kind}; charset=utf-8")
+
+
+@router.get(LETTER, summary="A letter: headers, text and attachments")
+async def show_letter(notifications: TheNotifications, message_id: str) -> dict[str, Any]:
+    letter = await _letter(notifications, message_id)
+    text = letter.get_body(("plain",))
+    return {
+        "headers": [[name, str(value)] for name, value in letter.items()],
+        "text": text.get_content() if text else "",
+        "attachments": [part.get_filename() for part in letter.iter_attachments()],
+    }
+
+
+async def _letter(notifications: Notifications, message_id: str) -> EmailMessage:
+    raw = await notifications.mailbox.get(message_id)
+    if raw is None:
+        raise UnknownJob(f"The mailbox has no letter {message_id}.")
+    return message_from_bytes(raw, policy=policy.default)

@@ -1,0 +1,119 @@
+"""Templates: list, edit (every change is a version), preview with sample data, send one to yourself."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from yamchi.notifications.schemas.notification_job import Channel, DirectMessage, DirectOptions
+from yamchi.notifications.templates.locales import locale_chain, normalize_locale
+from yamchi.notifications.templates.model import Format, Template, UnknownTemplate
+from yamchi.notifications.templates.preview import preview
+from yamchi.web.problems import documented
+from yamchi.web.routes.events import TheNotifications
+
+router = APIRouter(tags=["templates"], responses=documented(401, 403, 404, 422, 503))
+
+Code = Annotated[str, Path(pattern=r"^\w[\w.-]*$", examples=["welcome_email"])]
+Locale = Annotated[str, Path(examples=["ru"])]
+ONE = "/templates/{code}/{channel}/{locale}"
+
+
+class TemplateIn(BaseModel):
+    """A template's text: settings between two `---` lines, then the body in Jinja2."""
+
+    text: str = Field(
+        max_length=500_000, examples=["---\nsubject: Hi, {{ user.name }}\n---\n<p>Welcome!</p>"]
+    )
+    format: Format = "html"
+
+
+class TemplateOut(BaseModel):
+    """A template, as it is now."""
+
+    code: str
+    channel: str
+    locale: str
+    version: str
+    subject: str | None
+    body: str
+    category: str
+    is_transactional: bool
+    source: str
+
+    @classmethod
+    def of(cls, template: Template) -> "TemplateOut":
+        return cls(**{name: getattr(template, name) for name in cls.model_fields})
+
+
+class PreviewIn(BaseModel):
+    """Data to render with; the template's own sample if there is none."""
+
+    data: dict[str, Any] | None = None
+
+
+class TestSend(PreviewIn):
+    """Where to send a try."""
+
+    to: str = Field(examples=["me@example.com"])
+
+
+class TestSent(BaseModel):
+    job_id: str
+
+
+@router.get("/templates", summary="Every template, of the table and of the files")
+async def list_templates(notifications: TheNotifications) -> list[TemplateOut]:
+    return [TemplateOut.of(template) for template in await notifications.templates.list()]
+
+
+@router.get(ONE, summary="A template, in this language or the next one that has it")
+async def show_template(
+    notifications: TheNotifications, code: Code, channel: Channel, locale: Locale
+) -> TemplateOut:
+    found = await notifications.templates.find(code, channel, locale_chain(locale))
+    if found is None:
+        raise UnknownTemplate(code, channel, locale_chain(locale))
+    return TemplateOut.of(found)
+
+
+@router.put(ONE, summary="Keep a new version of a template")
+async def put_template(
+    notifications: TheNotifications, code: Code, channel: Channel, locale: Locale, new: TemplateIn
+) -> TemplateOut:
+    language = normalize_locale(locale) or locale
+    return TemplateOut.of(await notifications.templates.put(code, channel, language, new.text, new.format))
+
+
+@router.get(f"{ONE}/versions", summary="The versions kept in the table, newest first")
+async def list_versions(
+    notifications: TheNotifications, code: Code, channel: Channel, locale: Locale
+) -> list[dict[str, Any]]:
+    return list(await notifications.templates.versions(code, channel, locale))
+
+
+@router.post(f"{ONE}/preview", summary="Render it without sending")
+async def preview_template(
+    notifications: TheNotifications,
+    code: Code,
+    channel: Channel,
+    locale: Locale,
+    using: PreviewIn | None = None,
+) -> dict[str, Any]:
+    data = using.data if using else None
+    return asdict(await preview(notifications.templates, code, channel, locale, data))
+
+
+@router.post(
+    f"{ONE}/test", status_code=202, summary="Send it to one address, to see it where it will be read"
+)
+async def send_test(
+    notifications: TheNotifications, code: Code, channel: Channel, locale: Locale, test: TestSend
+) -> TestSent:
+    template = await notifications.templates.find(code, channel, locale_chain(locale))
+    sample = dict(template.sample or {}) if template else {}
+    options = DirectOptions(to=test.to, template=code, locale=locale, data=test.data or sample)
+    job = await notifications.queue.add(DirectMessage(channel=channel, options=options), id=str(uuid4()))
+    return TestSent(job_id=job.id)
