@@ -5,6 +5,7 @@ at that moment or later. After downtime the latest missed moment fires, once.
 """
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -21,6 +22,10 @@ log = structlog.get_logger("yamchi.cron")
 
 LONGEST_NAP: Millis = 30_000
 """The scheduler looks at the clock at least this often, so that a changed system time is noticed."""
+
+
+REPEATED: Millis = 7_200_000
+"""No clock change repeats more than this."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,18 @@ class CronLine:
 
     def after(self, moment: Millis) -> Millis:
         """The first moment after this one."""
-        return to_moment(next(CronSim(self.expression, self._local(moment))))
+        # Within the hour that a clock change repeats, CronSim begins with what was due in its first pass.
+        return next(found for found in self._moments(self._local(moment)) if found > moment)
 
     def last_before(self, moment: Millis) -> Millis:
         """The last moment that is not later than this one."""
-        return to_moment(next(CronSim(self.expression, self._local(moment + 1000), reverse=True)))
+        begin = self._local(moment - moment % 1000 + 1000)  # a whole second, which CronSim leaves out
+        if begin.fold:
+            begin = self._local(moment + REPEATED)
+        return next(found for found in self._moments(begin, reverse=True) if found <= moment)
+
+    def _moments(self, begin: datetime, *, reverse: bool = False) -> Iterator[Millis]:
+        return map(to_moment, CronSim(self.expression, begin, reverse=reverse))
 
     def describe(self) -> str:
         """The line in words: "At 03:00 AM"."""

@@ -1,0 +1,153 @@
+"""Tests of the tools for tests: 48 hours of a chain pass in milliseconds, in order, and nothing runs unasked."""
+
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from yamchi import Job, New, Snooze, Yamchi
+from yamchi.testing import TestApp, eventually
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def test_a_chain_of_48_hours_takes_milliseconds() -> None:
+    said: list[tuple[str, timedelta]] = []
+    async with TestApp() as app:
+
+        @app.job("chain")
+        async def letter(job: Job[int]) -> None:
+            said.append((f"letter {job.data}", app.clock.time - START))
+            if job.data < 4:
+                await app.queue("chain").add(job.data + 1, delay="12h")
+
+        await app.queue("chain").add(1, delay="12h")
+        began = monotonic()
+        await app.clock.advance("48h")
+        assert monotonic() - began < 5, "days are not waited for"
+    assert said == [(f"letter {n}", timedelta(hours=12 * n)) for n in (1, 2, 3, 4)]
+
+
+async def test_what_is_due_runs_in_the_order_of_its_moments_across_queues() -> None:
+    order: list[str] = []
+    async with TestApp() as app:
+        for name in ("left", "right"):
+
+            @app.job(name)
+            async def note(job: Job[str]) -> None:
+                order.append(job.data)
+
+        for n in (5, 1, 3):
+            await app.queue("left").add(f"left {n}", delay=timedelta(hours=n))
+        for n in (4, 2, 6):
+            await app.queue("right").add(f"right {n}", delay=timedelta(hours=n))
+        await app.clock.advance("1d")
+    assert order == ["left 1", "right 2", "left 3", "right 4", "left 5", "right 6"]
+
+
+async def test_nothing_runs_before_its_time_or_unasked() -> None:
+    runs: list[str] = []
+    async with TestApp() as app:
+
+        @app.job("mail")
+        async def send(job: Job[str]) -> None:
+            runs.append(job.data)
+
+        await app.queue("mail").add("now")
+        await app.queue("mail").add("later", delay="1h")
+        assert runs == []
+        await app.drain()
+        assert runs == ["now"]
+        await app.clock.advance(timedelta(minutes=59, seconds=59, milliseconds=999))
+        assert runs == ["now"]
+        await app.clock.advance("1ms")
+        assert runs == ["now", "later"]
+
+
+async def test_cron_comes_by_the_moved_clock() -> None:
+    runs: list[datetime] = []
+    async with TestApp() as app:
+
+        @app.cron("0 3 * * *", zone="Asia/Almaty")
+        async def nightly() -> None:
+            runs.append(app.clock.time)
+
+        await app.clock.advance("3d")
+    assert runs == [datetime(2026, 1, day, 22, tzinfo=UTC) for day in (1, 2, 3)]
+
+
+async def test_retries_wait_by_the_moved_clock() -> None:
+    runs: list[timedelta] = []
+    async with TestApp() as app:
+
+        @app.job("mail", attempts=3, backoff=["1m", "1h"])
+        async def send(job: Job[Any]) -> None:
+            runs.append(app.clock.time - START)
+            raise ValueError("no luck")
+
+        job = await app.queue("mail").add({})
+        await app.clock.advance("1d")
+        assert (await job.refresh()).state == "failed"
+    assert runs == [timedelta(0), timedelta(minutes=1), timedelta(hours=1, minutes=1)]
+
+
+async def test_a_handler_may_sleep_on_the_clock() -> None:
+    events: list[tuple[str, timedelta]] = []
+    async with TestApp() as app:
+
+        @app.job("slow")
+        async def slow(job: Job[Any]) -> None:
+            events.append(("began", app.clock.time - START))
+            await app.clock.sleep(3_600_000)
+            events.append(("ended", app.clock.time - START))
+
+        @app.job("quick")
+        async def quick(job: Job[Any]) -> None:
+            events.append(("quick", app.clock.time - START))
+
+        await app.queue("slow").add({})
+        await app.queue("quick").add({}, delay="30m")
+        await app.clock.advance("2h")
+    assert events == [
+        ("began", timedelta(0)),
+        ("quick", timedelta(minutes=30)),
+        ("ended", timedelta(hours=1)),
+    ]
+
+
+async def test_snooze_and_expiry_follow_the_clock() -> None:
+    runs: list[timedelta] = []
+    async with TestApp() as app:
+
+        @app.job("mail")
+        async def send(job: Job[Any]) -> None:
+            runs.append(app.clock.time - START)
+            if len(runs) == 1:
+                raise Snooze(START + timedelta(hours=5))
+
+        await app.queue("mail").add({})
+        late = await app.queue("mail").add({}, delay="2h", expires_at=START + timedelta(hours=1))
+        await app.clock.advance("6h")
+        assert (await late.refresh()).state == "expired"
+    assert runs == [timedelta(0), timedelta(hours=5)]
+
+
+async def test_an_application_can_be_adopted() -> None:
+    runs: list[str] = []
+    real = Yamchi()
+
+    @real.job("mail")
+    async def send(job: Job[str]) -> None:
+        runs.append(job.data)
+
+    async with TestApp() as app:
+        app.adopt(real)
+        await app.queue("mail").add_many([New("one", delay="1s"), New("two", delay="2s")])
+        await app.clock.advance("1m")
+    assert runs == ["one", "two"]
+
+
+async def test_eventually_says_what_it_saw_last() -> None:
+    with pytest.raises(AssertionError, match=r"not within 0\.05 s; the last value was 0"):
+        await eventually(lambda: 0, within=0.05)
