@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from tests.faults.harness import Site, Tally
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError
 from yamchi.queues.engines import make_engine
-from yamchi.queues.job import new_id
 
 BROKERS = ("bull", "pgmq", "kafka")
 ENGINES = ["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in BROKERS)]
@@ -33,7 +33,7 @@ async def make_site(tmp_path: Path) -> AsyncIterator[Callable[..., Site]]:
         require(url)
         folder = tmp_path / f"site-{len(sites)}"
         folder.mkdir()
-        sites.append(Site(folder, url, f"faults-{new_id(0)[-16:]}", **fields))
+        sites.append(Site(folder, url, f"faults-{token_hex(6)}", **fields))
         return sites[-1]
 
     yield make
