@@ -218,7 +218,7 @@ _LETTER = "id, queue, name, body, error, failed_at"
 def letters(db: Db, queue: str, search: str, offset: int, limit: int) -> LetterPage:
     where, values = "queue = ?", [queue]
     if search:
-        where += " AND (id = ? OR instr(error, ?) OR instr(CAST(body AS TEXT), ?))"
+        where += " AND (instr(id, ?) OR instr(error, ?) OR instr(CAST(body AS TEXT), ?))"
         values += [search] * 3
     rows = db.execute(
         f"SELECT {_LETTER} FROM dead_letters WHERE {where} ORDER BY failed_at DESC, id LIMIT ? OFFSET ?",
