@@ -24,6 +24,7 @@ PACKAGES = {
     "mvn": "maven",
     "node": "nodejs",
     "npm": "npm",
+    "chromium": "chromium",
 }
 POM = Path(__file__).with_name("kafka-pom.xml")
 INTEROP = Path(__file__).parents[1] / "interop"

@@ -1,6 +1,5 @@
 """Long-running commands as real processes: they start, they serve, and they stop when told, by every road."""
 
-import os
 import re
 import signal
 import socket
@@ -12,9 +11,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-
-DEADLINE = 30.0
-"""Seconds any step may take on a busy machine."""
+from tests.processes import DEADLINE, Process
 
 SOON = 8.0
 """Seconds within which an idle process must be gone: far from the 30 it grants to running jobs."""
@@ -44,50 +41,6 @@ async def blocking(job: Job) -> None:
     while True:
         time.sleep(0.1)
 """
-
-
-class Process:
-    """A `yamchi` command, its output, and the means to stop it."""
-
-    def __init__(self, home: Path, *arguments: str, **environment: str) -> None:
-        self.output = home / f"output-{time.monotonic_ns()}.txt"
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "yamchi", *arguments],
-                cwd=home,
-                env={**os.environ, "YAMCHI_HOME": str(home), "PYTHONUNBUFFERED": "1", **environment},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    @property
-    def said(self) -> str:
-        return self.output.read_text()
-
-    def wait_for(self, condition: Callable[[], object], what: str) -> object:
-        end = time.monotonic() + DEADLINE
-        while not (value := condition()):
-            assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.said}"
-            assert time.monotonic() < end, f"{what} did not happen: {self.said}"
-            time.sleep(0.02)
-        return value
-
-    def wait_to_say(self, pattern: str) -> re.Match[str]:
-        found = self.wait_for(lambda: re.search(pattern, self.said), f"{pattern!r}")
-        assert isinstance(found, re.Match)
-        return found
-
-    @property
-    def url(self) -> str:
-        return self.wait_to_say(r"Listening on (http://localhost:\d+)")[1]
-
-    def end(self, *signals: signal.Signals) -> float:
-        """Send the signals and wait; how long it took."""
-        began = time.monotonic()
-        for number in signals:
-            self.process.send_signal(number)
-        self.process.wait(DEADLINE)
-        return time.monotonic() - began
 
 
 Start = Callable[..., Process]

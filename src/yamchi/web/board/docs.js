@@ -17,7 +17,7 @@ async function start() {
     }
   }
   patch(document.getElementById("view"), [
-    h("h1", {}, `${spec.info.title} API`, " ", h("small", {}, spec.info.version)),
+    h("div", { class: "row" }, h("h1", {}, `${spec.info.title} API`), h("small", {}, spec.info.version), h("span", { class: "grow" }), h("a", { href: "/openapi.json" }, "openapi.json")),
     h("p", { class: "about" }, spec.info.description.replace(/(\S)\n(\S)/g, "$1 $2")),
     ...[...groups].map(([tag, calls]) => h("section", { class: "card section" }, h("h2", {}, tag), calls.map(operation))),
   ]);

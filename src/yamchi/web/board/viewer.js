@@ -5,7 +5,7 @@ import { size } from "/board/format.js";
 
 const SHORT = 6_000;
 const COLORED = 20_000;
-const LONGEST = 1_500_000;
+const LONGEST = 300_000;
 const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
 
 const opened = new Set();
@@ -18,7 +18,7 @@ export function section(title, value, name, refresh) {
   return h("section", { class: "card section", key: `section-${title}` },
     h("h2", {}, title, h("span", { class: "grow" }),
       h("button", { class: "quiet small", type: "button", onclick: () => copy(text) }, "Copy")),
-    h("pre", { tabindex: 0 }, typeof value !== "string" && shown.length <= COLORED ? colored(shown) : shown),
+    h("pre", { class: shown.length > COLORED && "long", tabindex: 0 }, typeof value !== "string" && shown.length <= COLORED ? colored(shown) : shown),
     !isWhole && h("div", { class: "foot" },
       h("button", { class: "small", type: "button", onclick: () => { opened.add(name); refresh(); } }, `Show all ${size(text.length)}`)),
     isWhole && text.length > LONGEST && h("p", { class: "foot muted" }, `Cut at ${size(LONGEST)} of ${size(text.length)}; the API has all of it.`));

@@ -1,0 +1,221 @@
+"""What a person does on the board, in Chromium."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import Board
+from tests.processes import Process
+
+expect.set_options(timeout=15_000)
+
+
+def open_queue(page: Page, board: Board, rest: str = "thumbnails") -> None:
+    page.goto(f"{board.url}/#/queues/{rest}")
+
+
+def test_a_job_that_is_done_shows_without_reloading(page, board):
+    page.goto(board.url)
+    row = page.locator("tr", has_text="thumbnails")
+    expect(row).to_be_visible()
+    before = int(row.locator("td").nth(4).inner_text())
+    board.add("thumbnails", {"url": "a.jpg"})
+    expect(row.locator("td").nth(4)).to_have_text(str(before + 1))
+    expect(page.locator("#live")).to_have_text("live")
+    row.get_by_role("link", name="thumbnails").click()
+    expect(page.locator("h1")).to_have_text("thumbnails")
+
+
+def test_a_queue_is_paused_and_resumed(page, board):
+    page.goto(board.url)
+    row = page.locator("tr", has_text="letters")
+    row.get_by_role("button", name="Pause").click()
+    expect(row.get_by_text("paused")).to_be_visible()
+    row.get_by_role("button", name="Resume").click()
+    expect(row.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_data_can_not_become_markup(page, board):
+    evil = "<img src=x onerror='window.owned=1'><script>window.owned=1</script>"
+    board.add("letters", {evil: evil}, id="<b>bold</b>")
+    open_queue(page, board, "letters")
+    page.get_by_role("link", name="<b>bold</b>").click()
+    expect(page.locator("h1")).to_have_text("<b>bold</b>")
+    expect(page.locator("pre").first).to_contain_text("<script>window.owned=1</script>")
+    assert page.evaluate("window.owned") is None
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_a_job_is_added_in_a_dialog_that_checks_it(page, board):
+    open_queue(page, board)
+    page.get_by_role("button", name="Add job").click()
+    dialog = page.locator("dialog")
+    dialog.locator("textarea").fill("{")
+    dialog.get_by_role("button", name="Add job").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("The data is not JSON")
+    dialog.locator("textarea").fill('{"url": 1}')
+    dialog.get_by_role("button", name="Add job").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("url: Input should be a valid string")
+    dialog.locator("textarea").fill('{"url": "from-the-board.jpg"}')
+    dialog.get_by_label("Id").fill("from-the-board")
+    dialog.get_by_role("button", name="Add job").click()
+    expect(dialog).to_have_count(0)
+    page.get_by_role("link", name="from-the-board").click()
+    expect(page.locator("h1")).to_have_text("from-the-board")
+    expect(page.locator(".badge", has_text="completed")).to_be_visible()
+    expect(page.locator("section", has_text="Result")).to_contain_text("from-the-board.jpg")
+    expect(page.locator("section", has_text="Log")).to_contain_text("looking at from-the-board.jpg")
+
+
+def test_a_failed_job_is_mended_and_retried(page, board):
+    board.add("thumbnails", {"url": "bad"}, id="to-mend")
+    page.goto(f"{board.url}/#/queues/thumbnails/jobs/to-mend")
+    expect(page.locator(".banner")).to_have_text("<b>not</b> an image")
+    expect(page.locator("section", has_text="Stack")).to_contain_text("Unrecoverable")
+    page.get_by_role("button", name="Edit and retry").click()
+    page.locator("dialog textarea").fill('{"url": "good.jpg"}')
+    page.get_by_role("button", name="Save and retry").click()
+    expect(page.locator("section", has_text="Result")).to_contain_text("good.jpg")
+
+
+def test_a_delayed_job_is_promoted_and_a_job_removed(page, board):
+    board.add("thumbnails", {"url": "later.jpg"}, id="film/7@night", delay="2d")
+    open_queue(page, board, "thumbnails?state=delayed")
+    page.get_by_role("link", name="film/7@night").click()
+    expect(page.locator("h1")).to_have_text("film/7@night")
+    expect(page.locator(".timeline")).to_contain_text("in 2 d")
+    page.get_by_role("button", name="Run now").click()
+    expect(page.locator(".badge", has_text="completed")).to_be_visible()
+    page.get_by_role("button", name="Remove").click()
+    page.locator("dialog").get_by_role("button", name="Remove").click()
+    expect(page).to_have_url(f"{board.url}/#/queues/thumbnails")
+
+
+def test_dead_letters_are_replayed_mended_and_purged(page, board):
+    for number in range(3):
+        board.add("thumbnails", {"url": "bad"}, id=f"dead-{number}")
+    open_queue(page, board, "thumbnails/dlq?q=dead-")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    first = page.locator("tr", has_text="dead-0")
+    first.get_by_role("button", name="Edit").click()
+    page.locator("dialog textarea").fill('{"url": "mended.jpg"}')
+    page.locator("dialog").get_by_role("button", name="Replay").click()
+    expect(rows).to_have_count(2)
+    page.locator("tr", has_text="dead-1").get_by_role("button", name="Purge").click()
+    page.locator("dialog").get_by_role("button", name="Purge").click()
+    expect(rows).to_have_count(1)
+    assert board.job("thumbnails", "dead-0")["result"] == {"file": "mended.jpg"}
+
+
+def test_search_and_paging_and_bulk_actions(page, board):
+    for number in range(30):
+        board.add("letters", {"n": number}, id=f"bulk-{number:02}", delay="1h")
+    open_queue(page, board, "letters?state=delayed")
+    expect(page.locator("tbody tr")).to_have_count(25)
+    page.get_by_role("button", name="Older →").click()
+    expect(page.locator("tbody tr")).to_have_count(5)
+    search = page.get_by_role("searchbox")
+    search.press_sequentially("bulk-1", delay=30)
+    expect(page.locator("tbody tr")).to_have_count(10)
+    expect(search).to_be_focused()
+    page.get_by_label("Choose all").check()
+    page.get_by_role("button", name="Remove").click()
+    page.locator("dialog").get_by_role("button", name="Remove").click()
+    expect(page.locator("main")).to_contain_text("No job contains")
+
+
+def test_a_choice_survives_the_refresh(page, board):
+    board.add("letters", {}, id="chosen", delay="1h")
+    open_queue(page, board, "letters?state=delayed&q=chosen")
+    page.get_by_label("Choose chosen").check()
+    with page.expect_response(lambda answer: "/jobs?" in answer.url):
+        pass
+    expect(page.get_by_label("Choose chosen")).to_be_checked()
+
+
+def test_a_huge_result_is_cut_until_asked_for(page, board):
+    board.add("thumbnails", {"url": "huge"}, id="huge")
+    page.goto(f"{board.url}/#/queues/thumbnails/jobs/huge")
+    result = page.locator("section", has_text="Result").locator("pre")
+    expect(result).to_be_visible()
+    assert len(result.inner_text()) < 10_000
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator("section", has_text="Result")).to_contain_text("Cut at")
+
+
+def test_workers_are_listed(page, board):
+    page.goto(f"{board.url}/#/workers")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("thumbnails")
+
+
+def test_an_unknown_job_is_one_sentence(page, board):
+    page.goto(f"{board.url}/#/queues/thumbnails/jobs/nope")
+    expect(page.locator(".banner")).to_contain_text("Queue thumbnails has no job 'nope'")
+
+
+def test_the_api_page_sends_a_call(page, board):
+    page.goto(f"{board.url}/docs")
+    page.locator("summary", has_text="/healthz").click()
+    page.locator("details[open]").get_by_role("button", name="Send").click()
+    expect(page.locator("details[open] pre")).to_contain_text('"status": "ok"')
+
+
+def test_the_theme_is_remembered(page, board):
+    page.goto(board.url)
+    page.locator("#theme").click()
+    page.locator("#theme").click()
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+@pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_nothing_is_wider_than_the_screen(page, board, width, tmp_path):
+    board.add("letters", {"long": "word" * 300}, id="x" * 255, delay="1h")
+    page.set_viewport_size({"width": width, "height": 800})
+    for place in (
+        "",
+        "#/queues/letters",
+        f"#/queues/letters/jobs/{'x' * 255}",
+        "#/workers",
+        "#/queues/letters/dlq",
+        "docs",
+    ):
+        page.goto(f"{board.url}/{place}")
+        expect(page.locator("main .card").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, place
+        if pictures := os.environ.get("PICTURES"):
+            name = f"{place.replace('#', '').replace('/', '-')[:30]}-{width}.png"
+            page.screenshot(path=Path(pictures) / name)
+
+
+def test_the_board_says_when_the_server_is_gone_and_comes_back(page, board_home, browser):
+    process = Process(board_home, "api", "--app", "shop:app", "--port", "0")
+    url = process.url
+    page.goto(url)
+    expect(page.locator("#live")).to_have_text("live")
+    process.end(signal.SIGTERM)
+    expect(page.locator("#live")).to_have_text("offline")
+    again = Process(board_home, "api", "--app", "shop:app", "--port", url.rpartition(":")[2])
+    expect(page.locator("#live")).to_have_text("live")
+    again.end(signal.SIGTERM)
+
+
+def test_signing_in(browser: Browser, board_home: Path, tmp_path: Path):
+    process = Process(board_home, "api", "--app", "shop:app", "--port", "0", ADMIN_TOKEN="open sesame")
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(process.url)
+    page.get_by_label("Admin token").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_have_text("That is not the admin token.")
+    page.get_by_label("Admin token").fill("open sesame")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("tr", has_text="thumbnails")).to_be_visible()
+    context.close()
+    process.end(signal.SIGTERM)
