@@ -5,7 +5,7 @@ worker's event loop is the only writer. Everything else is done when somebody sc
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,9 +62,11 @@ class Timing:
         self.counts = [0] * (len(BUCKETS) + 1)
         self.sum = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.sum += seconds
+    def add(self, seconds: Sequence[float]) -> None:
+        counts = self.counts
+        for one in seconds:
+            counts[bisect_left(BUCKETS, one)] += 1
+        self.sum += sum(seconds)
 
     @classmethod
     def sum_of(cls, timings: "Iterable[Timing]") -> "Timing":
@@ -95,14 +97,15 @@ class Metrics:
     def observe(self, queue: _Queue, outcomes: Sequence[_Outcome]) -> None:
         """Count settled jobs. An observer for `app.observers`."""
         name = queue.name
-        waits = self.waits.get(name) or self.waits.setdefault(name, Timing())
+        ended: dict[tuple[str, type], list[_Outcome]] = defaultdict(list)
         for outcome in outcomes:
-            job, status = outcome.job, STATUSES[type(outcome.verdict).__name__]
-            self.jobs[name, job.name, status] += 1
+            ended[outcome.job.name, type(outcome.verdict)].append(outcome)
+        for (job, verdict), some in ended.items():
+            status = STATUSES[verdict.__name__]
+            self.jobs[name, job, status] += len(some)
             if status in ("completed", "retrying", "failed"):
-                self._timing(name, job.name).add(outcome.seconds)
-                if job.started_at is not None:
-                    waits.add(max(job.started_at - job.run_at, 0) / 1000)
+                self.durations.setdefault((name, job), Timing()).add([outcome.seconds for outcome in some])
+                self.waits.setdefault(name, Timing()).add(_waits(some))
 
     def count_switch(self, origin: str, target: str) -> None:
         """A queue moved from one type of engine to another, because a broker went away or came back."""
@@ -116,11 +119,11 @@ class Metrics:
         registry.register(_Page(self, counts, engines_up))
         return bytes(generate_latest(registry))
 
-    def _timing(self, queue: str, name: str) -> Timing:
-        timing = self.durations.get((queue, name))
-        if timing is None:
-            timing = self.durations[queue, name] = Timing()
-        return timing
+
+def _waits(outcomes: Sequence[_Outcome]) -> list[float]:
+    """How long each waited after it was due, in seconds."""
+    jobs = [outcome.job for outcome in outcomes]
+    return [max(job.started_at - job.run_at, 0) / 1000 for job in jobs if job.started_at is not None]
 
 
 class _Page:
