@@ -4,6 +4,7 @@ Whether it was sent already, has been cancelled or has expired is asked at the s
 before sending: a message may have waited for a connection in between.
 """
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -162,20 +163,21 @@ class JobProcessor:
         except Exception as error:
             return await self._failed(errand, error, began)
         await self._circuits.succeeded(errand.circuit)
-        job_id = errand.job.delivery_id
-        await self._deliveries.record(
-            errand.job, "SENT", attempts=errand.attempt, provider_message_id=provider_id
+        await asyncio.gather(  # one transaction
+            self._deliveries.note_attempt(errand.job.delivery_id, errand.attempt, "sent", provider_id, began),
+            self._deliveries.record(
+                errand.job, "SENT", attempts=errand.attempt, provider_message_id=provider_id
+            ),
         )
-        await self._deliveries.note_attempt(job_id, errand.attempt, "sent", provider_id, began)
         return {"status": "SENT", "provider_message_id": provider_id}
 
     async def _failed(self, errand: Errand, error: Exception, began: Millis) -> dict[str, Any]:
         decision = self._retry.decide(error, errand.channel, errand.attempt, errand.attempts)
-        said = sentence(error)
-        attempts = errand.attempt - 1 if isinstance(error, Outage) else errand.attempt
-        await self._deliveries.record(errand.job, decision.status, attempts=attempts, error=said)
-        await self._deliveries.note_attempt(
-            errand.job.delivery_id, errand.attempt, decision.outcome, said, began
+        job, attempt, said = errand.job, errand.attempt, sentence(error)
+        paid = attempt - 1 if isinstance(error, Outage) else attempt
+        await asyncio.gather(
+            self._deliveries.note_attempt(job.delivery_id, attempt, decision.outcome, said, began),
+            self._deliveries.record(job, decision.status, attempts=paid, error=said),
         )
         if isinstance(error, Outage):
             raise await self._circuits.failed(errand.circuit, error)
