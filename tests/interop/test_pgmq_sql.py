@@ -12,10 +12,10 @@ from tests.services.databases import Database
 from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.pgmq import PgmqEngine
-from yamchi.queues.job import NewJob
+from yamchi.queues.job import NewJob, RetryAt
 from yamchi.queues.queue import Job
 from yamchi.settings import Settings
-from yamchi.testing.conformance.base import claim_all, complete
+from yamchi.testing.conformance.base import claim_all, complete, settle
 from yamchi.testing.conformance.worker import working
 from yamchi.testing.waiting import eventually
 
@@ -104,6 +104,34 @@ async def test_a_number_that_is_taken_loses_no_message(engine: PgmqEngine, sql: 
     assert sorted(one.job.payload for one in held) == [b'{"whose":"ours"}', b'{"whose":"theirs"}']
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        '{"id": 5, "options": 7, "priority": "high", "expires_at": "soon", "rise": 1, "name": 3}',
+        "[1, 2]",
+        '"text"',
+        "null",
+        '{"slotted": true, "cancelling": true, "worker": {}}',
+    ],
+)
+async def test_headers_of_another_program_do_no_harm(engine: PgmqEngine, sql: Sql, headers: str) -> None:
+    await engine.counts("mail")
+    sql("SELECT pgmq.send('mail', '{}'::jsonb, %s::jsonb)", headers)
+    assert [job.state for job in (await engine.page("mail", None, "", 0, 5)).jobs] == ["waiting"]
+    (held,) = await claim_all(engine, "mail", 1)
+    assert (held.job.name, held.job.priority, held.slotted, held.job.expires_at) == ("", 0, False, None)
+    assert await settle(engine, "mail", [RetryAt(held, now(), "again")]) == [held.job.id]
+    assert await complete(engine, "mail", await claim_all(engine, "mail", 1)) == [held.job.id]
+
+
+async def test_another_program_may_name_the_job(engine: PgmqEngine, sql: Sql) -> None:
+    await engine.counts("media-sync")
+    sql("""SELECT pgmq.send('media_sync', '{}'::jsonb, '{"name": "upload", "trace": "abc"}'::jsonb)""")
+    (held,) = await claim_all(engine, "media-sync", 1)
+    assert held.job.name == "upload"
+    assert sql("SELECT headers->>'trace' FROM pgmq.q_media_sync") == [("abc",)], "what is theirs stays"
+
+
 async def test_a_foreign_message_can_be_looked_at_and_cancelled(engine: PgmqEngine, sql: Sql) -> None:
     await engine.counts("mail")
     sql("""SELECT pgmq.send('mail', '{"job_id": "theirs", "to": "someone"}')""")
@@ -127,7 +155,7 @@ async def test_others_read_what_we_wrote(engine: PgmqEngine, sql: Sql) -> None:
     await engine.add("media-processing", [NewJob("m-1", "process", b'{"path":"a.png"}', priority=5)])
     ((message, headers),) = sql("SELECT message, headers FROM pgmq.read('media_processing', 30, 10)")
     assert message == {"path": "a.png"}
-    assert (headers["id"], headers["name"], headers["priority"]) == ("m-1", "process", 5)
+    assert (headers["yamchi_id"], headers["name"], headers["priority"]) == ("m-1", "process", 5)
 
 
 async def test_seed_query_sees_rows_go(app: Yamchi, sql: Sql) -> None:

@@ -10,7 +10,7 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.pgmq.connections import Connection
-from yamchi.queues.engines.pgmq.rows import SHIFT, envelope, millis, moment
+from yamchi.queues.engines.pgmq.rows import OURS, SHIFT, envelope, millis, moment
 from yamchi.queues.engines.pgmq.schema import UNTENDED
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.job import NewJob
@@ -97,7 +97,7 @@ async def fire(db: Connection, tables: Tables, schedule: str, due: Millis, job: 
 
 _ADOPT = f"""
 WITH found AS MATERIALIZED (
-    SELECT msg_id, message, enqueued_at FROM {{q}} WHERE {UNTENDED} AND (headers ? 'id') IS NOT TRUE
+    SELECT msg_id, message, enqueued_at FROM {{q}} WHERE {UNTENDED} AND (headers ? 'yamchi_id') IS NOT TRUE
     AND (last_read_at IS NULL OR vt <= statement_timestamp()) ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED
 ), named AS (
     SELECT msg_id, own IS NOT NULL AS is_own, coalesce(own, CASE WHEN EXISTS (
@@ -109,7 +109,9 @@ WITH found AS MATERIALIZED (
     INSERT INTO yamchi.jobs (queue, id, msg_id) SELECT %(queue)s, id, msg_id FROM named ORDER BY id, msg_id
     ON CONFLICT (queue, id) DO NOTHING RETURNING id, msg_id
 ), adopted AS (
-    UPDATE {{q}} q SET headers = coalesce(q.headers, '{{}}') || jsonb_build_object('id', fresh.id)
+    UPDATE {{q}} q SET headers = (CASE WHEN jsonb_typeof(q.headers) = 'object' THEN q.headers ELSE '{{}}' END - {OURS})
+        || jsonb_strip_nulls(jsonb_build_object('yamchi_id', fresh.id, 'name', CASE
+            WHEN jsonb_typeof(q.headers->'name') = 'string' THEN q.headers->>'name' END))
     FROM fresh WHERE q.msg_id = fresh.msg_id
 )
 DELETE FROM {{q}} q USING named WHERE q.msg_id = named.msg_id AND named.is_own
@@ -118,7 +120,8 @@ AND NOT EXISTS (SELECT FROM fresh WHERE fresh.msg_id = named.msg_id)
 _RISE = f"""
 UPDATE {{q}} q SET vt = q.vt - coalesce((q.headers->>'priority')::int, 0) {SHIFT}, headers = q.headers - 'rise'
 WHERE q.msg_id = ANY(ARRAY(
-    SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNTENDED} AND headers ? 'rise' AND last_read_at IS NULL
+    SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNTENDED} AND headers ? 'rise' AND headers ? 'yamchi_id'
+    AND last_read_at IS NULL
     ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED))
 """
 

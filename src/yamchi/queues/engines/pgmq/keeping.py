@@ -48,7 +48,7 @@ _IN_STATE: Mapping[State | None, tuple[str, str]] = {
     "active": ("q.last_read_at IS NOT NULL", "q.vt, q.msg_id"),
 }
 _MATCH_PENDING = (
-    "AND (strpos(coalesce(q.headers->>'id', q.msg_id::text), %(search)s) > 0 "
+    "AND (strpos(coalesce(q.headers->>'yamchi_id', q.msg_id::text), %(search)s) > 0 "
     "OR q.headers->>'name' = %(search)s OR strpos(q.message::text, %(search)s) > 0)"
 )
 _MATCH_ENDED = "AND (strpos(j.id, %(search)s) > 0 OR j.headers->>'name' = %(search)s OR strpos(j.message::text, %(search)s) > 0)"
@@ -188,9 +188,9 @@ WITH found AS MATERIALIZED (
 ), sent AS (
     INSERT INTO {{q}} (vt, message, headers, enqueued_at)
     SELECT statement_timestamp() - coalesce((headers->>'priority')::int, 0) {SHIFT}, message, headers, enqueued_at
-    FROM found RETURNING msg_id, headers->>'id' AS id
+    FROM found RETURNING msg_id, headers->>'yamchi_id' AS id
 ), forgotten AS (
-    DELETE FROM {{dlq}} WHERE headers->>'id' IN (SELECT id FROM found)
+    DELETE FROM {{dlq}} WHERE headers->>'yamchi_id' IN (SELECT id FROM found)
 )
 UPDATE yamchi.jobs j SET msg_id = sent.msg_id, state = NULL, ended = NULL, finished_at = NULL, started_at = NULL,
     run_at = NULL, message = NULL, headers = NULL, result = NULL, reason = NULL, stack = NULL
@@ -254,7 +254,7 @@ _CLEAN_PENDING = """
 WITH gone AS (
     DELETE FROM {q} WHERE msg_id = ANY(ARRAY(
         SELECT q.msg_id FROM {q} q WHERE {where} AND q.enqueued_at <= statement_timestamp() - %(age)s * interval '1 millisecond'
-        ORDER BY q.vt LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING headers->>'id' AS id
+        ORDER BY q.vt LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING headers->>'yamchi_id' AS id
 ), forgotten AS (
     DELETE FROM yamchi.jobs j USING gone WHERE j.queue = %(queue)s AND j.id = gone.id
 )

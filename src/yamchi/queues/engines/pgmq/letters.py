@@ -13,7 +13,7 @@ from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.job import DeadLetter, NewJob
 
 _COLUMNS = "msg_id, message::text, headers::text, (extract(epoch FROM enqueued_at) * 1000)::bigint"
-_MATCH = "(headers->>'id' = %(search)s OR strpos(headers->>'error', %(search)s) > 0 OR strpos(message::text, %(search)s) > 0)"
+_MATCH = "(strpos(headers->>'yamchi_id', %(search)s) > 0 OR strpos(headers->>'error', %(search)s) > 0 OR strpos(message::text, %(search)s) > 0)"
 
 
 async def letters(db: Connection, tables: Tables, search: str, offset: int, limit: int) -> LetterPage:
@@ -29,7 +29,7 @@ async def letters(db: Connection, tables: Tables, search: str, offset: int, limi
 async def letter(db: Connection, tables: Tables, letter_id: str) -> DeadLetter | None:
     cursor = await db.execute(
         tables.sql(
-            f"SELECT {_COLUMNS} FROM {{dlq}} WHERE headers->>'id' = %(id)s OR headers IS NULL AND msg_id::text = %(id)s"
+            f"SELECT {_COLUMNS} FROM {{dlq}} WHERE headers->>'yamchi_id' = %(id)s OR headers->>'yamchi_id' IS NULL AND msg_id::text = %(id)s"
         ),
         {"id": letter_id},
     )
@@ -39,14 +39,15 @@ async def letter(db: Connection, tables: Tables, letter_id: str) -> DeadLetter |
 
 def _letter(tables: Tables, row: tuple[Any, ...]) -> DeadLetter:
     msg_id, message, headers, enqueued = row
-    notes = orjson.loads(headers) if headers else {}
+    found = orjson.loads(headers) if headers else {}
+    notes = found if isinstance(found, dict) and "yamchi_id" in found else {}
     return DeadLetter(
-        notes.get("id", str(msg_id)), tables.queue, notes.get("name"), compact(message),
+        notes.get("yamchi_id", str(msg_id)), tables.queue, notes.get("name"), compact(message),
         notes.get("error") or "", notes.get("failed_at") or enqueued,
     )  # fmt: skip
 
 
-_PURGE = "DELETE FROM {dlq} WHERE headers->>'id' = ANY(%(ids)s) RETURNING headers->>'id'"
+_PURGE = "DELETE FROM {dlq} WHERE headers->>'yamchi_id' = ANY(%(ids)s) RETURNING headers->>'yamchi_id'"
 _CLEAR_ENDED = "DELETE FROM yamchi.jobs WHERE queue = %(queue)s AND id = ANY(%(ids)s) AND ended IS NOT NULL"
 
 

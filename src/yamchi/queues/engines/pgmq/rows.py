@@ -1,7 +1,7 @@
 """Between rows and `JobRecord`s: what of a job rides in a message's headers, and how times become milliseconds.
 
-The envelope (`id name options priority expires_at`) is written when a job is added. Notes (`worker reason stack progress
-slotted cancelling rise`) come and go while it is pending.
+The envelope (`yamchi_id name options priority expires_at`) is written when a job is added. Notes (`worker reason stack
+progress slotted cancelling rise`) come and go while it is pending. Of another program's headers only `name` is heeded.
 """
 
 from typing import Any
@@ -18,6 +18,7 @@ SHIFT = f"* {STEP} * interval '1 millisecond'"
 """SQL behind a priority: how far back it moves a message that is due."""
 
 NOTES = "'worker' - 'reason' - 'stack' - 'progress' - 'slotted' - 'cancelling' - 'rise'"
+OURS = f"{NOTES} - 'name' - 'options' - 'priority' - 'expires_at'"
 
 
 def millis(column: str) -> str:
@@ -32,7 +33,7 @@ def moment(millis: str) -> str:
 
 def envelope(job: NewJob) -> dict[str, Any]:
     """What a job is, beside its data."""
-    headers: dict[str, Any] = {"id": job.id, "name": job.name}
+    headers: dict[str, Any] = {"yamchi_id": job.id, "name": job.name}
     if (options := job.options.encode()) is not None:
         headers["options"] = options
     if job.priority:
@@ -62,7 +63,7 @@ def claim(queue: str, row: tuple[Any, ...], worker: str) -> Claim:
     msg_id, token, read_ct, message, envelope, enqueued, due, now = row
     headers = orjson.loads(envelope)
     job = JobRecord(
-        headers["id"], queue, headers.get("name", ""), compact(message), "active", enqueued, run_at(due, headers),
+        headers["yamchi_id"], queue, headers.get("name", ""), compact(message), "active", enqueued, run_at(due, headers),
         JobOptions.decode(headers.get("options")), headers.get("priority", 0), headers.get("expires_at"), read_ct,
         _progress(headers), None, None, None, now, None, worker,
     )  # fmt: skip
@@ -74,7 +75,7 @@ COLUMNS = (
 )
 
 PENDING = (
-    "coalesce(q.headers->>'id', q.msg_id::text) AS id, "
+    "coalesce(q.headers->>'yamchi_id', q.msg_id::text) AS id, "
     "CASE WHEN q.last_read_at IS NOT NULL THEN 'active' WHEN q.vt > statement_timestamp() THEN 'delayed' "
     "ELSE 'waiting' END AS state, q.headers::text AS headers, q.message::text AS message, q.read_ct, "
     f"{millis('q.enqueued_at')} AS enqueued, {millis('q.vt')} AS due, {millis('q.last_read_at')} AS started, "
@@ -92,7 +93,7 @@ def record(queue: str, row: tuple[Any, ...]) -> JobRecord:
     (id, state, envelope, message, read_ct, enqueued, due, started, finished, result, reason, stack, logs) = (
         row
     )
-    headers = orjson.loads(envelope) if envelope else {}
+    headers = _ours(envelope)
     return JobRecord(
         id, queue, headers.get("name", ""), compact(message), state, enqueued, _due(state, due, started, headers),
         JobOptions.decode(headers.get("options")), headers.get("priority", 0), headers.get("expires_at"), read_ct,
@@ -100,6 +101,12 @@ def record(queue: str, row: tuple[Any, ...]) -> JobRecord:
         reason if finished else headers.get("reason"), stack if finished else headers.get("stack"),
         started, finished, headers.get("worker"), list(logs or ()),
     )  # fmt: skip
+
+
+def _ours(text: str | None) -> dict[str, Any]:
+    """Headers of a job; those of a message that was not yet taken up mean nothing to us."""
+    headers = orjson.loads(text) if text else {}
+    return headers if isinstance(headers, dict) and "yamchi_id" in headers else {}
 
 
 def _due(state: str, due: Millis, started: Millis | None, headers: dict[str, Any]) -> Millis:

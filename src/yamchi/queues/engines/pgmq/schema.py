@@ -145,12 +145,12 @@ def _pgmq_sql() -> str:
 
 # Held rows by the end of their lease, and rows that need a hand before they can be claimed: messages that another
 # program wrote, and urgent ones whose moment has come. Both indexes are nearly empty, so they cost nothing.
-UNTENDED = "((headers ? 'id') IS NOT TRUE OR headers ? 'rise')"
+UNTENDED = "((headers ? 'yamchi_id') IS NOT TRUE OR headers ? 'rise')"
 _ADDITIONS = (
     "CREATE INDEX IF NOT EXISTS {name}_held ON {q} (vt) WHERE last_read_at IS NOT NULL",
     f"CREATE INDEX IF NOT EXISTS {{name}}_untended ON {{q}} (vt) WHERE {UNTENDED}",
     "CREATE OR REPLACE TRIGGER yamchi_wake AFTER INSERT ON {q} FOR EACH STATEMENT EXECUTE FUNCTION yamchi.wake()",
-    "CREATE INDEX IF NOT EXISTS {name}_dlq_id ON {dlq} ((headers->>'id'))",
+    "CREATE INDEX IF NOT EXISTS {name}_dlq_id ON {dlq} ((headers->>'yamchi_id'))",
 )
 
 

@@ -40,7 +40,7 @@ said AS (
         letter json, failed_at bigint)
 ), ended AS (
     DELETE FROM {q} q USING said WHERE q.msg_id = said.key AND q.last_read_at = said.token
-    RETURNING q.msg_id, q.read_ct, q.enqueued_at, q.last_read_at, q.message, q.headers, q.headers->>'id' AS id,
+    RETURNING q.msg_id, q.read_ct, q.enqueued_at, q.last_read_at, q.message, q.headers, q.headers->>'yamchi_id' AS id,
         said.state, said.result, said.reason, said.stack, said.keep, said.letter, said.failed_at
 ), kept AS (
     UPDATE yamchi.jobs j SET state = e.state, ended = nextval('yamchi.ended'), finished_at = statement_timestamp(),
@@ -68,16 +68,16 @@ said AS (
 # Dead letters go in with the verdicts that cause them; a job has one, so an older one makes way.
 _LETTERS = """
 replaced AS (
-    DELETE FROM {dlq} d USING ended e WHERE e.letter IS NOT NULL AND d.headers->>'id' = e.id
+    DELETE FROM {dlq} d USING ended e WHERE e.letter IS NOT NULL AND d.headers->>'yamchi_id' = e.id
 ), letters AS (
     INSERT INTO {dlq} (vt, message, headers) SELECT statement_timestamp(), e.letter::jsonb, jsonb_build_object(
-        'id', e.id, 'name', e.headers->>'name', 'error', e.reason, 'failed_at', e.failed_at)
+        'yamchi_id', e.id, 'name', e.headers->>'name', 'error', e.reason, 'failed_at', e.failed_at)
     FROM ended e WHERE e.letter IS NOT NULL
 )"""
 
 _TAKING = """
 picked AS MATERIALIZED (
-    SELECT msg_id, vt FROM {q} WHERE vt <= statement_timestamp() AND last_read_at IS NULL AND headers ? 'id'
+    SELECT msg_id, vt FROM {q} WHERE vt <= statement_timestamp() AND last_read_at IS NULL AND headers ? 'yamchi_id'
     AND NOT (SELECT paused FROM yamchi.queues WHERE name = %(queue)s)
     ORDER BY vt LIMIT %(want)s FOR UPDATE SKIP LOCKED
 ), taken AS (
@@ -266,7 +266,7 @@ WHERE q.msg_id = held.key AND q.last_read_at = held.token RETURNING q.msg_id
 _STALLED = f"""
 SELECT msg_id, last_read_at::text, read_ct, message::text, headers::text, {millis("enqueued_at")},
     {millis("last_read_at")}, {millis("last_read_at")}, {millis("statement_timestamp()")}
-FROM {{q}} WHERE last_read_at IS NOT NULL AND vt <= statement_timestamp() ORDER BY vt LIMIT {BATCH}
+FROM {{q}} WHERE last_read_at IS NOT NULL AND vt <= statement_timestamp() AND headers ? 'yamchi_id' ORDER BY vt LIMIT {BATCH}
 """
 
 
@@ -279,9 +279,9 @@ async def renew(db: Connection, tables: Tables, claims: Sequence[Claim], lease: 
 
 async def recover(db: Connection, tables: Tables) -> list[tuple[JobRecord, bool]]:
     """Put back or end what was held for longer than its lease; each job with whether it has now failed."""
+    await tend(db, tables)
     if not await (await db.execute(tables.sql(_STALLED))).fetchone():
         return []
-    await tend(db, tables)
     async with db.transaction():
         cursor = await db.execute(tables.sql(_STALLED + " FOR UPDATE SKIP LOCKED"))
         verdicts = [_judge_stalled(tables, row) for row in await cursor.fetchall()]
