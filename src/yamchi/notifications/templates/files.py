@@ -136,7 +136,7 @@ class FileTemplates:
         if known is None or known[0] != stamp:
             template = _read(path, code, channel, locale, layout)
         elif known[1] is not layout:
-            template = replace(known[2], layout=known[2].layout and layout)
+            template = replace(known[2], layout=known[2].layout and layout, brand=layout.brand)
         else:
             return known[2]
         self._templates[path] = (stamp, layout, template)

@@ -7,10 +7,11 @@
 
 import json
 from collections.abc import Callable, Iterable
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache, wraps
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, format_datetime, format_time
@@ -39,6 +40,7 @@ _TESTS = (
 )
 
 _FORMATS = ("short", "medium", "long", "full")
+_SIGNS = {"KZT": "₸", "RUB": "₽", "USD": "$", "EUR": "€", "GBP": "£"}  # the same in every language
 _PLURAL_ORDER = ("zero", "one", "two", "few", "many", "other")
 _SPARE_PLURAL = {"other": ("few", "many", "one"), "many": ("other",), "few": ("other",)}
 
@@ -72,7 +74,7 @@ def money(value: object, currency: str = "KZT") -> str:
     if not is_currency(currency):
         raise FilterArgumentError(f"{currency!r} is not a currency: write it as KZT, USD, EUR")
     amount, locale = _decimal(value), _locale()
-    pattern = locale.currency_formats["standard"].pattern
+    pattern = locale.currency_formats["standard"].pattern.replace("¤", _SIGNS.get(currency, "¤"))
     if amount == amount.to_integral_value():
         pattern = pattern.replace(".00", "")
     return format_currency(amount, currency, format=pattern, locale=locale, currency_digits=False)
@@ -106,8 +108,13 @@ def _locale_of(name: str) -> Locale:
         return Locale("en")
 
 
-def _zone() -> Any:
-    return METER.get().timezone or UTC
+def _zone() -> ZoneInfo:
+    """Looked up only when a time is written: a reader whose zone is wrong still gets a letter without times."""
+    name = METER.get().timezone
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise FilterArgumentError(f"{name[:60]!r} is not a time zone: write it as Asia/Almaty") from None
 
 
 def _pattern(format: str) -> str:

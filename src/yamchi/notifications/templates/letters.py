@@ -6,12 +6,14 @@ rendered first and inlined, or turned into text, after: slower, but right.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import unescape
+from itertools import pairwise
 
 import css_inline
 from inscriptis import get_text
+from inscriptis.css_profiles import CSS_PROFILES
 from inscriptis.model.config import ParserConfig
 
 from yamchi.notifications.templates.sandbox import Sandbox
@@ -22,7 +24,7 @@ TEXT = Sandbox(autoescape=False)
 CONTENT = "{{ content }}"
 
 _INLINER = css_inline.CSSInliner(load_remote_stylesheets=False, keep_at_rules=True)
-_TEXT_STYLE = ParserConfig(display_links=True)
+_TEXT_STYLE = ParserConfig(css=CSS_PROFILES["strict"], display_links=True)
 
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters: no text means anything by them
 _HIDDEN = re.compile(f"(?:<!--)?{_OPEN}(\\d+){_CLOSE}(?:-->)?")
@@ -43,7 +45,7 @@ class Part:
 
 def inlined(source: str) -> Part:
     """The same HTML source with its CSS in `style` attributes."""
-    hidden, marks = _hide(source)
+    hidden, marks = _hide(source, _as_comment)
     try:
         done = _INLINER.inline(hidden)
     except css_inline.InlineError:
@@ -65,7 +67,7 @@ def _charset_first(html: str) -> str:
 
 def plain(source: str) -> Part:
     """The source of the plain text that goes with this HTML source."""
-    hidden, marks = _hide(source, comments=False)
+    hidden, marks = _hide(source, _as_line)
     text = as_plain_text(hidden)
     order = [int(found[1]) for found in _HIDDEN.finditer(text)]
     if order != list(range(len(marks))) or any(_UNSAFE_TEXT.search(mark) for mark in marks):
@@ -93,18 +95,33 @@ def _link(found: re.Match[str]) -> str:
     return text if not address or address in text else f"{text} ({address})" if text else address
 
 
-def _hide(source: str, *, comments: bool = True) -> tuple[str, list[str]]:
-    """HTML without Jinja, and Jinja's marks. Between tags a statement becomes a comment, which may stand anywhere."""
-    html, marks = "", list[str]()
-    for is_markup, text in _pieces(source):
-        if not is_markup:
+Hide = Callable[[str, str, str, str], str]
+
+
+def _hide(source: str, hide: Hide) -> tuple[str, list[str]]:
+    """HTML with a private sign in place of each of Jinja's marks, and the marks."""
+    html, marks, pieces = "", list[str](), [*_pieces(source), (False, "")]
+    for (is_mark, text), (_, after) in pairwise(pieces):
+        if is_mark:
+            html += hide(f"{_OPEN}{len(marks)}{_CLOSE}", text, html, after)
+            marks.append(text)
+        else:
             html += text.replace(_OPEN, "").replace(_CLOSE, "")
-            continue
-        hidden = f"{_OPEN}{len(marks)}{_CLOSE}"
-        is_between_tags = html.rfind("<") <= html.rfind(">")
-        html += f"<!--{hidden}-->" if comments and text.startswith("{%") and is_between_tags else hidden
-        marks.append(text)
     return html, marks
+
+
+def _as_comment(sign: str, mark: str, before: str, after: str) -> str:
+    """Between tags a statement becomes a comment, which may stand anywhere, even between the rows of a table."""
+    is_between_tags = before.rfind("<") <= before.rfind(">")
+    return f"<!--{sign}-->" if mark.startswith("{%") and is_between_tags else sign
+
+
+def _as_line(sign: str, mark: str, before: str, after: str) -> str:
+    """A mark on a line of its own between two tags stays on a line of its own."""
+    begins = not before.strip() or (before.endswith("\n") and before.rstrip().endswith(">"))
+    ends = not after or after.lstrip(" \t").startswith("\n")
+    is_between_tags = not after.strip() or after.lstrip().startswith("<")
+    return f"<div>{sign}</div>" if begins and ends and is_between_tags else sign
 
 
 def _show(text: str, marks: list[str]) -> str:
@@ -125,7 +142,7 @@ def _pieces(source: str) -> Iterator[tuple[bool, str]]:
         elif kind in {"variable_begin", "block_begin"} or mark:
             mark += text
             if kind in {"variable_end", "block_end"}:
-                yield True, mark.rstrip("\n")
+                yield True, mark
                 mark = ""
         else:
             yield False, text

@@ -5,7 +5,7 @@ The limits are far above any letter and far below any harm. Time is the processo
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, tzinfo
+from datetime import date, datetime, time
 from decimal import Decimal
 from time import thread_time
 from typing import Any
@@ -32,7 +32,7 @@ class Meter:
     """The account of one rendering, and what filters need to know about it."""
 
     locale: str = "en"
-    timezone: tzinfo | None = None
+    timezone: str = "UTC"
     data: Any = None
     depth: int = 0
     _steps: int = 0
@@ -85,7 +85,7 @@ class Meter:
                 pending += item
             elif isinstance(item, Undefined):
                 str(item)  # raises, naming the variable
-            elif not isinstance(item, SCALARS | range):
+            elif not isinstance(item, (*SCALARS, range)):
                 raise Refused(f"keeps a {type(item).__name__} where only data may be: use |list")
         return value
 

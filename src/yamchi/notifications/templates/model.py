@@ -27,7 +27,9 @@ class Layout:
 
     html: str
     text: str
-    brand: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    brand: Mapping[str, Any] = field(
+        default_factory=dict, compare=False
+    )  # who writes: name, url, address, support
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Template:
     preheader: str | None = None
     buttons: ButtonRows = ()
     layout: Layout | None = None  # none: the body of an e-mail is a whole document
+    brand: Mapping[str, Any] = field(default_factory=dict, compare=False)
     sample: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __str__(self) -> str:

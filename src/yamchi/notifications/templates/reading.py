@@ -85,6 +85,7 @@ def read_template(
         preheader=settings.preheader,
         buttons=_rows(settings.buttons),
         layout=layout if _wants_layout(channel, settings, body) else None,
+        brand=layout.brand,
         sample=settings.sample,
     )
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2.environment import Template as Jinja
 from jinja2.exceptions import FilterArgumentError, SecurityError, TemplateSyntaxError, UndefinedError
@@ -57,8 +56,8 @@ def render(
     values = _values(template, data, {**variables, **known})
     with _told_as_template_error(template):
         compiled = _compile(template)
-        zone = _zone(timezone or values["user"].get("timezone") or "UTC")
-        meter = METER.set(Meter(locale=template.locale, timezone=zone, data=values))
+        zone = str(timezone or values["user"].get("timezone") or "UTC")
+        meter = METER.set(Meter(template.locale, zone, values))
         try:
             return _render(template, compiled, values)
         finally:
@@ -81,7 +80,7 @@ def _values(template: Template, data: Mapping[str, Any], ours: Mapping[str, Any]
     user = values.get("user")
     values["user"] = user if isinstance(user, dict) else {}
     values["recipient_name"] = _recipient_name(values)
-    values["brand"] = dict(template.layout.brand) if template.layout else {}
+    values["brand"] = template.brand
     return {**values, **ours}
 
 
@@ -93,13 +92,6 @@ def _recipient_name(values: Mapping[str, Any]) -> str:
     user = values["user"]
     names = (values.get("first_name"), values.get("name"), user.get("first_name"), user.get("name"))
     return next((name.strip() for name in names if isinstance(name, str) and name.strip()), "")
-
-
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise Refused(f"can't tell the time in {name[:60]!r}, which is no time zone") from None
 
 
 # ── Rendering ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,7 +150,11 @@ def _line(name: str, jinja: Jinja, values: dict[str, Any]) -> str:
 
 
 def _buttons(compiled: _Compiled, values: dict[str, Any]) -> ButtonRows:
-    return tuple(tuple(_button(button, values) for button in row) for row in compiled.buttons)
+    """The rows of buttons; one whose address and callback are both empty is left out."""
+    rows = (tuple(_button(button, values) for button in row) for row in compiled.buttons)
+    return tuple(
+        filter(None, (tuple(button for button in row if button.url or button.callback) for row in rows))
+    )
 
 
 def _button(button: Mapping[str, Jinja], values: dict[str, Any]) -> Button:

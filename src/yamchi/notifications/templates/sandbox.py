@@ -4,6 +4,7 @@ An attribute is a key of the data or a name on the list below; everything else i
 `Meter`, so neither a loop without end nor a text without end gets far.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
@@ -31,6 +32,10 @@ _REACHABLE: tuple[tuple[type, str], ...] = (
 )
 _ATTRIBUTES = tuple((kind, frozenset(names.split())) for kind, names in _REACHABLE)
 _VIEWS: tuple[type, ...] = (type({}.items()), type({}.keys()), type({}.values()))
+_ONLY_STATEMENTS = re.compile(
+    r"^[ \t]*((?:\{[%#](?:(?![%#]\}).)*[%#]\}[ \t]*)*\{[%#](?:(?!-?[%#]\}).)*)(-?[%#]\})[ \t]*\n",
+    re.MULTILINE,
+)
 _NUMBERS = (int, float, Decimal)
 
 
@@ -69,13 +74,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
             undefined=Missing,
             finalize=_written,
             optimized=False,  # nothing of a template is worked out where no meter runs
-            trim_blocks=True,
-            lstrip_blocks=True,
             cache_size=0,
         )
         self.filters = dict(FILTERS)
         self.tests = dict(TESTS)
         self.globals = {"range": _bounded_range, "namespace": SafeNamespace}
+
+    def preprocess(self, source: str, name: str | None = None, filename: str | None = None) -> str:
+        """A line of nothing but statements leaves no line behind; its break goes inside, so that lines keep their numbers."""
+        return _ONLY_STATEMENTS.sub(r"\1\n\2", str(source))
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         rewritten = Rewriter(self).visit(source)
