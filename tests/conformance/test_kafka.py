@@ -169,6 +169,57 @@ class TestManyMachines:
 
         await eventually(is_gone)
 
+    async def test_a_cancellation_reaches_the_machine_that_has_the_job(
+        self, machine: Machine, queue: str
+    ) -> None:
+        api, worker = await machine("api"), await machine("worker")
+        await api.add(queue, [new_job("runs"), new_job("parked", run_at=SystemClock().now() + 3_600_000)])
+        (held,) = await claim_all(worker, queue, 1)
+        await api.cancel(queue, ["runs"])
+        await worker.cancel(queue, ["parked"])
+
+        async def told() -> bool:
+            parked = await state_of(api, queue, "parked")
+            return await worker.cancelled(queue, [held]) == ["runs"] and parked == "cancelled"
+
+        await eventually(told)
+
+    async def test_a_cancelled_job_that_has_not_arrived_never_runs_and_its_id_may_be_used_again(
+        self, machine: Machine, queue: str
+    ) -> None:
+        api, worker = await machine("api"), await machine("worker")
+        await api.add(queue, [new_job("unwanted")])
+        added = SystemClock().now()
+        await eventually(lambda: SystemClock().now() > added)
+        assert await api.remove(queue, ["unwanted"]) == ["unwanted"]
+        await eventually(lambda: _knows(worker, queue))
+        await api.add(queue, [new_job("wanted")])
+        (held,) = await claim_all(worker, queue, 1)
+        assert held.job.id == "wanted"
+        await api.add(queue, [new_job("unwanted", b'{"n":2}')])
+        (again,) = await claim_all(worker, queue, 1)
+        assert (again.job.id, again.job.payload) == ("unwanted", b'{"n":2}')
+
+    async def test_a_pause_holds_on_every_machine_also_on_one_that_comes_later(
+        self, machine: Machine, queue: str
+    ) -> None:
+        one = await machine("one")
+        await one.pause(queue)
+        other = await machine("other")
+        await eventually(lambda: other.paused(queue))
+        await other.resume(queue)
+
+        async def resumed() -> bool:
+            return not await one.paused(queue)
+
+        await eventually(resumed)
+
+
+async def _knows(engine: Any, queue: str) -> bool:
+    """Whether a removal has reached this machine."""
+    look = "SELECT 1 FROM tombstones WHERE queue = ?"
+    return bool(await engine._file.read(lambda db: db.execute(look, (queue,)).fetchone()))
+
 
 class TestAClusterThatSaysNo:
     async def test_nobody_there(self, tmp_path: Path) -> None:

@@ -62,31 +62,31 @@ def floor(db: Db, position: int) -> int:
 
 
 def test_a_job_added_here_is_claimed_only_where_its_message_arrives(db: Db) -> None:
-    assert sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW) == [True]
+    assert sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW, "") == [True]
     assert take(db) == []
-    sending.confirm(db, Q, {"a": (0, 7, NOW)})
+    sending.confirm(db, Q, {("a", ""): (0, 7, NOW)})
     arrive(db, message("a", 7))
     assert ids(take(db)) == ["a"]
     assert counts(db) == {"active": 1}
 
 
 def test_a_message_may_arrive_before_its_confirmation(db: Db) -> None:
-    sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW)
+    sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW, "")
     arrive(db, message("a", 7))
-    sending.confirm(db, Q, {"a": (0, 7, NOW)})
+    sending.confirm(db, Q, {("a", ""): (0, 7, NOW)})
     assert ids(take(db)) == ["a"]
     assert db.execute("SELECT partition, offset FROM messages").fetchall() == [(0, 7)]
 
 
 def test_what_kafka_refused_is_forgotten_and_may_be_tried_again(db: Db) -> None:
-    sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW)
+    sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW, "")
     sending.withdraw(db, Q, ["a"])
     assert counts(db) == {}
-    assert sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW) == [True]
+    assert sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW, "") == [True]
 
 
 def test_what_was_cut_short_is_sent_again_and_runs_once(db: Db) -> None:
-    sending.add(db, Q, [NewJob("a", "work", b"{}", priority=3)], NOW)
+    sending.add(db, Q, [NewJob("a", "work", b"{}", priority=3)], NOW, "")
     (again,) = sending.cut_short(db, Q, NOW + 1, 10)
     assert (again.id, again.payload, again.priority) == ("a", b"{}", 3)
     arrive(db, message("a", 7))
@@ -110,6 +110,17 @@ def test_a_finished_job_that_is_no_longer_kept_does_not_run_again(db: Db) -> Non
     arrive(db, message("a", 2, options=options))
     assert take(db) == []
     assert floor(db, 3) == 3
+
+
+def test_an_id_that_is_no_longer_kept_may_be_used_again(db: Db) -> None:
+    options = JobOptions(keep_completed=0)
+    for number, round in enumerate(("first", "second")):
+        assert sending.add(db, Q, [NewJob("a", "work", b"{}", options)], NOW, round) == [True]
+        arrive(db, message("a", number, options=options.encode(), round=round))
+        claims = take(db)
+        assert ids(claims) == ["a"]
+        settle(db, Completed(claims[0]))
+    assert floor(db, 2) == 2
 
 
 def test_the_same_id_twice_in_a_batch_is_one_job(db: Db) -> None:
@@ -161,7 +172,7 @@ def test_a_short_retry_holds_its_message_and_a_long_one_does_not(db: Db) -> None
 
 def test_cancelled_and_removed_jobs_do_not_come_back_with_their_message(db: Db) -> None:
     jobs = [NewJob(job_id, "work", b"{}") for job_id in ("cancelled", "removed", "cleaned")]
-    sending.add(db, Q, jobs, NOW)
+    sending.add(db, Q, jobs, NOW, "")
     assert ledger.cancel(db, Q, ["cancelled"], NOW) == {"cancelled": "cancelled"}
     assert ledger.remove(db, Q, ["removed"]) == ["removed"]
     assert ledger.clean(db, Q, "waiting", NOW, 10) == 1
@@ -202,8 +213,8 @@ def test_an_owner_taken_for_dead_learns_of_it(db: Db) -> None:
 
 
 def test_what_another_machine_finished_is_no_longer_waiting_here(db: Db) -> None:
-    sending.add(db, Q, [NewJob("a", "work", b"{}"), NewJob("b", "work", b"{}")], NOW)
-    sending.confirm(db, Q, {"a": (0, 4, NOW), "b": (0, 5, NOW)})
+    sending.add(db, Q, [NewJob("a", "work", b"{}"), NewJob("b", "work", b"{}")], NOW, "")
+    sending.confirm(db, Q, {("a", ""): (0, 4, NOW), ("b", ""): (0, 5, NOW)})
     holding.pass_by(db, Q, {0: 5})
     assert counts(db) == {"sent": 1}
     assert keeping.get(db, Q, "a") is None
@@ -216,7 +227,7 @@ def test_the_next_machine_does_not_repeat_what_is_done_beyond(db: Db) -> None:
 
 
 def test_a_due_job_that_nobody_takes_goes_to_kafka_with_its_attempts(db: Db) -> None:
-    sending.add(db, Q, [NewJob("later", "work", b'{"n":2}', run_at=NOW + 1_000)], NOW)
+    sending.add(db, Q, [NewJob("later", "work", b'{"n":2}', run_at=NOW + 1_000)], NOW, "")
     arrive(db, message("held", 0))
     assert not sending.any_to_send_on(db, Q, NOW)
     assert sending.any_to_send_on(db, Q, NOW + 2_000)
@@ -230,7 +241,7 @@ def test_a_job_retried_on_another_machine_is_revived_here(db: Db) -> None:
     settle(db, *[Completed(claim) for claim in take(db)])
     arrive(db, message("a", 1))
     assert take(db) == [], "the same job again is a repetition"
-    arrive(db, message("a", 2, round="r1", attempts_made=1))
+    arrive(db, message("a", 2, round="again-1", attempts_made=1))
     (again,) = take(db)
     assert (again.job.id, again.job.attempts_made) == ("a", 2)
     assert counts(db) == {"active": 1}

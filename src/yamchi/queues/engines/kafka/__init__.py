@@ -21,16 +21,17 @@ from typing import Any
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import YamchiError
+from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.queues.engines.base import Capabilities, Exchange, Page
-from yamchi.queues.engines.kafka import holding, ledger, sending
+from yamchi.queues.engines.kafka import bulletin, holding, ledger, sending
 from yamchi.queues.engines.kafka.address import Address
+from yamchi.queues.engines.kafka.bulletin import Bulletin
 from yamchi.queues.engines.kafka.cluster import Cluster
 from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.engines.kafka.intake import Intake
 from yamchi.queues.engines.kafka.outlet import Outlet
 from yamchi.queues.engines.sqlite import SqliteEngine, keeping
-from yamchi.queues.job import DeadLetter, Failed, JobRecord, NewJob, State, Verdict
+from yamchi.queues.job import DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
 
 log = structlog.get_logger("yamchi.kafka")
 
@@ -63,6 +64,7 @@ class KafkaEngine(SqliteEngine):
         self._passed_by = 0.0
         self._loose: set[asyncio.Task[None]] = set()
         self._tender: asyncio.Task[None] | None = None
+        self._bulletin: Bulletin | None = None
 
     async def open(self) -> None:
         if self._tender:
@@ -74,7 +76,22 @@ class KafkaEngine(SqliteEngine):
         await self._file.write(lambda db: holding.bury(db, now))
         await asyncio.to_thread(self._outlet.open)
         self._loop = asyncio.get_running_loop()
+        await self._follow_bulletin()
         self._tender = asyncio.create_task(self._tend(), name="kafka-tend")
+
+    async def _follow_bulletin(self) -> None:
+        try:
+            await asyncio.to_thread(self._cluster.prepare_bulletin)
+        except ConfigurationError as error:
+            log.warning(f"[kafka] machines can't tell each other of pauses and cancellations: {error}")
+            return
+        self._bulletin = Bulletin(
+            self._address,
+            self._file,
+            self._clock,
+            lambda queue: self._loop.call_soon_threadsafe(self._ring, queue),
+        )
+        self._bulletin.start()
 
     async def close(self) -> None:
         if self._tender is None:
@@ -83,6 +100,9 @@ class KafkaEngine(SqliteEngine):
         with suppress(asyncio.CancelledError):
             await self._tender
         self._tender = None
+        if self._bulletin:
+            await asyncio.to_thread(self._bulletin.stop)
+            self._bulletin = None
         for intake in self._intakes.values():
             intake.stop()
         for intake in self._intakes.values():
@@ -101,9 +121,12 @@ class KafkaEngine(SqliteEngine):
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         await self._prepare(queue)
         now = self._clock.now()
-        created = await self._file.write(lambda db: sending.add(db, queue, jobs, now))
+        round = new_id(now)
+        created = await self._file.write(lambda db: sending.add(db, queue, jobs, now, round))
         messages = [
-            Message(job.id, job.name, job.payload, job.options.encode(), job.priority, job.expires_at)
+            Message(
+                job.id, job.name, job.payload, job.options.encode(), job.priority, job.expires_at, 0, round
+            )
             for job, is_new in zip(jobs, created, strict=True)
             if is_new and (job.run_at or now) <= now
         ]
@@ -118,7 +141,7 @@ class KafkaEngine(SqliteEngine):
         parcels = [(message.key(), message.payload, message.headers()) for message in messages]
         receipts = await self._outlet.send(self._address.topic(queue), parcels)
         answers = list(zip(messages, receipts, strict=True))
-        places = {m.id: (r.partition, r.offset, r.stamp) for m, r in answers if r.error is None}
+        places = {(m.id, m.round): (r.partition, r.offset, r.stamp) for m, r in answers if r.error is None}
         self._later(self._file.write(lambda db: sending.confirm(db, queue, places)))
         trouble = self._outlet.trouble(receipts)
         if trouble and withdraw:
@@ -208,11 +231,31 @@ class KafkaEngine(SqliteEngine):
         return ends, committed
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        return await self._file.write(lambda db: ledger.remove(db, queue, job_ids))
+        removed = await self._file.write(lambda db: ledger.remove(db, queue, job_ids))
+        await self._tell_all("remove", queue, job_ids)
+        return removed
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
         now = self._clock.now()
-        return await self._file.write(lambda db: ledger.cancel(db, queue, job_ids, now))
+        cancelled = await self._file.write(lambda db: ledger.cancel(db, queue, job_ids, now))
+        await self._tell_all("cancel", queue, job_ids)
+        return cancelled
+
+    async def pause(self, queue: str) -> None:
+        await super().pause(queue)
+        await self._tell_all("pause", queue)
+
+    async def resume(self, queue: str) -> None:
+        await super().resume(queue)
+        await self._tell_all("resume", queue)
+
+    async def _tell_all(self, verb: str, queue: str, job_ids: Sequence[str] = ()) -> None:
+        """What was done here, to be done on the other machines too."""
+        if self._bulletin:
+            said = await self._file.read(lambda db: bulletin.word(db, verb, queue, job_ids))
+            receipts = await self._outlet.send(self._address.bulletin, [(queue.encode(), said, [])])
+            if trouble := self._outlet.trouble(receipts):
+                raise trouble
 
     async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
         return await self._change(queue, lambda db, now: ledger.retry(db, queue, job_ids, now))

@@ -61,6 +61,11 @@ class Address:
         """Always by the queue's own name: notifications.dlq, not notifications.outbox.dlq."""
         return f"{queue}.dlq"
 
+    @property
+    def bulletin(self) -> str:
+        """The topic on which machines tell each other of pauses and cancellations."""
+        return f"{self.group}.bulletin"
+
     def group_of(self, queue: str) -> str:
         """Each queue has a group of its own, so that a worker who joins one does not halt the others."""
         return f"{self.group}.{queue}"

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from yamchi.clock import Millis
-from yamchi.queues.engines.kafka.envelope import Message
+from yamchi.queues.engines.kafka.envelope import AGAIN, Message
 from yamchi.queues.engines.kafka.ledger import Db, among, shift
 from yamchi.queues.job import FINISHED
 
@@ -125,14 +125,26 @@ def _welcome(db: Db, queue: str, messages: Sequence[Message], now: Millis, moved
         "WHERE queue = ? AND id IN (SELECT value FROM json_each(?))"
     )
     states: dict[str, str] = dict(_rows(db, statement, queue, ids))
+    tombs = _tombstones(db, queue, ids)
     plan, before = Plan(), dict(states)
     for message in messages:
-        _classify(message, notes, states, plan)
+        if message.stamp < tombs.get(message.id, 0):
+            plan.repeated.append(message)
+        else:
+            _classify(message, notes, states, plan)
     _write_notes(db, queue, plan)
     _insert(db, queue, plan.fresh, moved)
     _revive(db, queue, plan.revived, before, moved)
     if plan.placed or plan.held:
         _bring_back(db, queue, plan.placed + plan.held, now, moved)
+
+
+def _tombstones(db: Db, queue: str, ids: str) -> dict[str, Millis]:
+    """When jobs that have not arrived yet were cancelled."""
+    if not db.execute("SELECT 1 FROM tombstones LIMIT 1").fetchone():
+        return {}
+    statement = "SELECT id, moment FROM tombstones WHERE queue = ? AND id IN (SELECT value FROM json_each(?))"
+    return dict(db.execute(statement, (queue, ids)).fetchall())
 
 
 def _classify(message: Message, notes: dict[str, list[Note]], states: dict[str, str], plan: Plan) -> None:
@@ -146,7 +158,7 @@ def _classify(message: Message, notes: dict[str, list[Note]], states: dict[str, 
         plan.fresh.append(message)
     elif state == "sent":
         plan.held.append(message)
-    elif state in FINISHED and message.round:
+    elif state in FINISHED and message.round.startswith(AGAIN):
         plan.revived.append(message)
     else:
         plan.repeated.append(message)
@@ -157,8 +169,8 @@ def _classify(message: Message, notes: dict[str, list[Note]], states: dict[str, 
 def _write_notes(db: Db, queue: str, plan: Plan) -> None:
     db.executemany(
         "UPDATE OR REPLACE messages SET partition = ?, offset = ?, stamp = ? "
-        "WHERE +queue = ? AND id = ? AND partition = -1",
-        [(m.partition, m.offset, m.stamp, queue, m.id) for m in plan.placed],
+        "WHERE +queue = ? AND id = ? AND round = ? AND partition = -1",
+        [(m.partition, m.offset, m.stamp, queue, m.id, m.round) for m in plan.placed],
     )
     for messages, done in ((plan.fresh + plan.held + plan.revived, 0), (plan.repeated, 1)):
         if messages:

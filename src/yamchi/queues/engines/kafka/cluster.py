@@ -74,6 +74,11 @@ class Cluster:
                 self._create(missing)
             self._ready.update(wanted)
 
+    def prepare_bulletin(self) -> None:
+        if self._address.bulletin not in self._topics():
+            kept = {"retention.ms": str(7 * 86_400_000)}
+            self._create([NewTopic(self._address.bulletin, 1, -1, config=kept)])
+
     def _create(self, topics: Sequence[Any]) -> None:
         refused: dict[str, KafkaError] = {}
         for topic, made in self._admin.create_topics(topics, request_timeout=PATIENCE).items():

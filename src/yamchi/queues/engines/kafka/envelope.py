@@ -27,10 +27,13 @@ PRIORITY, EXPIRES_AT, ATTEMPTS, ROUND = (
     "yamchi-round",
 )
 
+AGAIN = "again-"
+"""How the round of a job begins that was run or parked before, and is sent on."""
+
 
 @dataclass(slots=True)
 class Message:
-    """A job as it lies on a topic. `round` tells a job sent again on purpose from the same message sent twice."""
+    """A job as it lies on a topic. `round` tells another job of the same id from the same message sent twice."""
 
     id: str
     name: str

@@ -41,6 +41,11 @@ TABLES = (
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS owners (id TEXT PRIMARY KEY, dead_at INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS unsent_letters (queue TEXT, id TEXT, PRIMARY KEY (queue, id)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS bulletin (id TEXT NOT NULL, next INTEGER NOT NULL)",  # -2: from the beginning
+    "INSERT INTO bulletin SELECT lower(hex(randomblob(8))), -2 WHERE NOT EXISTS (SELECT 1 FROM bulletin)",
+    """CREATE TABLE IF NOT EXISTS tombstones (
+        queue TEXT, id TEXT, moment INTEGER NOT NULL, PRIMARY KEY (queue, id)
+    ) WITHOUT ROWID""",
     """CREATE TRIGGER IF NOT EXISTS letter_written AFTER INSERT ON dead_letters
         BEGIN INSERT OR IGNORE INTO unsent_letters VALUES (NEW.queue, NEW.id); END""",
 )

@@ -8,7 +8,7 @@ of two is dropped where it arrives.
 from collections.abc import Mapping, Sequence
 
 from yamchi.clock import Millis
-from yamchi.queues.engines.kafka.envelope import Message
+from yamchi.queues.engines.kafka.envelope import AGAIN, Message
 from yamchi.queues.engines.kafka.ledger import Db, among, shift
 from yamchi.queues.engines.sqlite import keeping, working
 from yamchi.queues.job import DeadLetter, NewJob
@@ -17,11 +17,14 @@ Place = tuple[int, int, Millis]
 """Partition, offset and Kafka's timestamp of a message."""
 
 
-def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis) -> list[bool]:
-    """Write new jobs down; those that are due go to Kafka before anybody may claim them."""
+def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis, round: str) -> list[bool]:
+    """Write new jobs down; those that are due go to Kafka before anybody may claim them.
+
+    `round` is this call's own: an id may be used again once its job is no longer kept, and is another job then.
+    """
     created = working.add(db, queue, jobs, now)
     due = [job.id for job, is_new in zip(jobs, created, strict=True) if is_new and (job.run_at or now) <= now]
-    _send_off(db, queue, due, "")
+    _send_off(db, queue, due, round)
     return created
 
 
@@ -36,12 +39,12 @@ def _send_off(db: Db, queue: str, job_ids: Sequence[str], round: str) -> None:
     shift(db, queue, {"waiting": -len(notes), "sent": len(notes)})
 
 
-def confirm(db: Db, queue: str, places: Mapping[str, Place]) -> None:
+def confirm(db: Db, queue: str, places: Mapping[tuple[str, str], Place]) -> None:
     """Kafka has these jobs. A message that arrived before this was written has its place already."""
     db.executemany(
         "UPDATE OR IGNORE messages SET partition = ?, offset = ?, stamp = ? "
-        "WHERE +queue = ? AND id = ? AND partition = -1",
-        [(*place, queue, job_id) for job_id, place in places.items()],
+        "WHERE +queue = ? AND id = ? AND round = ? AND partition = -1",
+        [(*place, queue, job_id, round) for (job_id, round), place in places.items()],
     )
 
 
@@ -77,7 +80,7 @@ def send_on(db: Db, queue: str, due_before: Millis, limit: int) -> list[Message]
         (queue, due_before, limit),
     ).fetchall()
     job_ids = [job_id for (job_id,) in rows]
-    _send_off(db, queue, job_ids, str(due_before))
+    _send_off(db, queue, job_ids, f"{AGAIN}{due_before}")
     return _outgoing(db, queue, job_ids)
 
 
