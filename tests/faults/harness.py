@@ -227,10 +227,10 @@ class Site:
         """The end of what every process said."""
         return "\n".join(f"--- {process.log_file.name}\n{process.log[-2_000:]}" for process in self.processes)
 
-    def tally(self, fault: str, jobs: int) -> Tally:
-        """Count: of the ids acknowledged or given, which never ran, and which ran more than once."""
+    def tally(self, fault: str, jobs: int, added: Iterable[str] = ()) -> Tally:
+        """Count: of the jobs that producers or the test have added, which never ran, and which ran more than once."""
         runs = Counter(entry.job_id for entry in self.entries("ran"))
-        acked = {entry.job_id for entry in self.entries("acked")}
+        acked = {entry.job_id for entry in self.entries("acked")}.union(added)
         tally = Tally(
             fault=fault,
             engine=self.queue.engine.type,

@@ -32,6 +32,22 @@ async def test_two_workers_share_the_work(make_site: MakeSite, engine_url: str, 
     assert all(share[worker.pid] >= jobs * 0.2 for worker in workers), f"shares: {share}"
 
 
+async def test_processes_that_add_and_work_at_once_on_one_file_never_lock_each_other_out(
+    make_site: MakeSite, sqlite_url: str, published: Publish
+) -> None:
+    jobs = scaled(400, 5_000)
+    site = make_site(sqlite_url, pause=0.005)
+    workers = [site.start_worker() for _ in range(2)]
+    producers = [site.start_producer(n * jobs // 2, (n + 1) * jobs // 2) for n in range(2)]
+    assert [await producer.ended() for producer in producers] == [0, 0], site.logs()
+    await site.all_settled(jobs)
+    tally = site.tally("two workers and two producers at once", jobs)
+    published(tally)
+    assert (tally.lost, tally.duplicates) == (0, 0)
+    assert "locked" not in site.logs()
+    assert all(worker.exit_code is None for worker in workers)
+
+
 @pytest.mark.parametrize("engine_name", ENGINES)
 async def test_killed_workers_lose_nothing(
     make_site: MakeSite, engine_url: str, engine_name: str, published: Publish
