@@ -4,7 +4,6 @@ Nobody waits for the whole drain twice: the claim rate is that of the first jobs
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -58,7 +57,7 @@ def _fill(target: Target, jobs: int) -> None:
     subprocess.run(
         command,
         cwd=ROOT,
-        env=os.environ | environment_of(target),
+        env=environment_of(target),
         check=True,
         timeout=FILL_SECONDS,
         stdout=subprocess.DEVNULL,

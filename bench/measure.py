@@ -24,6 +24,8 @@ START_SECONDS = 30
 DRAIN_SECONDS = 90
 STOP_SECONDS = 3
 POLL = 0.02
+HOME = tempfile.TemporaryDirectory(prefix="yamchi-bench-home-")
+"""Yamchi's folder, empty, so that no settings of the project are read."""
 
 Figures = dict[str, float | None]
 
@@ -198,7 +200,7 @@ def environment_of(target: Target) -> dict[str, str]:
         "BENCH_URL": target.url,
         "BENCH_QUEUE": target.queue,
         "LOG_LEVEL": "warning",
-        "QUEUE_FALLBACK": "off",
+        "YAMCHI_HOME": HOME.name,
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "ignore",
     }

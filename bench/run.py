@@ -31,6 +31,7 @@ def main() -> int:
     sizes, repetitions = (FULL, REPETITIONS["full"]) if options.full else (QUICK, REPETITIONS["quick"])
     suites = SUITES if options.suite == "all" else (options.suite,)
     results = Results(_machine(), options.full, {})
+    _warn_of_load()
     for suite in suites:
         entries = _chosen(suite, options.only)
         if entries:
@@ -63,6 +64,12 @@ def _options() -> argparse.Namespace:
 def _chosen(suite: str, only: str | None) -> list[Entry]:
     names = only.split(",") if only else None
     return [entry for entry in entries_of(suite) if names is None or entry.name in names]
+
+
+def _warn_of_load() -> None:
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 4:
+        print(f"The machine is busy (load {load:.1f} on {cores} cores): ratios will be off.", file=sys.stderr)
 
 
 # ── Measuring ─────────────────────────────────────────────────────────────────────────────────────────────────────
