@@ -5,7 +5,7 @@ An attribute is a key of the data or a name on the list below; everything else i
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -31,7 +31,7 @@ _REACHABLE: tuple[tuple[type, str], ...] = (
     (tuple, "grouper list"),  # what groupby gives
 )
 _ATTRIBUTES = tuple((kind, frozenset(names.split())) for kind, names in _REACHABLE)
-_VIEWS: tuple[type, ...] = (type({}.items()), type({}.keys()), type({}.values()))
+_VIEWS: tuple[type[Iterable[Any]], ...] = (type({}.items()), type({}.keys()), type({}.values()))
 _ONLY_STATEMENTS = re.compile(
     r"^[ \t]*((?:\{[%#](?:(?![%#]\}).)*[%#]\}[ \t]*)*\{[%#](?:(?!-?[%#]\}).)*)(-?[%#]\})[ \t]*\n",
     re.MULTILINE,
