@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from yamchi.cli import api, bench, board, dlq, doctor, jobs, queues, top, up, worker
+from yamchi.cli import api, bench, board, dlq, doctor, jobs, queues, send, template, top, up, worker
 from yamchi.errors import YamchiError
 
 
@@ -57,9 +57,9 @@ def _options(
     """Options of every command."""
 
 
-for command in (up, api, worker, board, doctor, top, bench):
+for command in (up, api, worker, board, send, doctor, top, bench):
     cli.command(name=command.__name__.rpartition(".")[2])(command.run)
-for group in (queues, jobs, dlq):
+for group in (queues, jobs, dlq, template):
     cli.add_typer(group.group, name=group.__name__.rpartition(".")[2])
 
 

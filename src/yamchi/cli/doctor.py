@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from typing import Annotated
 
 import typer
 
@@ -19,6 +20,7 @@ from yamchi.observe.logging import mask
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, new_id
 from yamchi.settings import Settings
+from yamchi.storage.database import Database
 
 EXTRAS = {"redis": "bullmq", "postgres": "psycopg", "kafka": "confluent_kafka", "supabase": "httpx2"}
 SCRATCH = "_doctor"
@@ -36,13 +38,22 @@ class Check:
     found: str
 
 
+Migrate = Annotated[bool, typer.Option("--migrate", help="First bring Yamchi's tables up to date.")]
+
+
 def run(
-    app: AppOption = None, host: HostOption = None, port: PortOption = None, as_json: JsonOption = False
+    app: AppOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    migrate: Migrate = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Check the settings, the folders, every engine, the extras and the port.
+    """Check the settings, the folders, every engine, the tables, the providers, the extras and the port.
 
     Example: [cyan]yamchi doctor --app mymodule:app[/]
     """
+    if migrate:
+        run_async(Database(Settings().tables_url).migrate())
     checks = run_async(_all(app, host, port))
     if as_json:
         print_json([asdict(check) for check in checks])
@@ -67,7 +78,7 @@ async def _all(reference: str | None, host: str | None, port: int | None) -> lis
         checks.append(
             Check("application", True, f"{reference or 'the one that ships'}: {len(app.queues)} queues")
         )
-        checks += await using(app, _engines(app))
+        checks += await using(app, _everything(app))
     checks += [*_extras(), _port(settings, host, port)]
     return checks
 
@@ -87,8 +98,20 @@ def _home(settings: Settings) -> Check:
     )
 
 
-async def _engines(app: Yamchi) -> list[Check]:
-    return [check async for check in _each_engine(app)]
+async def _everything(app: Yamchi) -> list[Check]:
+    return [*[check async for check in _each_engine(app)], *await _providers(app)]
+
+
+async def _providers(app: Yamchi) -> list[Check]:
+    """The tables, and whether those who carry messages are there."""
+    where = "SQLite in var/" if app.database.is_embedded else "DATABASE_URL"
+    try:
+        circuits = await app.notifications.circuits.all()
+    except YamchiError as error:
+        return [Check("tables", False, str(mask(str(error))))]
+    now = app.clock.now()
+    states = [Check(f"channel {one.name}", not one.is_open, one.describe(now)) for one in circuits]
+    return [Check("tables", True, f"up to date, {where}"), *states]
 
 
 async def _each_engine(app: Yamchi) -> AsyncIterator[Check]:

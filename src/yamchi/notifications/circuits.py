@@ -38,6 +38,13 @@ class Circuit:
     def is_open(self) -> bool:
         return self.retry_at is not None
 
+    def describe(self, now: Millis) -> str:
+        """One sentence for people."""
+        if not self.is_open:
+            return "works"
+        since = describe_span(now - (self.opened_at or now))
+        return f"down for {since} ({self.failures} failures): {self.reason}"
+
 
 class Circuits:
     """One circuit for each channel and provider."""
@@ -126,11 +133,3 @@ class Circuits:
         self._known = {
             row.name: Circuit(row.name, row.failures, row.opened_at, row.retry_at, row.reason) for row in rows
         }
-
-    @staticmethod
-    def describe(circuit: Circuit, now: Millis) -> str:
-        """One sentence for people."""
-        if not circuit.is_open:
-            return "works"
-        since = describe_span(now - (circuit.opened_at or now))
-        return f"down for {since}, {circuit.failures} failures: {circuit.reason}"

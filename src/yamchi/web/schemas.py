@@ -272,10 +272,11 @@ class EngineHealth(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether work can be taken now, engine by engine."""
+    """Whether work can be taken now, engine by engine. A channel whose provider is down does not make it unready."""
 
     ready: bool
     engines: list[EngineHealth]
+    channels: dict[str, str] = {}
 
 
 def pages(total: int, size: int) -> int:

@@ -35,7 +35,15 @@ async def readyz(app: App, response: Response) -> Readiness:
     engines = await asyncio.gather(*(_ping(app, engine) for engine in app.engines))
     is_ready = all(engine.ok for engine in engines)
     response.status_code = 200 if is_ready else 503
-    return Readiness(ready=is_ready, engines=engines)
+    return Readiness(ready=is_ready, engines=engines, channels=await _channels(app))
+
+
+async def _channels(app: Yamchi) -> dict[str, str]:
+    """What the circuits of the channels say; nothing where no message was ever sent."""
+    try:
+        return {one.name: one.describe(app.clock.now()) for one in await app.notifications.circuits.all()}
+    except YamchiError as error:
+        return {"tables": str(mask(str(error)))}
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)

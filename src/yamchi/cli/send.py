@@ -1,0 +1,48 @@
+"""`yamchi send`: one message to one address, through the queue, as any other."""
+
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from yamchi.app import Yamchi
+from yamchi.cli.jobs import read_json
+from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.cli.output import print_json, say
+from yamchi.errors import InvalidJob
+from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage, DirectOptions
+
+
+def run(
+    channel: Annotated[str, typer.Argument(help=f"One of {', '.join(CHANNELS)}.")],
+    to: Annotated[str, typer.Argument(help="The address: an e-mail, a phone number, a chat.")],
+    template: Annotated[str | None, typer.Option(help="The template's code.")] = None,
+    subject: Annotated[str | None, typer.Option(help="The subject, without a template.")] = None,
+    text: Annotated[str | None, typer.Option(help="The text, without a template.")] = None,
+    locale: Annotated[str, typer.Option(help="The language.")] = "ru",
+    data: Annotated[str, typer.Option(help="The template's data, as JSON.")] = "{}",
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Queue a message to one address; a worker sends it.
+
+    Example: [cyan]yamchi send email me@example.com --template welcome_email --locale kk[/]
+    """
+    if channel not in CHANNELS:
+        raise InvalidJob(f"There is no channel {channel!r}: choose from {', '.join(CHANNELS)}.")
+    if template is None and text is None:
+        raise InvalidJob("Say what to send: --template CODE, or --text with --subject.")
+    options = DirectOptions(
+        to=to, template=template, subject=subject, text=text, locale=locale, data=read_json(data)
+    )
+    message = DirectMessage(channel=channel, options=options)
+    loaded = load_app(app)
+    job_id = run_async(using(loaded, _queue(loaded, message)))
+    if as_json:
+        print_json({"job_id": job_id})
+    else:
+        say(f"queued as {job_id}; [cyan]yamchi jobs show notifications {job_id}[/] tells what became of it")
+
+
+async def _queue(app: Yamchi, message: DirectMessage) -> str:
+    return (await app.notifications.queue.add(message, id=str(uuid4()))).id
