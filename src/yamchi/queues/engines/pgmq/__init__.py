@@ -130,20 +130,20 @@ class PgmqEngine:
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
-        tables = await self._tables_of(queue)
-        self._bell(tables).clear()
-        async with self._connections.lend() as db:
+        async def work(db: Connection, tables: Tables) -> Exchange:
+            self._bell(tables).clear()
             trip = await working.exchange(db, tables, verdicts, want, lease, worker)
             if trip.untended:
                 await adding.tend(db, tables)
                 if short := want - len(trip.claims):
-                    more = await working.exchange(db, tables, [], short, lease, worker)
-                    trip.claims += more.claims
+                    trip.claims += (await working.exchange(db, tables, [], short, lease, worker)).claims
             settled = [verdict for verdict in verdicts if verdict.claim.key in trip.settled]
             if settled:
                 self._keep[queue] = settled[-1].claim.job.options.keep_completed
                 await self._tell(db, _events(queue, settled))
-        return Exchange([verdict.claim.job.id for verdict in settled], trip.claims)
+            return Exchange([verdict.claim.job.id for verdict in settled], trip.claims)
+
+        return await self._do(queue, work)
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
         return await self._do(queue, lambda db, tables: working.renew(db, tables, claims, lease))
@@ -167,8 +167,7 @@ class PgmqEngine:
             async with asyncio.timeout(timeout / 1000):
                 await self._here().listener.ready()
                 # What came before anybody listened rang no bell.
-                async with self._connections.lend() as db:
-                    due = await working.next_due(db, tables)
+                due = await self._do(queue, working.next_due)
                 if due is None or due > 0:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(None if due is None else due / 1000):
