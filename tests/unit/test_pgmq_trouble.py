@@ -83,6 +83,24 @@ async def test_no_right_to_create_a_schema(database: Database, opened: Open) -> 
     assert await engine.add("mail", [NewJob("a", "email", b"{}")]) == [True]
 
 
+async def test_a_queue_that_belongs_to_another_role(database: Database, opened: Open) -> None:
+    owner = await opened(database.url)
+    url, role = database.unprivileged_url(), f'"{database.name}"'
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute("SELECT pgmq.create('mail'), pgmq.create('mail_dlq')")
+        for schema in ("pgmq", "yamchi"):
+            connection.execute(
+                f"GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role};"
+                f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {role}".encode()
+            )
+    engine = await opened(url)
+    assert await engine.add("mail", [NewJob("a", "email", b"{}")]) == [True]
+    assert await complete(engine, "mail", await claim_all(engine, "mail", 1)) == ["a"]
+    with pytest.raises(EngineError, match=r"does not let .* do this"):
+        await engine.add("not-there", [NewJob("a", "email", b"{}")])
+    assert await owner.add("not-there", [NewJob("a", "email", b"{}")]) == [True]
+
+
 def test_a_url_that_is_none() -> None:
     with pytest.raises(ConfigurationError, match="can't be read"):
         make_engine("postgresql://host:not-a-port:1/db?nonsense=1", SystemClock())

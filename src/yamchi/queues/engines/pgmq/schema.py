@@ -168,7 +168,9 @@ async def prepare_queue(connection: Connection, queue: str) -> Tables:
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         name = await _register(connection, queue)
-        await connection.execute("SELECT pgmq.create(%s), pgmq.create(%s)", (name, f"{name}_dlq"))
+        for table in (name, f"{name}_dlq"):
+            if not await _exists(connection, f"pgmq.q_{table}"):
+                await connection.execute("SELECT pgmq.create(%s)", (table,))
         found = await connection.execute("SELECT pg_get_serial_sequence(%s, 'msg_id')", (f"pgmq.q_{name}",))
         row = await found.fetchone()
         tables = Tables(queue, name, row[0] if row else "")
