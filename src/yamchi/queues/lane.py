@@ -256,7 +256,7 @@ class Lane:
             await self._dry.wait()
             try:
                 await self._engine.wake(self.queue.name, IDLE_WAIT)
-            except EngineError as error:
+            except Exception as error:
                 await self._endure(error)
             self._dry.clear()
             self._thirsty = True
@@ -266,11 +266,14 @@ class Lane:
         """Pick up what dead workers left. A job's lease is nine tenths of the promised one; this is the tenth."""
         while True:
             await asyncio.sleep(self._lease / 9_000 * random.uniform(0.8, 1.0))
+            if self._trouble:
+                continue  # our own verdicts first: jobs that are done must not look stalled after an outage
             try:
                 for job, has_failed in await self._engine.recover(self.queue.name):
                     self._note_stalled(job, has_failed)
-            except EngineError as error:
-                log.warning(f"[{self.queue.name}:{self._engine.type}] {error}")
+            except Exception as error:
+                is_known = isinstance(error, EngineError)
+                log.warning(f"[{self.queue.name}:{self._engine.type}] {error}", exc_info=not is_known)
 
     def _note_stalled(self, job: JobRecord, has_failed: bool) -> None:
         outcome = "failed, its attempts are used up" if has_failed else "back in the queue"
