@@ -226,6 +226,15 @@ def test_the_next_machine_does_not_repeat_what_is_done_beyond(db: Db) -> None:
     assert ids(take(db)) == ["m10", "m12", "m14"]
 
 
+def test_what_was_sent_from_here_and_is_done_beyond_elsewhere_does_not_come_back(db: Db) -> None:
+    sending.add(db, Q, [NewJob(job_id, "work", b"{}") for job_id in "ab"], NOW, "")
+    sending.confirm(db, Q, {("a", ""): (0, 0, NOW), ("b", ""): (0, 1, NOW)})
+    holding.begin(db, Q, "me", [0], {0: 0}, {0: [1]})
+    arrive(db, message("a", 0), message("b", 1))
+    assert ids(take(db)) == ["a"]
+    assert counts(db) == {"active": 1}
+
+
 def test_a_due_job_that_nobody_takes_goes_to_kafka_with_its_attempts(db: Db) -> None:
     sending.add(db, Q, [NewJob("later", "work", b'{"n":2}', run_at=NOW + 1_000)], NOW, "")
     arrive(db, message("held", 0))

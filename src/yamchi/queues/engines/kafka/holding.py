@@ -6,6 +6,8 @@ A partition belongs to one member of the group at a time, its owner, and with it
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+import orjson
+
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.ledger import PENDING, Db, shift
 from yamchi.queues.engines.sqlite.working import drop_logs
@@ -35,28 +37,38 @@ def begin(
         [(queue, number, committed.get(number, 0), owner) for number in partitions],
     )
     pass_by(db, queue, committed)
-    db.executemany(
-        "INSERT INTO messages (queue, partition, offset, id, round, done) VALUES (?, ?, ?, '', '', 1) "
-        "ON CONFLICT DO NOTHING",
-        [(queue, partition, offset) for partition, offsets in beyond.items() for offset in offsets],
-    )
+    for partition, offsets in beyond.items():
+        done = orjson.dumps(list(offsets)).decode()
+        _done_elsewhere(db, queue, partition, "IN (SELECT value FROM json_each(?))", done)
+        db.execute(
+            "INSERT INTO messages (queue, partition, offset, id, round, done) "
+            "SELECT ?, ?, value, '', '', 1 FROM json_each(?) WHERE true ON CONFLICT DO NOTHING",
+            (queue, partition, done),
+        )
 
 
 def pass_by(db: Db, queue: str, committed: Mapping[int, int]) -> None:
-    """Jobs of messages that the group has passed, though we did not finish them: another machine did."""
+    """What the group has passed is over, though this ledger may not know how."""
     for partition, offset in committed.items():
-        behind = "queue = ? AND partition = ? AND offset < ? AND done = 0"
-        rows = db.execute(
-            f"SELECT j.seq, j.state FROM messages m JOIN {_JOB_OF} "
-            f"WHERE m.{behind.replace('AND ', 'AND m.')} AND {PENDING}",
-            (queue, partition, offset),
-        ).fetchall()
-        db.executemany("DELETE FROM jobs WHERE seq = ?", [(seq,) for seq, _ in rows])
-        drop_logs(db, [(seq,) for seq, _ in rows])
-        moved = Counter[str]()
-        moved.subtract(state for _, state in rows)
-        shift(db, queue, moved)
-        db.execute(f"UPDATE messages SET done = 1 WHERE {behind}", (queue, partition, offset))
+        _done_elsewhere(db, queue, partition, "< ?", offset)
+
+
+def _done_elsewhere(db: Db, queue: str, partition: int, which: str, value: int | str) -> None:
+    """Another machine has finished these messages: their jobs are no longer ours to run."""
+    rows = db.execute(
+        f"SELECT j.seq, j.state FROM messages m JOIN {_JOB_OF} WHERE m.queue = ? AND m.partition = ? "
+        f"AND m.offset {which} AND m.done = 0 AND {PENDING}",
+        (queue, partition, value),
+    ).fetchall()
+    db.executemany("DELETE FROM jobs WHERE seq = ?", [(seq,) for seq, _ in rows])
+    drop_logs(db, [(seq,) for seq, _ in rows])
+    moved = Counter[str]()
+    moved.subtract(state for _, state in rows)
+    shift(db, queue, moved)
+    db.execute(
+        f"UPDATE messages SET done = 1 WHERE queue = ? AND partition = ? AND offset {which} AND done = 0",
+        (queue, partition, value),
+    )
 
 
 def running(db: Db, queue: str, partitions: Sequence[int]) -> bool:
