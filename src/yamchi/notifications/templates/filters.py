@@ -24,7 +24,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from yamchi.notifications.templates.meter import METER, SCALARS
-from yamchi.notifications.templates.rewriting import JOIN, LITERAL, LOOP, REPEAT
+from yamchi.notifications.templates.rewriting import JOIN, LITERAL, LOOP, REPEAT, SLICE
 
 Filter = Callable[..., Any]
 
@@ -281,6 +281,11 @@ def _weighed(value: Any) -> Any:
     return METER.get().weigh(value)
 
 
+def _slice(value: Any) -> Any:
+    METER.get().charge(value)
+    return value
+
+
 def _repeat(written: int) -> None:
     METER.get().text(written)
 
@@ -307,5 +312,6 @@ FILTERS: dict[str, Filter] = {
     LITERAL: _weighed,
     JOIN: _concat,
     REPEAT: _repeat,
+    SLICE: _slice,
 }
 TESTS: dict[str, Any] = {name: JINJA_TESTS[name] for name in _TESTS.split()}

@@ -69,10 +69,18 @@ def plain(source: str) -> Part:
     """The source of the plain text that goes with this HTML source."""
     hidden, marks = _hide(source, _as_line)
     text = as_plain_text(hidden)
-    order = [int(found[1]) for found in _HIDDEN.finditer(text)]
-    if order != list(range(len(marks))) or any(_UNSAFE_TEXT.search(mark) for mark in marks):
+    shown = [int(found[1]) for found in _HIDDEN.finditer(text)]
+    is_whole = shown == sorted(set(shown)) and not any(
+        marks[number].startswith("{%") for number in _gaps(shown, marks)
+    )
+    if not is_whole or any(_UNSAFE_TEXT.search(mark) for mark in marks):
         return Part(source, is_done=False)
     return Part(_show(text, marks), is_done=True)
+
+
+def _gaps(shown: list[int], marks: list[str]) -> set[int]:
+    """The marks that plain text has no place for, such as the address of a picture."""
+    return set(range(len(marks))) - set(shown)
 
 
 def as_plain_text(html: str) -> str:
@@ -126,6 +134,11 @@ def _as_line(sign: str, mark: str, before: str, after: str) -> str:
 
 def _show(text: str, marks: list[str]) -> str:
     return _HIDDEN.sub(lambda found: marks[int(found[1])], text)
+
+
+def size_of_code(source: str) -> int:
+    """How many characters of a source are Jinja's; each takes time to compile."""
+    return sum(len(text) for is_mark, text in _pieces(source) if is_mark)
 
 
 def _pieces(source: str) -> Iterator[tuple[bool, str]]:

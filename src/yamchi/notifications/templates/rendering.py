@@ -22,6 +22,7 @@ from yamchi.notifications.templates.model import Button, ButtonRows, Rendered, T
 from yamchi.notifications.templates.sandbox import generate
 
 LONGEST_LINE = 500
+MOST_CODE = 16 * 1024
 LONGEST_CALLBACK = 64  # bytes, Telegram's limit
 
 _NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -55,7 +56,7 @@ def render(
     known = {name: value for name, value in known.items() if value is not None}
     values = _values(template, data, {**variables, **known})
     with _told_as_template_error(template):
-        compiled = _compile(template)
+        compiled = _compiled(template)
         zone = str(timezone or values["user"].get("timezone") or "UTC")
         meter = METER.set(Meter(template.locale, zone, values))
         try:
@@ -66,8 +67,7 @@ def render(
 
 def check(template: Template) -> None:
     """Compile it, so that what is wrong with its syntax is told; raises `TemplateError` with the line."""
-    with _told_as_template_error(template):
-        _compile(template)
+    _compiled(template)
 
 
 # ── Values ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,8 +177,26 @@ def _clean(text: str) -> str:
 # ── Compiling ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _compiled(template: Template) -> _Compiled:
+    outcome = _outcome(template)
+    if isinstance(outcome, TemplateError):
+        raise TemplateError(str(outcome), line=outcome.line)
+    return outcome
+
+
 @lru_cache(maxsize=1024)
+def _outcome(template: Template) -> _Compiled | TemplateError:
+    """Compiled once, or found wanting once: a broken template costs its letters no more than a good one."""
+    try:
+        with _told_as_template_error(template):
+            return _compile(template)
+    except TemplateError as error:
+        return error.with_traceback(None)
+
+
 def _compile(template: Template) -> _Compiled:
+    if letters.size_of_code(template.body) > MOST_CODE:
+        raise Refused(f"has more than {MOST_CODE // 1024} KB between its {{{{ }}}} and {{% %}}: shorten it")
     environment = HTML if template.format == "html" else TEXT
     environment.from_string(template.body)  # first as it is, so that an error names the line of the file
     lines = {"subject": template.subject, "title": template.title, "url": template.url}

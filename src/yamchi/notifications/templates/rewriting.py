@@ -12,7 +12,7 @@ from jinja2.environment import Environment
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.visitor import NodeTransformer
 
-LOOP, LITERAL, JOIN, REPEAT = "loop!", "literal!", "join!", "repeat!"
+LOOP, LITERAL, JOIN, REPEAT, SLICE = "loop!", "literal!", "join!", "repeat!", "slice!"
 
 _REFUSED: dict[type[nodes.Node], str] = {
     nodes.Include: "{% include %} is not available: a template is one text",
@@ -58,6 +58,10 @@ class Rewriter(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _metered(nodes.Tuple(node.nodes, "load", lineno=node.lineno), JOIN)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _metered(node, SLICE) if isinstance(node.arg, nodes.Slice) else node
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
         return self._literal(node)

@@ -19,7 +19,7 @@ from jinja2.utils import Namespace, missing, pass_eval_context
 from markupsafe import Markup
 
 from yamchi.notifications.templates.filters import FILTERS, TESTS, as_text
-from yamchi.notifications.templates.meter import MAX_NUMBER, MAX_OUTPUT, METER, SCALARS, Refused
+from yamchi.notifications.templates.meter import MAX_NUMBER, MAX_OUTPUT, MAX_STEPS, METER, SCALARS, Refused
 from yamchi.notifications.templates.rewriting import Rewriter
 
 _REACHABLE: tuple[tuple[type, str], ...] = (
@@ -102,12 +102,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return self.getattr(obj, argument)
         if isinstance(obj, list | tuple | str | range | dict):
             try:
-                found = obj[argument]
+                return obj[argument]
             except (LookupError, TypeError):
                 return self._absent(obj, argument)
-            if isinstance(argument, slice):
-                METER.get().charge(found)
-            return found
         return self._absent(obj, argument)
 
     def _absent(self, obj: Any, name: Any) -> Undefined:
@@ -135,7 +132,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             result = __context.call(__obj, *args, **kwargs)
         finally:
             meter.leave()
-        meter.charge(result)
+        if not isinstance(result, range):  # pays as it is gone through
+            meter.charge(result)
         return list(result) if isinstance(result, _VIEWS) else result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -183,7 +181,8 @@ def _written(_: nodes.EvalContext, value: Any) -> Any:
 
 def _bounded_range(*args: int) -> range:
     numbers = range(*args)
-    METER.get().step(len(numbers))
+    if len(numbers) > MAX_STEPS:
+        raise Refused(f"counts further than {MAX_STEPS:,}")
     return numbers
 
 
