@@ -10,6 +10,7 @@ from yamchi.clock import Clock, Millis, isoformat
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.templates.model import Format, Template
 from yamchi.notifications.templates.reading import read_template
+from yamchi.notifications.templates.rendering import check
 from yamchi.storage.database import Database
 from yamchi.storage.tables import templates
 
@@ -42,8 +43,9 @@ class VersionedTemplates:
         return [template for _, template in sorted((found | self._newest).items())]
 
     async def put(self, code: str, channel: str, locale: str, text: str, format: Format) -> Template:
-        """Keep a new version, if it can be read; the one before it stays."""
+        """Keep a new version, if it can be used; the one before it stays."""
         template = self._read(code, channel, locale, text, format)
+        check(template)
 
         def save(connection: Connection) -> int:
             newest = select(func.coalesce(func.max(templates.c.version), 0)).where(_is(code, channel, locale))
