@@ -13,7 +13,7 @@ from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, InvalidJob
 from yamchi.queues.engines.names import pgmq_name
 from yamchi.queues.engines.supabase import SupabaseEngine
-from yamchi.queues.job import NewJob, new_id
+from yamchi.queues.job import Completed, NewJob, new_id
 from yamchi.queues.queue import Job
 from yamchi.settings import Settings
 from yamchi.testing.conformance import EngineSuite, KeeperSuite, WorkerSuite
@@ -119,6 +119,23 @@ async def test_a_cancelled_job_is_taken_off(reach: Connect, own_queue: str, sql:
     assert sql(f"SELECT message FROM pgmq.q_{own_queue}") == []
 
 
+async def test_a_verdict_stands_though_supabase_is_away(
+    reach: Connect, own_queue: str, project: Postgrest, sql: Sql
+) -> None:
+    engine = await reach()
+    await engine.add(own_queue, [NewJob("a", "email", b"{}")])
+    (held,) = await claim_all(engine, own_queue, 1)
+    project.exposed = False
+    try:
+        got = await engine.exchange(own_queue, [Completed(held)], 5, 1_000, "w")
+        assert (got.settled, got.claims) == (["a"], [])
+        with pytest.raises(EngineError):
+            await engine.exchange(own_queue, [], 5, 1_000, "w")
+    finally:
+        project.exposed = True
+    await eventually(lambda: sql(f"SELECT 1 FROM pgmq.q_{own_queue}") == [])
+
+
 async def test_another_machine_takes_the_job(reach: Connect, own_queue: str) -> None:
     here, there = await reach("here"), await reach("there")
     await here.add(own_queue, [NewJob("a", "email", b'{"job_id":"a"}')])
@@ -178,6 +195,14 @@ async def test_each_trouble_is_a_sentence(
         project.exposed = True
     assert await engine.get("nowhere", "a") is None, "nothing half-written"
     await engine.close()
+
+
+async def test_ping_needs_no_queue(
+    project: Postgrest, strangers: Callable[[str, str], SupabaseEngine]
+) -> None:
+    await strangers(project.url, KEY).ping()
+    with pytest.raises(EngineUnavailable, match="refused the key"):
+        await strangers(project.url, "wrong").ping()
 
 
 async def test_a_project_that_is_away(strangers: Callable[[str, str], SupabaseEngine]) -> None:

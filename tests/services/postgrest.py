@@ -6,8 +6,11 @@ of the gateway, the profile header, answers as JSON, errors with PostgreSQL's ow
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import psycopg
@@ -51,7 +54,7 @@ class Postgrest(ThreadingHTTPServer):
     def __init__(self, database_url: str) -> None:
         self.database_url = database_url
         self.exposed = True
-        self._local = threading.local()
+        self._idle: SimpleQueue[psycopg.Connection] = SimpleQueue()
         super().__init__(("127.0.0.1", 0), _Handler)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -64,12 +67,25 @@ class Postgrest(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
         self._thread.join()
+        while not self._idle.empty():
+            self._idle.get().close()
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection]:
+        try:
+            connection = self._idle.get_nowait()
+        except Empty:
+            connection = psycopg.connect(self.database_url, autocommit=True)
+        try:
+            yield connection
+        finally:
+            self._idle.put(connection)
 
     def call(self, function: str, arguments: dict[str, Any]) -> Any:
         named = ", ".join(f"{name} => %({name})s::{_TYPES.get(name, 'integer')}" for name in arguments)
         values = {name: _adapted(name, value) for name, value in arguments.items()}
         query = f"SELECT coalesce(json_agg(answer), '[]') FROM pgmq_public.{function}({named}) AS answer"
-        with psycopg.connect(self.database_url, autocommit=True) as connection:
+        with self._connection() as connection:
             row = connection.execute(query.encode(), values).fetchone()
         answers = row[0] if row else []
         return answers[0] if function in _ONE else answers

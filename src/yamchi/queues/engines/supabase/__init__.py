@@ -72,9 +72,7 @@ class SupabaseEngine(SqliteEngine):
         await super().close()
 
     async def ping(self) -> None:
-        """Reading nothing from a queue that is there says that the project answers and takes the key."""
-        for queue in (await self.queues())[:1]:
-            await self._rest.read(queue, 0, 0)
+        await self._rest.ping()
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,10 +103,12 @@ class SupabaseEngine(SqliteEngine):
         got = await super().exchange(queue, verdicts, want, lease, worker)
         if got.settled:
             await self._try(lambda: self._delete_of(queue, got.settled))
-        if len(got.claims) < want and not await self.paused(queue):
-            await self._take_in(queue, min(want - len(got.claims), self._at_most))
-            more = await super().exchange(queue, [], want - len(got.claims), lease, worker)
-            got.claims += more.claims
+        short = want - len(got.claims)
+        if short > 0 and not await self.paused(queue):
+            reading = self._take_in(queue, min(short, self._at_most))
+            # What was settled stands: an error now would only have it settled again.
+            await (self._try(lambda: reading) if got.settled or got.claims else reading)
+            got.claims += (await super().exchange(queue, [], short, lease, worker)).claims
         return got
 
     async def _take_in(self, queue: str, limit: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -11,6 +12,10 @@ from yamchi.errors import EngineError, EngineUnavailable, InvalidJob
 from yamchi.queues.engines.names import pgmq_name
 
 PATIENCE = 30.0
+
+
+class NoSuchQueue(EngineError):
+    """The project answers and takes the key, but has no queue of this name."""
 
 
 class Rest:
@@ -39,6 +44,11 @@ class Rest:
     async def delete(self, queue: str, number: int) -> None:
         """Take a message off; one that is gone already is fine."""
         await self._call("delete", {"queue_name": pgmq_name(queue), "message_id": number})
+
+    async def ping(self) -> None:
+        """Raise unless the project answers, takes the key and exposes its queues."""
+        with suppress(NoSuchQueue):
+            await self._call("read", {"queue_name": "yamchi", "sleep_seconds": 0, "n": 0})
 
     async def close(self) -> None:
         clients, self._clients = self._clients, {}
@@ -80,7 +90,7 @@ class Rest:
                 "switch on 'Expose Queues via PostgREST' under Integrations, Queues, Settings."
             )
         if code == "42P01":
-            return EngineError(
+            return NoSuchQueue(
                 f"Supabase has no queue {queue}: create it under Queues, or run SELECT pgmq.create('{queue}');"
             )
         if code.startswith("22"):
