@@ -242,6 +242,7 @@ class TestAClusterThatSaysNo:
             await engine.add("orders", [new_job()])
         await engine.close()
 
+    @pytest.mark.timeout(300)  # a broker takes its time to start on a busy machine
     async def test_a_broker_that_goes_and_comes_back(
         self, private_kafka: Callable[..., Kafka], tmp_path: Path, queue: str
     ) -> None:

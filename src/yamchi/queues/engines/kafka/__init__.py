@@ -39,7 +39,7 @@ TEND_EVERY = 1.0
 SEND_ON_AFTER: Millis = 2_000
 """A job that is due in the ledger and not claimed for this long goes to Kafka, where others may have time for it."""
 
-SEND_AGAIN_AFTER: Millis = 30_000
+SEND_AGAIN_AFTER: Millis = 15_000
 """What was on its way to Kafka for this long was cut short, and is sent again."""
 
 PASS_BY_EVERY = 10.0

@@ -68,6 +68,7 @@ class Intake:
         self._positions: dict[int, int] = {}
         self._committed: dict[int, tuple[int, str]] = {}
         self._forgotten: dict[int, int] = {}
+        self._untold: set[int] = set()
         self._beaten = self._settled = self._told_beyond = self._full_since = 0.0
         self._paused = False
         self._room_made = threading.Event()
@@ -110,6 +111,7 @@ class Intake:
         settings = {
             "group.id": self._address.group_of(self._queue),
             "enable.auto.commit": False,
+            "on_commit": self._on_commit,
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": self._session,
@@ -239,8 +241,16 @@ class Intake:
             self._commit(list(self._positions), wait=False)
 
     def _commit(self, partitions: Sequence[int], *, wait: bool) -> None:
-        """Tell Kafka how far everything is done, and now and then what is done beyond that."""
-        read = [number for number in partitions if self._positions[number] > self._committed[number][0]]
+        """Tell Kafka how far everything is done, and now and then what is done beyond that.
+
+        Nobody waits for most of these, so one may have come to nothing: what is waited for is told in full.
+        """
+        anew = set(partitions) if wait else self._untold
+        read = [
+            number
+            for number in partitions
+            if self._positions[number] > (-1 if number in anew else self._committed[number][0])
+        ]
         if not read:
             return
         floors = self._do(lambda db: {number: self._floor(db, number) for number in read})
@@ -253,13 +263,21 @@ class Intake:
         fresh = {
             number: mark
             for number, mark in marks.items()
-            if mark[0] > self._committed[number][0] or (is_time and mark != self._committed[number])
+            if number in anew
+            or mark[0] > self._committed[number][0]
+            or (is_time and mark != self._committed[number])
         }
         if fresh:
+            self._untold -= fresh.keys()
             places = [TopicPartition(self._topic, number, *mark) for number, mark in fresh.items()]
             self._consumer.commit(offsets=places, asynchronous=not wait)
             self._committed |= fresh
             self._forget({number: floor for number, (floor, _) in fresh.items()})
+
+    def _on_commit(self, error: Any, places: Sequence[Any]) -> None:
+        """A commit that nobody waited for came to nothing, as in the middle of a rebalance: tell it anew."""
+        if error:
+            self._untold |= {place.partition for place in places} & self._positions.keys()
 
     def _floor(self, db: Db, number: int) -> int:
         return holding.floor(
@@ -328,5 +346,6 @@ class Intake:
         for number in partitions:
             self._positions.pop(number, None)
             self._committed.pop(number, None)
+            self._untold.discard(number)
         dead_at = self._clock.now() + self._session
         self._do(lambda db: holding.let_go(db, self._queue, self._owner, partitions, dead_at))
