@@ -102,7 +102,9 @@ def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     problems: list[str] = []
 
     def on_console(message: ConsoleMessage) -> None:
-        is_refused = "Failed to load resource" in message.text  # an answer such as 404, or a server that is gone
+        is_refused = (
+            "Failed to load resource" in message.text
+        )  # an answer such as 404, or a server that is gone
         if message.type in ("error", "warning") and not is_refused:
             problems.append(message.text)
 

@@ -43,7 +43,9 @@ def _version(connection: Connection) -> str | None:
 
 
 def _run(connection: Connection) -> None:
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # its steps are of no interest to who starts Yamchi
+    logging.getLogger("alembic").setLevel(
+        logging.WARNING
+    )  # its steps are of no interest to who starts Yamchi
     from alembic import command
     from alembic.config import Config
 
