@@ -1,0 +1,126 @@
+"""The documentation tells the truth: links lead somewhere, code runs, settings exist, tables match the code."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from yamchi.queues.engines.base import Capabilities
+from yamchi.queues.engines.bull import BullEngine
+from yamchi.queues.engines.kafka import KafkaEngine
+from yamchi.queues.engines.memory import MemoryEngine
+from yamchi.queues.engines.pgmq import PgmqEngine
+from yamchi.queues.engines.sqlite import SqliteEngine
+from yamchi.queues.engines.supabase import SupabaseEngine
+from yamchi.settings import env_example
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+RUNNABLE = "<!-- runnable -->"
+
+ENGINES = {
+    "SQLite": SqliteEngine,
+    "Redis": BullEngine,
+    "PostgreSQL": PgmqEngine,
+    "Supabase": SupabaseEngine,
+    "Kafka": KafkaEngine,
+    "memory": MemoryEngine,
+}
+
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(
+    rf"^(?P<mark>{RUNNABLE}\n)?(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+_VARIABLE = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?:_<QUEUE>)?)(?:=[^`]*)?`")
+
+NOT_OURS = {"CI", "EVALSHA", "FAULTS", "GRANT"}
+"""Words in capitals that are no settings."""
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    text = _FENCE.sub("", page.read_text())
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def blocks() -> Iterator[tuple[str, str, bool]]:
+    """Every Python block: where it is, its code, and whether it is to be run."""
+    for page in PAGES:
+        text = page.read_text()
+        for found in _PYTHON.finditer(text):
+            line = text.count("\n", 0, found.start("code")) + 1
+            yield f"{named(page)}:{line}", textwrap.dedent(found["code"]), bool(found["mark"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(_FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        place = (page.parent / path).resolve() if path else page
+        assert place.exists(), f"{named(page)} links to {target}, which is not there"
+        if anchor and place.suffix == ".md":
+            assert anchor in anchors(place), f"{named(page)} links to {target}, which has no such heading"
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "_runs"), [pytest.param(*block, id=block[0]) for block in blocks()]
+)
+def test_code_compiles(where: str, code: str, _runs: bool) -> None:
+    compile(code, where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize(
+    ("where", "code"), [pytest.param(where, code, id=where) for where, code, runs in blocks() if runs]
+)
+def test_runnable_code_runs(where: str, code: str, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{where}\n{ended.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_settings_exist(page: Path) -> None:
+    known = set(re.findall(r"^# ([A-Z_]+(?:<QUEUE>)?)=", env_example(), re.MULTILINE))
+    prefixes = tuple(name.removesuffix("<QUEUE>") for name in known if name.endswith("<QUEUE>"))
+    for variable in _VARIABLE.findall(page.read_text()):
+        is_known = variable in known or variable.startswith(prefixes) or variable in NOT_OURS
+        assert is_known, f"{named(page)} names {variable}, which Settings does not have"
+
+
+def test_the_table_of_capabilities_is_true() -> None:
+    text = (ROOT / "docs" / "engines.md").read_text()
+    table = text.partition("<!-- capabilities -->\n")[2].partition("<!-- /capabilities -->")[0]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    abilities = [name.replace(" ", "_") for name in head[2:]]
+    assert abilities == list(Capabilities.__slots__)
+    assert {row[0] for row in rows} == set(ENGINES)
+    for name, kind, *said in rows:
+        engine = ENGINES[name]
+        can = ["yes" if getattr(engine.can, ability) else "–" for ability in abilities]
+        assert (kind.strip("`"), said) == (engine.type, can), f"docs/engines.md is wrong about {name}"
