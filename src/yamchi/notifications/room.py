@@ -15,7 +15,7 @@ from yamchi.notifications.recipients import Recipients
 from yamchi.notifications.rulebook import RuleBook
 from yamchi.notifications.rules import EventRulesHandler
 from yamchi.notifications.schemas.notification_job import AnyNotification
-from yamchi.notifications.service import NotificationService
+from yamchi.notifications.service import JOB, NotificationService
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.versions import VersionedTemplates
 from yamchi.queues.handlers import Handler
@@ -25,7 +25,6 @@ from yamchi.settings import Settings
 from yamchi.storage.database import Database
 
 SHIPPED = Path(__file__).parents[1] / "defaults"
-JOB = "send"
 
 
 class Notifications:

@@ -27,6 +27,9 @@ from yamchi.storage.tables import events
 
 log = structlog.get_logger("yamchi.notifications")
 
+JOB = "send"
+"""The name of notification jobs, whoever adds them: a process that only takes events in has no handlers to tell."""
+
 PRIORITIES = {"normal": 5, "high": 10}
 SWEEP_AFTER: Millis = 10_000
 """An event that has been `accepted` for this long was interrupted."""
@@ -190,7 +193,9 @@ def _event_row(event: Event, now: Millis) -> dict[str, Any]:
 
 
 def _queued(job: NotificationJob) -> New:
-    return New(job, id=job.delivery_id, run_at=job.send_after, priority=PRIORITIES[job.meta.priority])
+    return New(
+        job, name=JOB, id=job.delivery_id, run_at=job.send_after, priority=PRIORITIES[job.meta.priority]
+    )
 
 
 def _answer(event: Event, jobs: Sequence[NotificationJob]) -> EventAnswer:
