@@ -1,0 +1,64 @@
+"""SIGKILL of workers at random through many letters: everybody gets theirs, and only what was in flight goes out twice."""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.notifications.office import PATIENCE, Office, UnhurriedMailServer, address_of
+from yamchi.testing import eventually
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+FULL = os.environ.get("FAULTS") == "full"
+LETTERS, KILLS = (5_000, 10) if FULL else (400, 2)
+ENGINES = ["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in ("bull", "pgmq", "kafka"))]
+
+
+@pytest.fixture
+async def url(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match engine:
+        case "bull":
+            return str(request.getfixturevalue("redis_url"))
+        case "pgmq":
+            return str(request.getfixturevalue("postgres_database")().url)
+        case "kafka":
+            server = await asyncio.to_thread(request.getfixturevalue("private_kafka"))
+            return f"kafka://{server.url}"
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+async def office(url: str, tmp_path: Path) -> AsyncIterator[Office]:
+    server = UnhurriedMailServer()
+    server.start()
+    office = Office(tmp_path, url, server)
+    yield office
+    await office.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_killed_workers_lose_no_letter(office: Office, engine: str) -> None:
+    await office.send(LETTERS)
+    for _ in range(2):
+        office.start_worker()
+    for moment in sorted(random.sample(range(LETTERS // 20, LETTERS * 9 // 10), KILLS)):
+        await eventually(lambda moment=moment: len(office.mail.letters) >= moment, PATIENCE)
+        await office.kill(await office.busy_worker())
+        office.start_worker()
+    await office.all_sent(LETTERS)
+
+    received = office.mail.by_recipient()
+    duplicates = received.total() - len(received)
+    print(
+        f"{engine}: {LETTERS} letters, {office.kills} kills, {office.in_flight} in flight at the kills, "
+        f"{duplicates} sent twice, {LETTERS - len(received)} lost"
+    )
+    assert set(received) == {address_of(user) for user in range(LETTERS)}
+    assert duplicates <= office.in_flight
+    assert all(len(office.mail.message_ids(address)) == 1 for address in received)
+    assert await office.statuses() == {"SENT": LETTERS}
