@@ -257,6 +257,8 @@ def _metered(function: Filter) -> Filter:
         meter = METER.get()
         meter.step()
         for arg in args:
+            if callable(arg) and not isinstance(arg, Undefined):
+                raise FilterArgumentError("a filter takes data, and a function is none")
             meter.charge(arg)
         result = function(*args, **kwargs)
         meter.charge(result)

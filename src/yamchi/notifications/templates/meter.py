@@ -16,7 +16,7 @@ MAX_STEPS = 100_000  # turns of loops, calls, items of lists that filters go thr
 MAX_TEXT = 16_000_000  # characters made on the way, over all filters, loops and macros
 MAX_OUTPUT = 1_000_000  # characters of one rendered text
 MAX_DEPTH = 30  # macros that call macros
-MAX_SECONDS = 1.0
+MAX_SECONDS = 0.5
 MAX_NUMBER = 10**18
 
 SCALARS = (str, int, float, Decimal, datetime, date, time, type(None))

@@ -24,6 +24,7 @@ _FRONT_MATTER = re.compile(
     r"\A\ufeff?---[ \t]*\r?\n(?P<settings>.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
 _WHOLE_DOCUMENT = re.compile(r"\s*(<!doctype|<html)", re.IGNORECASE)
+_NOBODY: dict[str, Any] = {"name": "Yamchi", "url": None, "address": None, "support": None}
 _SPEAKS_HTML = frozenset({"email", "telegram"})
 
 
@@ -148,4 +149,4 @@ def brand_of(text: str, source: str) -> Mapping[str, Any]:
         raise TemplateError(f"{source} is not YAML: {str(error).splitlines()[0]}.") from None
     if not isinstance(loaded, dict):
         raise TemplateError(f"{source} must hold `name: …` and, if you like, `url`, `address` and `support`.")
-    return loaded
+    return _NOBODY | loaded
