@@ -5,6 +5,7 @@ that never ends, or a handler that blocks the event loop for ever, can't keep th
 """
 
 import asyncio
+import atexit
 import logging
 import os
 import signal
@@ -93,6 +94,10 @@ class Stopper:
             leave_now(FORCED)
         self._is_second = True
         self._loop.call_soon_threadsafe(self.requested.set)
+        self.limit()
+
+    def limit(self) -> None:
+        """From now on the process has as long as running jobs have, and no more."""
         watchdog = threading.Timer(self._patience + GRACE, leave_now, [1])
         watchdog.daemon = True
         watchdog.start()
@@ -138,6 +143,7 @@ async def live(
             on_start()
             await asyncio.wait([*works, *serves, asked], return_when=asyncio.FIRST_COMPLETED)
             asked.cancel()
+            stopper.limit()
             if worker:
                 worker.stop()
                 _say_stopping(worker)
@@ -149,8 +155,7 @@ async def live(
         if isinstance(outcome, BaseException):
             raise outcome
     log.info("Stopped")
-    if any(thread.name.startswith("handler-") for thread in threading.enumerate()):
-        leave_now(0)  # the interpreter would wait for handlers that can't be stopped
+    leave_now(0)
 
 
 def _say_stopping(worker: Worker) -> None:
@@ -161,7 +166,13 @@ def _say_stopping(worker: Worker) -> None:
 
 
 def leave_now(code: int) -> NoReturn:
-    """End the process without waiting for anybody."""
+    """End the process without waiting for anybody.
+
+    The interpreter would wait for handlers in threads, which can't be stopped, and then take apart every module,
+    which takes longer than the stop itself.
+    """
+    if code == 0:
+        atexit._run_exitfuncs()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
