@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamchi.notifications.templates import SHIPPED, FileTemplates, TemplateError, locale_chain, render
@@ -45,6 +45,7 @@ def test_a_language_falls_back_to_the_next(locale: str, chain: tuple[str, ...]) 
     assert locale_chain(locale) == chain
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_any_text_has_a_chain_that_ends_in_english(locale: str) -> None:
     assert locale_chain(locale)[-1] == "en"

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamchi.errors import Unrecoverable
@@ -115,6 +115,7 @@ def test_raw_text_and_private_characters_survive() -> None:
     assert rendered.text == "{{ not_a_variable }}0 \ue0001\ue001"
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["name", "url"]), st.text(max_size=200), min_size=2))
 def test_whatever_the_data_no_tag_of_it_reaches_the_html(data: dict[str, str]) -> None:
     note = letter('<p>{{ name }}</p><a href="{{ url }}">x</a>')
@@ -135,6 +136,7 @@ def test_a_subject_is_one_line(evil: str) -> None:
         render(letter("x", subject='"{{ x }}"'), {"x": evil})
 
 
+@settings(deadline=None)
 @given(st.text(max_size=100))
 def test_no_subject_ever_breaks_a_header(value: str) -> None:
     try:
