@@ -6,10 +6,8 @@ for its slowest job, and a job is never held without a slot to run in.
 """
 
 import asyncio
-import contextvars
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,13 +15,14 @@ from typing import Any
 
 import structlog
 
-from yamchi.clock import Clock, Millis, describe_span
+from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError, Retryable
+from yamchi.queues.calling import Caller
 from yamchi.queues.engines.base import Exchange
-from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Cancelled, Claim, Expired, JobRecord, Released, Verdict
 from yamchi.queues.judge import judge_error, judge_result
 from yamchi.queues.leases import HeldQueue, Interruption
+from yamchi.queues.pacing import Pacer
 from yamchi.queues.queue import Job, Queue
 
 log = structlog.get_logger("yamchi.worker")
@@ -91,7 +90,6 @@ class Lane:
         self._owed: list[Done] = []
         self._asked = 0
         self._trips = 0
-        self._zombies = 0
         self._thirsty = True
         self._stopping = False
         self._trouble = 0
@@ -99,7 +97,8 @@ class Lane:
         self._dry = asyncio.Event()
         self._progress = asyncio.Event()
         self._gone = asyncio.Event()
-        self._threads: ThreadPoolExecutor | None = None
+        self._pacer = Pacer(queue, clock)
+        self._caller = Caller(queue, self.slots, self._todo.set)
 
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -177,7 +176,7 @@ class Lane:
         """One trip to the engine and back; whether it brought or took anything."""
         self._trips += 1
         try:
-            want = await self._allowance(min(self._free(), self._load))
+            want = await self._allowance()
             return await self._trade(want) if want or self._done else False
         except Exception as error:
             await self._endure(error)
@@ -185,6 +184,13 @@ class Lane:
         finally:
             self._trips -= 1
             self._progress.set()
+
+    async def _allowance(self) -> int:
+        """How many jobs to ask for; comes back by itself when a rate limit allows the next one."""
+        allowed, wait = await self._pacer.allow(min(self._free(), self._load))
+        if wait:
+            asyncio.get_running_loop().call_later(wait / 1000, self._todo.set)
+        return min(allowed, self._free())
 
     async def _trade(self, want: int) -> bool:
         done, self._done = self._done, []
@@ -226,15 +232,16 @@ class Lane:
     def _free(self) -> int:
         if self._stopping or not self._thirsty:
             return 0
-        return max(self.slots - len(self._runs) - self._asked - self._zombies, 0)
+        return max(self.slots - len(self._runs) - self._asked - self._caller.strays, 0)
 
     async def _receive(self, got: Exchange, want: int) -> None:
         short = want - len(got.claims)
         if short > 0:
             self._thirsty = False
             self._dry.set()
-            await self._refund(short)
-        claims = await self._take_turns(got.claims) if self.queue.definition.key_rate else got.claims
+            await self._pacer.refund(short)
+        claims, later = await self._pacer.sort(got.claims)
+        self._done += [(released, 0.0, None) for released in later]
         now = self._clock.now()
         for claim in claims:
             self._start(claim, now)
@@ -282,137 +289,51 @@ class Lane:
         if has_failed:
             self.queue.listeners.emit("failed", Job(self.queue, job), job.failed_reason or "stalled")
 
-    # ── Rate limits ───────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _allowance(self, want: int) -> int:
-        """How many jobs the queue's rate allows now; comes back when the next one may start."""
-        rate = self.queue.definition.rate
-        if rate is None or want == 0:
-            return want
-        asked = min(want, rate.burst)
-        turns = await self._engine.reserve(self.queue.name, rate, [""] * asked)
-        now = self._clock.now()
-        allowed = sum(turn <= now for turn in turns)
-        if allowed < asked:
-            await self._engine.refund(self.queue.name, rate, "", asked - allowed)
-            asyncio.get_running_loop().call_later((turns[allowed] - now) / 1000, self._todo.set)
-        return min(allowed, max(self._free(), 0))
-
-    async def _take_turns(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Each key has its own pace: jobs whose turn is later go back to wait for it, keeping their place."""
-        definition = self.queue.definition
-        assert definition.key_rate is not None
-        unslotted = [claim for claim in claims if not claim.slotted]
-        keys = [self._key(claim) for claim in unslotted]
-        try:
-            turns = await self._engine.reserve(self.queue.name, definition.key_rate, keys) if keys else []
-        except EngineError:
-            self._done += [(Released(claim), 0.0, None) for claim in claims]
-            raise
-        now, later = self._clock.now(), set[str]()
-        for claim, turn in zip(unslotted, turns, strict=True):
-            if turn > now:
-                later.add(claim.job.id)
-                self._done.append((Released(claim, turn, slotted=True), 0.0, None))
-        await self._refund(len(later))
-        return [claim for claim in claims if claim.job.id not in later]
-
-    async def _refund(self, turns: int) -> None:
-        """Turns lost to a broker in trouble only make the queue a little slower than it may be."""
-        if turns and self.queue.definition.rate:
-            with suppress(EngineError):
-                await self._engine.refund(self.queue.name, self.queue.definition.rate, "", turns)
-
-    def _key(self, claim: Claim) -> str:
-        definition = self.queue.definition
-        try:
-            return f"key-{definition.key_of(definition.handler(claim.job.name).decode(claim.job.payload))}"
-        except Exception:
-            return "key-unknown"  # the handler will say what is wrong with this job
-
     # ── Running ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, claim: Claim, now: Millis) -> None:
         job = claim.job
+        if not job.name:
+            self._adopt(job)
         if job.expires_at is not None and job.expires_at <= now:
             self._done.append((Expired(claim), 0.0, None))
             return
         if self._stopping:  # brought by a trip that was on its way when the stop came: too late to begin
             self._done.append((Released(claim, slotted=claim.slotted), 0.0, None))
             return
+        if stale := self._runs.get(job.id):
+            self._interrupt_run(stale, "lost")  # the lease ran out unnoticed, and the job has come back to us
         run = Run(claim, perf_counter())
         self._runs[job.id] = run
         self.held.claims[job.id] = claim
         run.task = asyncio.create_task(self._run(run))
+
+    def _adopt(self, job: JobRecord) -> None:
+        """Another program's message says nothing of a job: it is the queue's default one, run as the queue says."""
+        job.name, job.options = self.queue.definition.default_name, self.queue.definition.options
 
     async def _run(self, run: Run) -> None:
         claim = run.claim
         result: Any = None
         verdict: Verdict | None
         try:
-            handler = self.queue.definition.handler(claim.job.name)
-            result = await self._call(handler, claim)
+            result = await self._caller.call(claim)
             verdict = judge_result(claim, result, self._clock.now())
         except asyncio.CancelledError:
             verdict = self._judge_interruption(run)
         except (Exception, SystemExit) as error:
             verdict = judge_error(claim, error, self._clock.now())
-        del self._runs[claim.job.id]
-        if self.held.claims.get(claim.job.id) is claim:
-            del self.held.claims[claim.job.id]
+        self._forget(run)
         if verdict is not None:
             self._done.append((verdict, perf_counter() - run.began, result))
         self._todo.set()
 
-    async def _call(self, handler: Handler, claim: Claim) -> Any:
-        job: Job[Any] = Job(self.queue, claim.job, claim=claim, data=handler.decode(claim.job.payload))
-        timeout = claim.job.options.timeout
-        if timeout is None:
-            return await self._invoke(handler, job)
-        try:
-            async with asyncio.timeout(timeout / 1000) as limit:
-                return await self._invoke(handler, job)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise Retryable(
-                f"{claim.job.name} took longer than its timeout of {describe_span(timeout)}"
-            ) from error
-
-    def _invoke(self, handler: Handler, job: Job[Any]) -> Awaitable[Any]:
-        arguments = (job,) if handler.takes_job else ()
-        if handler.is_async:
-            return handler.function(*arguments)  # type: ignore[no-any-return]
-        return self._in_thread(handler, job, arguments)
-
-    async def _in_thread(self, handler: Handler, job: Job[Any], arguments: tuple[Any, ...]) -> Any:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix=f"handler-{self.queue.name}")
-        job._loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()
-        future = self._threads.submit(context.run, handler.function, *arguments)
-        try:
-            return await asyncio.shield(asyncio.wrap_future(future))
-        except asyncio.CancelledError:
-            self._keep_slot(future)
-            raise
-
-    def _keep_slot(self, future: "Future[Any]") -> None:
-        """A thread can't be stopped; until it ends, its slot is not free, whatever its job's verdict is."""
-        if future.done():
-            return
-        self._zombies += 1
-        loop = asyncio.get_running_loop()
-
-        def freed(_: "Future[Any]") -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._bury)
-
-        future.add_done_callback(freed)
-
-    def _bury(self) -> None:
-        self._zombies -= 1
-        self._todo.set()
+    def _forget(self, run: Run) -> None:
+        job_id = run.claim.job.id
+        if self._runs.get(job_id) is run:
+            del self._runs[job_id]
+        if self.held.claims.get(job_id) is run.claim:
+            del self.held.claims[job_id]
 
     # ── Interrupting ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -33,7 +33,8 @@ def _log_one(prefix: str, outcome: Outcome) -> None:
                 f"{prefix} attempt {made} of {attempts} of {job} failed, next at {isoformat(moment)}: {error}"
             )
         case Failed(error=error):
-            log.error(f"{prefix} failed {job} after {outcome.job.attempts_made} attempts: {error}")
+            made = outcome.job.attempts_made
+            log.error(f"{prefix} failed {job} after {made} attempt{'s' * (made != 1)}: {error}")
         case Expired():
             log.info(f"{prefix} expired {job} before it could run")
         case Cancelled():

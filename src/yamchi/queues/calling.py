@@ -1,0 +1,76 @@
+"""Calling a handler: with its data decoded, within its timeout, in a thread if it is a plain function."""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from yamchi.clock import describe_span
+from yamchi.errors import Retryable
+from yamchi.queues.handlers import Handler
+from yamchi.queues.job import Claim
+from yamchi.queues.queue import Job, Queue
+
+
+class Caller:
+    """Calls the handlers of one queue. A thread can't be stopped: `strays` counts those whose job is over already."""
+
+    def __init__(self, queue: Queue, threads: int, on_return: Callable[[], None]) -> None:
+        self.strays = 0
+        self._queue = queue
+        self._size = threads
+        self._on_return = on_return
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def call(self, claim: Claim) -> Any:
+        """What the handler returns; bad data never reaches it."""
+        handler = self._queue.definition.handler(claim.job.name)
+        job: Job[Any] = Job(self._queue, claim.job, claim=claim, data=handler.decode(claim.job.payload))
+        timeout = claim.job.options.timeout
+        if timeout is None:
+            return await self._invoke(handler, job)
+        try:
+            async with asyncio.timeout(timeout / 1000) as limit:
+                return await self._invoke(handler, job)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise Retryable(
+                f"{claim.job.name} took longer than its timeout of {describe_span(timeout)}"
+            ) from error
+
+    def _invoke(self, handler: Handler, job: Job[Any]) -> Awaitable[Any]:
+        arguments = (job,) if handler.takes_job else ()
+        if handler.is_async:
+            return handler.function(*arguments)  # type: ignore[no-any-return]
+        return self._in_thread(handler, job, arguments)
+
+    async def _in_thread(self, handler: Handler, job: Job[Any], arguments: tuple[Any, ...]) -> Any:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._size, thread_name_prefix=f"handler-{self._queue.name}")
+        job._loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()
+        future = self._threads.submit(context.run, handler.function, *arguments)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            self._let_stray(future)
+            raise
+
+    def _let_stray(self, future: "Future[Any]") -> None:
+        """Until the thread ends, its slot is not free, whatever the verdict on its job is."""
+        if future.done():
+            return
+        self.strays += 1
+        loop = asyncio.get_running_loop()
+
+        def ended(_: "Future[Any]") -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._welcome_back)
+
+        future.add_done_callback(ended)
+
+    def _welcome_back(self) -> None:
+        self.strays -= 1
+        self._on_return()

@@ -1,0 +1,75 @@
+"""Rate limits: how many jobs of a queue may start now, and whose turn is later.
+
+The queue's own rate is asked before jobs are claimed, so that what must wait stays in the queue. A rate per key can be
+asked only when the job is known: one whose turn is later goes back to wait for it, and keeps the turn it was given.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import EngineError
+from yamchi.queues.job import Claim, Released
+from yamchi.queues.queue import Queue
+
+WHOLE_QUEUE = ""
+"""The key under which the queue itself has its turns."""
+
+
+class Pacer:
+    """The rate limits of one queue. Turns are kept by the engine, so all workers share them."""
+
+    def __init__(self, queue: Queue, clock: Clock) -> None:
+        self._queue = queue
+        self._definition = queue.definition
+        self._engine = queue.engine
+        self._clock = clock
+
+    async def allow(self, want: int) -> tuple[int, Millis]:
+        """How many of the jobs wanted may start now, and how long to wait for the next one if not all may."""
+        rate = self._definition.rate
+        if rate is None or want == 0:
+            return want, 0
+        asked = min(want, rate.burst)
+        turns = await self._engine.reserve(self._queue.name, rate, [WHOLE_QUEUE] * asked)
+        now = self._clock.now()
+        allowed = sum(turn <= now for turn in turns)
+        if allowed == asked:
+            return allowed, 0
+        await self._engine.refund(self._queue.name, rate, WHOLE_QUEUE, asked - allowed)
+        return allowed, turns[allowed] - now
+
+    async def refund(self, turns: int) -> None:
+        """Turns lost to a broker in trouble only make the queue a little slower than it may be."""
+        if turns and self._definition.rate:
+            with suppress(EngineError):
+                await self._engine.refund(self._queue.name, self._definition.rate, WHOLE_QUEUE, turns)
+
+    async def sort(self, claims: Sequence[Claim]) -> tuple[Sequence[Claim], list[Released]]:
+        """Those whose key allows them to start now, and the others, to be put back until their turn."""
+        rate = self._definition.key_rate
+        unslotted = [claim for claim in claims if not claim.slotted]
+        if rate is None or not unslotted:
+            return claims, []
+        try:
+            turns = await self._engine.reserve(
+                self._queue.name, rate, [self._key(claim) for claim in unslotted]
+            )
+        except EngineError:
+            return [], [Released(claim) for claim in claims]
+        now = self._clock.now()
+        later = [
+            Released(claim, turn, slotted=True)
+            for claim, turn in zip(unslotted, turns, strict=True)
+            if turn > now
+        ]
+        await self.refund(len(later))
+        waiting = {id(released.claim) for released in later}
+        return [claim for claim in claims if id(claim) not in waiting], later
+
+    def _key(self, claim: Claim) -> str:
+        try:
+            data = self._definition.handler(claim.job.name).decode(claim.job.payload)
+            return f"key-{self._definition.key_of(data)}"
+        except Exception:
+            return "key-unknown"  # the handler will say what is wrong with this job
