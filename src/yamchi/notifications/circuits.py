@@ -90,10 +90,15 @@ class Circuits:
             f"{circuit.name} is down ({circuit.reason}); waiting for it to come back", retry_after=span
         )
 
-    async def failed(self, name: str, error: Outage) -> Outage:
-        """Open the circuit, or keep it open for longer; the outage as the job is to see it."""
+    async def failed(self, name: str, error: Outage, began: Millis) -> Outage:
+        """Open the circuit, or keep it open for longer; the outage as the job is to see it.
+
+        A send that began before the circuit opened tells nothing new: a hundred that break at once are one failure.
+        """
         now = self._clock.now()
         before = await self._state(name, at_once=True)
+        if before.is_open and began <= (before.opened_at or 0):
+            return self._wait(before, now)
         wish = 0 if error.retry_after is None else to_millis(error.retry_after)
         wait = max(min(SHORTEST * 2 ** min(before.failures, 10), LONGEST), wish)
         row = {

@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Any
 
 import structlog
+from pydantic import ValidationError
 
 from yamchi import errors
 from yamchi.clock import Clock, Millis, as_datetime, to_moment
 from yamchi.errors import Outage, Snooze, Unrecoverable
-from yamchi.notifications.channels.base import Channel, Message, Recipient
+from yamchi.notifications.channels.base import AnswerLost, Channel, Message, Recipient
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries, Status
 from yamchi.notifications.recipients import Recipients, as_template_data
@@ -79,10 +80,12 @@ class JobProcessor:
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """A job that ended without its handler's last word, such as one that killed its workers."""
-        if isinstance(job.data, dict) and "template_code" in job.data:
-            notification = NotificationJob.model_validate(job.data)
-            if await self._deliveries.status(notification.delivery_id) != "FAILED":
-                await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
+        try:
+            notification = NotificationJob.model_validate_json(job.record.payload)
+        except ValidationError:
+            return  # poison, or a message to an address: there is no delivery to speak of
+        if await self._deliveries.status(notification.delivery_id) != "FAILED":
+            await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
 
     async def _handle(
         self,
@@ -174,15 +177,18 @@ class JobProcessor:
     async def _failed(self, errand: Errand, error: Exception, began: Millis) -> dict[str, Any]:
         decision = self._retry.decide(error, errand.channel, errand.attempt, errand.attempts)
         job, attempt, said = errand.job, errand.attempt, sentence(error)
-        paid = attempt - 1 if isinstance(error, Outage) else attempt
+        outage = error.outage if isinstance(error, AnswerLost) else error
+        paid = attempt - 1 if isinstance(outage, Outage) else attempt
         await asyncio.gather(
             self._deliveries.note_attempt(job.delivery_id, attempt, decision.outcome, said, began),
             self._deliveries.record(job, decision.status, attempts=paid, error=said),
         )
-        if isinstance(error, Outage):
-            raise await self._circuits.failed(errand.circuit, error)
-        if decision.verdict is not None:
-            raise decision.verdict
+        verdict = decision.verdict
+        if isinstance(outage, Outage):
+            told = await self._circuits.failed(errand.circuit, outage, began)
+            verdict = verdict and told
+        if verdict is not None:
+            raise verdict
         return {"status": decision.status}
 
     async def _note_unsent(self, job: Job[Any], notification: NotificationJob, error: Exception) -> None:

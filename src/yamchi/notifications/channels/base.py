@@ -18,12 +18,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from yamchi.clock import Millis
-from yamchi.errors import YamchiError
+from yamchi.errors import Outage, YamchiError
 from yamchi.notifications.templates.model import Rendered
 
 
 class AnswerLost(YamchiError):
-    """The provider may have taken the message, but its answer did not arrive: the delivery is `UNKNOWN`."""
+    """The provider may have taken the message, but its answer did not arrive: the delivery is `UNKNOWN`.
+
+    `outage` says that the provider itself has gone, so that the lost answer costs no attempt.
+    """
+
+    def __init__(self, message: str, *, outage: Outage | None = None) -> None:
+        super().__init__(message)
+        self.outage = outage
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class SmtpPool:
                 raise _refused(error.code, error.message) from error
             except (SMTPException, OSError) as error:
                 connection.close()
-                raise self._broken(connection, error) from error
+                raise await self._broken(connection, error) from error
             except BaseException:
                 connection.close()  # interrupted in the middle of a conversation
                 raise
@@ -127,10 +127,19 @@ class SmtpPool:
         if connection.is_connected:
             self._idle.append(connection)
 
-    def _broken(self, connection: _Connection, error: Exception) -> Exception:
+    async def _broken(self, connection: _Connection, error: Exception) -> Exception:
         if connection.handed_over:
-            return AnswerLost(f"{self._server.name} took the letter, but its answer was lost: {error}")
+            said = f"{self._server.name} took the letter, but its answer was lost: {error}"
+            return AnswerLost(said, outage=await self._gone())
         return Outage(f"The mail server {self._server.name} broke off: {error}")
+
+    async def _gone(self) -> Outage | None:
+        """Whether the server has gone, or only broke off over one letter."""
+        try:
+            self._idle.append(await self._connect())
+        except Outage as outage:
+            return outage
+        return None
 
 
 def _refused(code: int, text: str) -> Exception:
