@@ -8,6 +8,7 @@ await office.all_sent(400)
 """
 
 import asyncio
+import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from yamchi.settings import Settings
 from yamchi.storage.tables import delivery_attempts, notification_delivery
 from yamchi.testing import eventually
 
+FULL = os.environ.get("FAULTS") == "full"
 APPLICATION = Path(__file__).with_name("app.py")
 LEASE = timedelta(seconds=3)
 SLOTS = 10

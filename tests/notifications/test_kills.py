@@ -1,19 +1,17 @@
 """SIGKILL of workers at random through many letters: everybody gets theirs, and only what was in flight goes out twice."""
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.notifications.office import PATIENCE, Office, UnhurriedMailServer, address_of
+from tests.notifications.office import FULL, PATIENCE, Office, UnhurriedMailServer, address_of
 from yamchi.testing import eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
-FULL = os.environ.get("FAULTS") == "full"
 LETTERS, KILLS = (5_000, 10) if FULL else (400, 2)
 ENGINES = ["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in ("bull", "pgmq", "kafka"))]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any
+from weakref import WeakSet
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
@@ -24,7 +25,7 @@ class MailServer:
     connections: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _controller: Controller | None = None
+    _controller: "_Controller | None" = None
 
     host = "127.0.0.1"
 
@@ -33,7 +34,9 @@ class MailServer:
         self._controller.start()
 
     def stop(self) -> None:
+        """Vanish: nobody listens any more, and whoever was talking is cut off."""
         if self._controller:
+            self._controller.hang_up()
             self._controller.stop()
             self._controller = None
 
@@ -69,6 +72,21 @@ class MailServer:
 
 
 class _Controller(Controller):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._conversations: WeakSet[SMTP] = WeakSet()
+
     def factory(self) -> Any:
         self.handler.connections += 1
-        return SMTP(self.handler, enable_SMTPUTF8=True)
+        conversation = SMTP(self.handler, enable_SMTPUTF8=True)
+        self._conversations.add(conversation)
+        return conversation
+
+    def hang_up(self) -> None:
+        self.loop.call_soon_threadsafe(self._abort_all)
+
+    def _abort_all(self) -> None:
+        self.server.close()
+        for conversation in list(self._conversations):
+            if conversation.transport is not None:
+                conversation.transport.abort()

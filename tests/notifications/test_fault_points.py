@@ -1,0 +1,100 @@
+"""The API dies at each named point of an event's way in; afterwards there is one letter, whether the caller asks again or not."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import update
+
+from tests.notifications.office import FULL, Office, address_of, number_of
+from tests.processes import DEADLINE, Process
+from tests.services.mail import MailServer
+from yamchi.notifications.recipients import User
+from yamchi.storage.tables import events
+from yamchi.testing import eventually
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+
+POINTS = ("event.received", "event.stored", "event.enqueued", "event.marked")
+EVENT = {"event_type": "user_registered", "event_id": "e-1", "user_id": str(number_of(1)), "data": {}}
+LONG_AGO = 3_600_000
+
+Start = Callable[..., Process]
+
+
+ENGINES = ["sqlite", *([pytest.param("bull", marks=pytest.mark.services)] if FULL else [])]
+
+
+@pytest.fixture(params=ENGINES)
+async def office(
+    request: pytest.FixtureRequest, mail_server: MailServer, tmp_path: Path
+) -> AsyncIterator[Office]:
+    is_bull = request.param == "bull"
+    url = str(request.getfixturevalue("redis_url")) if is_bull else f"sqlite:///{tmp_path}/jobs.db"
+    office = Office(tmp_path, url, mail_server)
+    await office.notifications.recipients.put(str(number_of(1)), User(email=address_of(1)))
+    yield office
+    await office.close()
+
+
+@pytest.fixture
+def start(office: Office) -> Iterator[Start]:
+    """Starts a `yamchi` command that serves HTTP."""
+    started: list[Process] = []
+
+    def start(command: str, **environment: str) -> Process:
+        settings = {**office.environment(), "LOG_LEVEL": "info", **environment}
+        started.append(Process(office.home, command, "--port", "0", **settings))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.process.kill()
+        process.process.wait()
+
+
+async def post(process: Process) -> dict[str, Any]:
+    url = await asyncio.to_thread(lambda: process.url)
+    async with httpx2.AsyncClient(base_url=url, timeout=DEADLINE) as client:
+        answer = await client.post("/api/v1/events", json=EVENT)
+    assert answer.status_code == 202, answer.text
+    return dict(answer.json())
+
+
+async def die_at(point: str, start: Start) -> None:
+    """Send the event to an API that ends there, as a power cut would."""
+    process = start("api", YAMCHI_FAULT=point)
+    with suppress(httpx2.TransportError):
+        await post(process)
+    await eventually(lambda: process.process.poll() == -9, DEADLINE)
+
+
+async def one_letter(office: Office) -> None:
+    """It arrives, the queue runs dry, and there is no second one."""
+    await office.all_sent(1)
+    assert office.mail.by_recipient() == {address_of(1): 1}
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_the_caller_asks_again(office: Office, start: Start, point: str) -> None:
+    await die_at(point, start)
+    process = start("up")
+    answer = await post(process)
+    assert answer["duplicate"] is (point != "event.received")
+    assert len(answer["jobs"]) == 1
+    await one_letter(office)
+    assert (await post(process))["jobs"] == [{**answer["jobs"][0], "status": "SENT"}]
+    await one_letter(office)
+
+
+@pytest.mark.parametrize("point", POINTS[1:])
+async def test_nobody_asks_again(office: Office, start: Start, point: str) -> None:
+    await die_at(point, start)
+    aged = update(events).values(received_at=office.app.clock.now() - LONG_AGO)
+    await office.app.database.write(lambda connection: connection.execute(aged).rowcount)
+    start("up")
+    await one_letter(office)

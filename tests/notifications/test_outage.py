@@ -1,0 +1,123 @@
+"""The mail server is gone for a while, in the middle of the work: nobody pays an attempt, nobody storms its door, all arrives."""
+
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.notifications.office import FULL, PATIENCE, SLOTS, Office, UnhurriedMailServer
+from yamchi.notifications.circuits import Circuit
+from yamchi.testing import eventually
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+LETTERS = 2_000 if FULL else 400
+PROBES = 5 if FULL else 3
+"""How many failures the outage lasts: waits of 1, 2, 4 and 8 seconds lie between five."""
+
+WORKERS = 2
+
+
+class SlammedDoor:
+    """Listens where the mail server was, and shuts the door in the face of everybody who comes, counting them."""
+
+    def __init__(self, port: int) -> None:
+        self.knocks = 0
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._thread = threading.Thread(target=self._slam, daemon=True)
+        self._thread.start()
+
+    def _slam(self) -> None:
+        with suppress(OSError):  # closed: the outage is over
+            while True:
+                visitor, _ = self._listener.accept()
+                self.knocks += 1
+                visitor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                visitor.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@contextmanager
+def away(mail: UnhurriedMailServer) -> Iterator[None]:
+    """The mail server refuses connections."""
+    mail.stop()
+    yield
+    mail.start()
+
+
+@contextmanager
+def slamming(mail: UnhurriedMailServer) -> Iterator[SlammedDoor]:
+    """The mail server takes connections and drops them at once."""
+    mail.stop()
+    door = SlammedDoor(mail.port)
+    yield door
+    door.close()
+    mail.start()
+
+
+@pytest.fixture
+async def office(tmp_path: Path) -> AsyncIterator[Office]:
+    mail = UnhurriedMailServer()
+    mail.start()
+    office = Office(tmp_path, f"sqlite:///{tmp_path}/jobs.db", mail)
+    yield office
+    await office.close()
+    mail.stop()
+
+
+async def begin(office: Office) -> None:
+    """Work is under way in two processes."""
+    await office.send(LETTERS)
+    for _ in range(WORKERS):
+        office.start_worker()
+    await eventually(lambda: len(office.mail.letters) >= LETTERS // 4, PATIENCE)
+
+
+async def probed(office: Office) -> Circuit:
+    """Wait until the circuit, as a third process sees it, has been found down so often."""
+
+    async def state() -> Circuit | None:
+        (circuit,) = await office.notifications.circuits.all() or [None]
+        return circuit if circuit and circuit.is_open and circuit.failures >= PROBES else None
+
+    return await eventually(state, PATIENCE)
+
+
+async def test_an_outage_costs_nobody_an_attempt(office: Office) -> None:
+    await begin(office)
+    with away(office.mail):
+        expiring = await office.send(1, expires_at=datetime.now(UTC) + timedelta(seconds=1))
+        circuit = await probed(office)
+        tried = (await office.outcomes())["outage"]
+        assert "can't be reached" in (circuit.reason or "")
+    await office.all_sent(LETTERS)
+
+    received, outcomes = office.mail.by_recipient(), await office.outcomes()
+    print(f"refused: {LETTERS} letters, {PROBES} probes, {tried} tries while it was down, {dict(outcomes)}")
+    assert await office.statuses() == {"SENT": LETTERS, "EXPIRED": len(expiring)}
+    assert await office.attempts_paid() == {1: LETTERS, 0: len(expiring)}
+    assert len(received) == LETTERS
+    assert received.total() - LETTERS <= outcomes["unknown"]
+    assert tried <= WORKERS * SLOTS + PROBES
+    assert not (await office.notifications.circuits.all())[0].is_open
+
+
+async def test_nobody_storms_a_server_that_is_down(office: Office) -> None:
+    await begin(office)
+    with slamming(office.mail) as door:
+        await probed(office)
+        knocks = door.knocks
+    before = office.mail.connections
+    await office.all_sent(LETTERS)
+    print(f"slammed: {LETTERS} letters, {knocks} connections during {PROBES} probes")
+    assert knocks <= 2 * WORKERS * SLOTS + PROBES
+    assert office.mail.connections - before <= WORKERS * SLOTS
+    assert await office.attempts_paid() == {1: LETTERS}
