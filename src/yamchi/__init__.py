@@ -4,7 +4,8 @@ from yamchi.app import Yamchi
 from yamchi.errors import Cancelled, Outage, Retryable, Snooze, Unrecoverable
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.job import Backoff
-from yamchi.queues.queue import Job, New, Queue
+from yamchi.queues.queue import New, Queue
+from yamchi.queues.ticket import Job
 from yamchi.queues.worker import Worker
 
 __all__ = [

@@ -7,7 +7,7 @@ Declaring a queue here gives it its limits and its retries; the rooms that handl
 from pydantic import BaseModel, Field
 
 from yamchi.app import Yamchi
-from yamchi.queues.queue import Job
+from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
 
 CHAIN_STEPS = ["1m", "5m", "15m"]

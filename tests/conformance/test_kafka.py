@@ -18,7 +18,8 @@ from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineUnavailable
 from yamchi.queues.engines import make_engine
 from yamchi.queues.job import new_id
-from yamchi.queues.queue import Job, New
+from yamchi.queues.queue import New
+from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 from yamchi.testing.conformance import EngineSuite, KeeperSuite, WorkerSuite

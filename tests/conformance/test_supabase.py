@@ -14,7 +14,7 @@ from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, In
 from yamchi.queues.engines.names import pgmq_name
 from yamchi.queues.engines.supabase import SupabaseEngine
 from yamchi.queues.job import Completed, NewJob, new_id
-from yamchi.queues.queue import Job
+from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
 from yamchi.testing.conformance import EngineSuite, KeeperSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect, claim_all, complete, failure, settle

@@ -14,7 +14,7 @@ from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import Unrecoverable
 from yamchi.queues.job import new_id
-from yamchi.queues.queue import Job
+from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 from yamchi.testing.conformance.worker import working

@@ -14,7 +14,7 @@ from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.pgmq import PgmqEngine
 from yamchi.queues.job import NewJob, RetryAt
-from yamchi.queues.queue import Job
+from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
 from yamchi.testing.conformance.base import claim_all, complete, settle
 from yamchi.testing.conformance.worker import working

@@ -16,7 +16,7 @@ from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.bull import BullEngine
 from yamchi.queues.job import Completed, NewJob
-from yamchi.queues.queue import Job
+from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
 from yamchi.testing.conformance.worker import working
 from yamchi.testing.waiting import eventually

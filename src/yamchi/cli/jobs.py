@@ -12,7 +12,8 @@ from yamchi.cli.output import ago, console, number, paging, print_json, progress
 from yamchi.cli.queues import QueueName, check_state
 from yamchi.errors import InvalidJob, YamchiError
 from yamchi.queues.job import JobRecord, State
-from yamchi.queues.queue import Job, Queue
+from yamchi.queues.queue import Queue
+from yamchi.queues.ticket import Job
 
 group = typer.Typer(help="List, show, add, retry, promote, remove and cancel jobs.", no_args_is_help=True)
 

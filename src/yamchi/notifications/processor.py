@@ -29,7 +29,8 @@ from yamchi.notifications.schemas.notification_job import (
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import Rendered, TemplateStore, UnknownTemplate
 from yamchi.notifications.templates.rendering import render
-from yamchi.queues.queue import Job, New
+from yamchi.queues.queue import New
+from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.notifications")
 

@@ -19,7 +19,8 @@ from yamchi.notifications.service import JOB, NotificationService
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.versions import VersionedTemplates
 from yamchi.queues.handlers import Handler
-from yamchi.queues.queue import Job, Queue
+from yamchi.queues.queue import Queue
+from yamchi.queues.ticket import Job
 from yamchi.queues.worker import Companion
 from yamchi.settings import Settings
 from yamchi.storage.database import Database

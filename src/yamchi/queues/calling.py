@@ -10,7 +10,8 @@ from yamchi.clock import describe_span
 from yamchi.errors import Retryable
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Claim
-from yamchi.queues.queue import Job, Queue
+from yamchi.queues.queue import Queue
+from yamchi.queues.ticket import Job
 
 
 class Caller:

@@ -23,7 +23,8 @@ from yamchi.queues.job import Cancelled, Claim, Expired, JobRecord, Released, Ve
 from yamchi.queues.judge import judge_error, judge_result
 from yamchi.queues.leases import HeldQueue, Interruption
 from yamchi.queues.pacing import Pacer
-from yamchi.queues.queue import Job, Queue
+from yamchi.queues.queue import Queue
+from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.worker")
 

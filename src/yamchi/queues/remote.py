@@ -10,7 +10,8 @@ from yamchi.clock import Millis
 from yamchi.errors import EngineError
 from yamchi.queues.engines.base import Engine, Event
 from yamchi.queues.job import JobRecord
-from yamchi.queues.queue import Job, Queue
+from yamchi.queues.queue import Queue
+from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.events")
 

@@ -8,7 +8,8 @@ import structlog
 from yamchi.clock import describe_span, isoformat
 from yamchi.queues.job import Cancelled, Completed, Expired, Failed, Released, RetryAt
 from yamchi.queues.lane import Outcome
-from yamchi.queues.queue import Job, Queue
+from yamchi.queues.queue import Queue
+from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.worker")
 _enabled = logging.getLogger("yamchi.worker").isEnabledFor

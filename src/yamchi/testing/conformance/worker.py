@@ -18,7 +18,8 @@ from yamchi.clock import SystemClock, as_datetime
 from yamchi.errors import Cancelled, Outage, Snooze, Unrecoverable
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import NewJob
-from yamchi.queues.queue import Job, New
+from yamchi.queues.queue import New
+from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
 from yamchi.testing.conformance.base import Connect, Suite, needs
 from yamchi.testing.waiting import eventually

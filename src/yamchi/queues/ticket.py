@@ -1,0 +1,241 @@
+"""`Job`: what a handler gets, and what others look at and act on."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import orjson
+
+from yamchi.clock import Millis, as_datetime, isoformat
+from yamchi.errors import WrongState
+from yamchi.queues.handlers import decode_json
+from yamchi.queues.job import Claim, JobRecord, State
+
+if TYPE_CHECKING:
+    from yamchi.queues.queue import Queue
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """A job: in a handler, the one at hand; elsewhere, a snapshot with the means to act on it.
+
+    `attempts_made` counts this run too: it is 1 when a job runs for the first time.
+    """
+
+    __slots__ = ("_claim", "_data", "_loop", "is_new", "queue", "record")
+
+    def __init__(
+        self,
+        queue: "Queue",
+        record: JobRecord,
+        *,
+        claim: Claim | None = None,
+        data: Any = ...,
+        is_new: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.queue = queue
+        self.record = record
+        self.is_new = is_new
+        self._claim = claim
+        self._data = data
+        self._loop = loop
+
+    # ── What it is ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def data(self) -> T:
+        if self._data is ...:
+            self._data = decode_json(self.record.payload)
+        return self._data  # type: ignore[no-any-return]
+
+    @property
+    def state(self) -> State:
+        return self.record.state
+
+    @property
+    def priority(self) -> int:
+        return self.record.priority
+
+    @property
+    def attempts(self) -> int:
+        return self.record.options.attempts
+
+    @property
+    def attempts_made(self) -> int:
+        return self.record.attempts_made
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self.attempts_made >= self.attempts
+
+    @property
+    def result(self) -> Any:
+        return None if self.record.result is None else orjson.loads(self.record.result)
+
+    @property
+    def progress_made(self) -> Any:
+        """What `progress` was last told."""
+        return None if self.record.progress is None else orjson.loads(self.record.progress)
+
+    @property
+    def failed_reason(self) -> str | None:
+        return self.record.failed_reason
+
+    @property
+    def stacktrace(self) -> str | None:
+        return self.record.stacktrace
+
+    @property
+    def logs(self) -> list[str]:
+        return self.record.logs
+
+    @property
+    def worker(self) -> str | None:
+        return self.record.worker
+
+    @property
+    def created_at(self) -> datetime:
+        return as_datetime(self.record.created_at)
+
+    @property
+    def run_at(self) -> datetime:
+        return as_datetime(self.record.run_at)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return _moment(self.record.expires_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return _moment(self.record.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return _moment(self.record.finished_at)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can carry it; times are UTC text."""
+        record, options = self.record, self.record.options
+        return {
+            "id": record.id,
+            "queue": record.queue,
+            "name": record.name,
+            "data": _shown(record.payload),
+            "state": record.state,
+            "priority": record.priority,
+            "attempts_made": record.attempts_made,
+            "attempts": options.attempts,
+            "backoff": asdict(options.backoff),
+            "timeout": options.timeout,
+            "keep_completed": options.keep_completed,
+            "keep_failed": options.keep_failed,
+            "progress": self.progress_made,
+            "logs": record.logs,
+            "result": self.result,
+            "failed_reason": record.failed_reason,
+            "stacktrace": record.stacktrace,
+            "worker": record.worker,
+            **{
+                name: None if (moment := getattr(record, name)) is None else isoformat(moment)
+                for name in ("created_at", "run_at", "expires_at", "started_at", "finished_at")
+            },
+        }
+
+    def __repr__(self) -> str:
+        return f"<Job {self.record.queue}/{self.record.name} {self.id} {self.state}>"
+
+    # ── What a handler does with it ───────────────────────────────────────────────────────────────────────────────
+
+    def progress(self, value: Any) -> Awaitable[None]:
+        """Say how far this job has come: a number or anything JSON can carry."""
+        return self._do(self._report(value))
+
+    async def _report(self, value: Any) -> None:
+        if self._claim is None:
+            raise WrongState(f"Job {self.id} is not running here, so its progress can't be set.")
+        self.record.progress = orjson.dumps(value)
+        await self.queue.engine.progress(self._claim, self.record.progress)
+        self.queue.listeners.emit("progress", self, value)
+
+    def log(self, *lines: str) -> Awaitable[None]:
+        """Append lines to this job's log."""
+        # A new record: in memory the old one is the engine's own.
+        self.record = replace(self.record, logs=[*self.record.logs, *lines])
+        return self._do(self.queue.engine.log(self.record.queue, self.id, lines))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Async handlers await; plain ones, in their thread, get it done by the time the call returns."""
+        if self._loop is None or self._loop is _current_loop():
+            return work
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        done.result()
+        return _Done()
+
+    # ── What others do with it ────────────────────────────────────────────────────────────────────────────────────
+
+    async def refresh(self) -> "Job[T]":
+        """The same job as it is now."""
+        return await self.queue.job(self.id)
+
+    async def remove(self) -> None:
+        await self._must(self.queue.engine.remove, "removed", "it is running or gone")
+
+    async def retry(self) -> None:
+        await self._must(self.queue.engine.retry, "retried", "only a finished job can be")
+
+    async def promote(self) -> None:
+        await self._must(self.queue.engine.promote, "promoted", "only a delayed job can be")
+
+    async def cancel(self) -> State:
+        """Stop this job: `cancelled` if it had not begun, `active` if it has been asked to stop."""
+        return await self.queue.cancel(self.id)
+
+    async def update(self, data: Any) -> None:
+        """Replace the data of a job that is not running."""
+        payload = self.queue.encode(self.name, data)
+        if not await self.queue.engine.update(self.queue.name, self.id, payload):
+            raise WrongState(f"Job {self.id} of {self.queue.name} can't be changed: it is running or gone.")
+
+    async def _must(
+        self, act: Callable[[str, Sequence[str]], Awaitable[list[str]]], done: str, why: str
+    ) -> None:
+        if not await act(self.queue.name, [self.id]):
+            raise WrongState(f"Job {self.id} of {self.queue.name} can't be {done}: {why}.")
+
+
+class _Done:
+    """Something to await that is already over."""
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+def _current_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _moment(moment: Millis | None) -> datetime | None:
+    return None if moment is None else as_datetime(moment)
+
+
+def _shown(payload: bytes) -> Any:
+    """Data for people: as JSON if it is, else the text itself."""
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return payload.decode("utf-8", "backslashreplace")
