@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -155,6 +156,7 @@ class Yamchi:
             )
         if name not in self._queues:
             queue = Queue(self._definitions[name], self._engine_of(name), self.clock)
+            queue.on_listener = self._hear
             self._queues[name] = queue
         return self._queues[name]
 
@@ -191,7 +193,7 @@ class Yamchi:
             lease=self.settings.lease,
             patience=self.settings.shutdown_timeout,
             observers=self.observers,
-            companions=self.companions,
+            companions=[*self.companions, self._hear_while_working],
         )
 
     async def work(self, queues: Sequence[str] | None = None) -> None:
@@ -199,10 +201,20 @@ class Yamchi:
         await self.worker(queues).run()
 
     def listen(self) -> None:
-        """Let `queue.on` hear of other processes too. Call it once the queues are declared."""
+        """Let `queue.on` hear of other processes too. `on` and workers do this by themselves where an event loop runs."""
         if self._remote is None:
-            self._remote = RemoteEvents(self.queues)
-            self._remote.start()
+            self._remote = RemoteEvents(self._queues)
+        self._remote.start()
+
+    def _hear(self) -> None:
+        with suppress(RuntimeError):  # no event loop runs yet: the worker will listen
+            asyncio.get_running_loop()
+            self.listen()
+
+    async def _hear_while_working(self) -> None:
+        if any(queue.listeners.any for queue in self._queues.values()):
+            self.listen()
+        await asyncio.Event().wait()
 
     async def close(self) -> None:
         """Finish what was begun and let go of the engines."""

@@ -76,7 +76,7 @@ class Notifications:
             return await self.processor.handle_job(job)
 
         definition.handlers[JOB] = Handler(JOB, send)
-        self.queue.on("failed", self.processor.note_failure)
+        self.queue.listeners.on("failed", self.processor.note_failure)  # this process's own failures
         self._companions.append(self.service.watch)
 
     async def close(self) -> None:

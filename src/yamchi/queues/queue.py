@@ -1,6 +1,6 @@
 """`Queue`: what users call. It does not know which engine is behind it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -51,6 +51,7 @@ class Queue:
         self.name = definition.name
         self.engine = engine
         self.listeners = Listeners(definition.name)
+        self.on_listener: Callable[[], None] = lambda: None
         self.dead_letters = DeadLetters(definition, engine)
         self._clock = clock
 
@@ -185,6 +186,7 @@ class Queue:
         """Call `listener` on "completed" (job, result), "failed" (job, error), "progress" (job, progress),
         "stalled" (job) or "error" (error), wherever the engine can tell."""
         self.listeners.on(event, listener)
+        self.on_listener()
 
     # ── Acting ────────────────────────────────────────────────────────────────────────────────────────────────────
 

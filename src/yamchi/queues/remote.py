@@ -1,7 +1,7 @@
 """Events of other processes, brought to the listeners of this one."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import orjson
 import structlog
@@ -21,22 +21,21 @@ RETRY: Millis = 1_000
 class RemoteEvents:
     """Follows the event streams of the engines behind some queues."""
 
-    def __init__(self, queues: Sequence[Queue]) -> None:
-        self._queues = {queue.name: queue for queue in queues}
-        self._tasks: list[asyncio.Task[None]] = []
+    def __init__(self, queues: Mapping[str, Queue]) -> None:
+        self._queues = queues
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        engines = {
-            id(queue.engine): queue.engine for queue in self._queues.values() if queue.engine.can.events
-        }
-        self._tasks = [
-            asyncio.create_task(self._follow(engine), name="remote-events") for engine in engines.values()
-        ]
+        """Follow every engine that is not followed yet."""
+        for queue in self._queues.values():
+            engine = queue.engine
+            if engine.can.events and id(engine) not in self._tasks:
+                self._tasks[id(engine)] = asyncio.create_task(self._follow(engine), name="remote-events")
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _follow(self, engine: Engine) -> None:
         while True:
