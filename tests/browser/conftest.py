@@ -45,6 +45,7 @@ async def make(job: Job[Thumb]) -> object:
 
 
 app.define("letters")
+app.notifications.serve()
 """
 
 

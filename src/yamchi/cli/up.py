@@ -74,5 +74,8 @@ def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
         queue = "hello" if "hello" in handled else handled[0]
         data = '\'{"name": "you"}\'' if queue == "hello" else "'{}'"
         lines.append(f"Try     [cyan]yamchi jobs add {queue} {data}{option}[/]")
+    if "notifications" in handled:
+        lines.append(f"Mail    [cyan]yamchi send email you@example.com --template welcome_email{option}[/]")
+        lines.append(f"Read it [cyan]{url}/mailbox[/]")
     lines += [f"Look    [cyan]yamchi top{option}[/]", "Stop    Ctrl+C"]
     return "\n".join(lines)

@@ -17,7 +17,7 @@ const ROUTES = [
   [/^\/queues\/([^/]+)\/dlq$/, letters, "queues"],
   [/^\/queues\/([^/]+)\/jobs\/([^/]+)$/, job, "queues"],
 ];
-const PLACES = [["queues", "#/", "Queues"], ["workers", "#/workers", "Workers"], ["docs", "/docs", "API"]];
+const PLACES = [["queues", "#/", "Queues"], ["workers", "#/workers", "Workers"], ["mailbox", "/mailbox", "Mailbox"], ["docs", "/docs", "API"]];
 
 const root = document.getElementById("view");
 const live = document.getElementById("live");
