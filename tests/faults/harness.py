@@ -8,6 +8,8 @@
 The ledger (see `tests.faults.app`) says what handlers really did; the engine says what it believes. Both must agree.
 """
 
+import asyncio
+import inspect
 import os
 import random
 import shutil
@@ -15,11 +17,11 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from yamchi import Queue, Yamchi
 from yamchi.settings import Settings
@@ -159,6 +161,16 @@ class Site:
         self.kills += 1
         self.in_flight += await self.held_by(worker)
 
+    async def stall(self, worker: Process) -> None:
+        """SIGSTOP a worker, but not amid a transaction: one asleep with SQLite's write lock keeps everybody waiting."""
+        while True:
+            worker.signal(signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(1):
+                    return await self.queue.resume()  # changes nothing, but has to be written
+            except TimeoutError:
+                worker.signal(signal.SIGCONT)
+
     async def held_by(self, worker: Process) -> int:
         """How many jobs the engine believes this process is running."""
         page = await self.queue.engine.page(self.queue_name, "active", "", 0, 1_000)
@@ -195,9 +207,23 @@ class Site:
             self._entries.extend(_entry(line) for line in fresh.decode().splitlines())
         return [entry for entry in self._entries if entry.what == what]
 
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        """Wait for a condition; a process that broke down meanwhile ends the wait, and what all of them said is shown."""
+
+        async def met() -> Any:
+            broken = [process for process in self.processes if (process.exit_code or 0) > 0]
+            assert not broken, f"{broken[0].log_file.name} ended with {broken[0].exit_code}"
+            outcome = condition()
+            return await outcome if inspect.isawaitable(outcome) else outcome
+
+        try:
+            return await eventually(met, PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
+
     async def ran(self, count: int) -> None:
         """Wait until so many runs have ended."""
-        await eventually(lambda: len(self.entries("ran")) >= count, PATIENCE)
+        await self.until(lambda: len(self.entries("ran")) >= count)
 
     async def all_alive(self, workers: Sequence[Process]) -> None:
         """Wait until these processes are among the workers that the engine lists."""
@@ -206,7 +232,7 @@ class Site:
             listed = {worker.pid for worker in await self.queue.engine.workers()}
             return all(worker.pid in listed for worker in workers)
 
-        await eventually(alive, PATIENCE)
+        await self.until(alive)
 
     async def all_settled(self, jobs: int) -> None:
         """Wait until the engine has nothing left to do, and so many jobs done."""
@@ -216,12 +242,7 @@ class Site:
             open_jobs = counts["waiting"] + counts["delayed"] + counts["active"]
             return open_jobs == 0 and counts["completed"] + counts["failed"] == jobs
 
-        try:
-            await eventually(settled, PATIENCE)
-        except AssertionError as error:
-            raise AssertionError(
-                f"{await self.queue.engine.counts(self.queue_name)}\n{self.logs()}"
-            ) from error
+        await self.until(settled)
 
     def logs(self) -> str:
         """The end of what every process said."""
@@ -258,7 +279,7 @@ class Monkey:
         moments = sorted(random.sample(range(jobs // 20, jobs * 9 // 10), kills))
         for moment in moments:
             await self._site.ran(moment)
-            victim = await eventually(self._busy_worker, PATIENCE)
+            victim = await self._site.until(self._busy_worker)
             await self._site.kill_worker(victim)
             self._workers[self._workers.index(victim)] = self._site.start_worker()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.harness import PATIENCE, Site, Tally
+from tests.faults.harness import Site, Tally
 from yamchi import Job, New, Yamchi
 from yamchi.errors import EngineError, StorageFull, StorageReadOnly
 from yamchi.settings import Settings
@@ -157,7 +157,7 @@ async def test_a_worker_process_outlives_a_full_disk(
     worker = site.start_worker()
     await site.ran(50)
     disk.fill()
-    await eventually(lambda: "is full" in worker.log, PATIENCE)
+    await site.until(lambda: "is full" in worker.log)
     disk.make_room()
     await site.all_settled(jobs)
     tally = site.tally("a full disk", jobs, added=[f"job-{n}" for n in range(jobs)])

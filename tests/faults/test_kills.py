@@ -7,7 +7,6 @@ import pytest
 
 from tests.faults.conftest import ENGINES
 from tests.faults.harness import Monkey, Site, Tally, scaled
-from yamchi.testing import eventually
 
 pytestmark = pytest.mark.timeout(600)
 MakeSite = Callable[..., Site]
@@ -74,7 +73,7 @@ async def test_a_killed_producer_loses_no_acknowledged_job_and_may_add_them_all_
     site.start_worker()
     for moment in (jobs // 5, jobs // 2):
         producer = site.start_producer(0, jobs)
-        await eventually(lambda moment=moment: len({e.job_id for e in site.entries("acked")}) >= moment, 60)
+        await site.until(lambda moment=moment: len({e.job_id for e in site.entries("acked")}) >= moment)
         producer.kill()
     assert await site.start_producer(0, jobs).ended() == 0
     await site.all_settled(jobs)

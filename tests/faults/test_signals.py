@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.conftest import ENGINES
-from tests.faults.harness import PATIENCE, Site, Tally, scaled
+from tests.faults.harness import Site, Tally, scaled
 from yamchi import New
-from yamchi.testing import eventually
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.parametrize("engine_name", ENGINES)]
 MakeSite = Callable[..., Site]
@@ -39,7 +38,7 @@ async def test_sigterm_gives_back_what_is_not_done_in_time(make_site: MakeSite, 
     site = make_site(engine_url, attempts=1, settings={"SHUTDOWN_TIMEOUT": "300ms"})
     await site.queue.add_many([New({}, id=f"long-{n}", name="hold") for n in range(5)])
     first = site.start_worker()
-    await eventually(lambda: len(site.entries("began")) == 5, PATIENCE)
+    await site.until(lambda: len(site.entries("began")) == 5)
     first.signal(signal.SIGTERM)
     assert await first.ended() == 0, first.log
     site.open_gate()
@@ -58,7 +57,7 @@ async def test_a_job_that_kills_its_worker_fails_after_its_attempts(
     await site.start_producer(0, jobs).ended()
     for attempt in range(1, attempts + 1):
         worker = site.start_worker()
-        await eventually(lambda n=attempt: len(site.entries("began")) == n, PATIENCE)
+        await site.until(lambda n=attempt: len(site.entries("began")) == n)
         await worker.ended()
         site.kills += 1
         site.in_flight += await site.held_by(worker) - 1
@@ -79,14 +78,14 @@ async def test_a_stale_worker_settles_nothing(make_site: MakeSite, engine_url: s
     site = make_site(engine_url, lease="1s")
     await site.queue.add({}, id="held", name="hold")
     stale = site.start_worker()
-    await eventually(lambda: site.entries("began"), PATIENCE)
-    stale.signal(signal.SIGSTOP)
+    await site.until(lambda: site.entries("began"))
+    await site.stall(stale)
     rival = site.start_worker()
-    await eventually(lambda: [e for e in site.entries("began") if e.pid == rival.pid], PATIENCE)
+    await site.until(lambda: [e for e in site.entries("began") if e.pid == rival.pid])
     site.open_gate()
     await site.all_settled(1)
     stale.signal(signal.SIGCONT)
-    await eventually(lambda: "lost the lease" in stale.log or "its lease was lost" in stale.log, PATIENCE)
+    await site.until(lambda: "lost the lease" in stale.log or "its lease was lost" in stale.log)
     await site.queue.add({}, id="next", name="hold")
     await site.all_settled(2)
     kept = await site.queue.job("held")
@@ -98,7 +97,7 @@ async def test_a_blocked_event_loop_keeps_its_lease(make_site: MakeSite, engine_
     site = make_site(engine_url, lease="1s")
     await site.queue.add({"seconds": 2.2}, id="long", name="block")
     busy = site.start_worker()
-    await eventually(lambda: site.entries("began"), PATIENCE)
+    await site.until(lambda: site.entries("began"))
     rival = site.start_worker()
     await site.all_settled(1)
     await site.queue.add({}, id="after", name="work")
