@@ -52,7 +52,6 @@ class SqliteEngine:
         self._origin = secrets.token_hex(6)
         self._claims = count()
         self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._trips: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._mailbags: dict[asyncio.AbstractEventLoop, Mailbag] = {}
         self._due: dict[str, Millis | None] = {}
         self._glancer: asyncio.Task[None] | None = None
@@ -119,9 +118,7 @@ class SqliteEngine:
             due = working.next_due(db, queue) if len(got.claims) < want else None
             return got, outcome, due
 
-        # Two trips in one transaction would come home together: in turns, the jobs of one run while the other is away.
-        async with self._trips[queue]:
-            got, outcome, self._due[queue] = await self._file.write(op)
+        got, outcome, self._due[queue] = await self._file.write(op)
         if outcome and outcome.woken:
             self._ring(queue)
         return got
