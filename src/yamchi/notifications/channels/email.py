@@ -1,14 +1,11 @@
 """E-mail: over SMTP, or into the mailbox of the board where no server is set, so that a newcomer sees real letters."""
 
-from email.message import EmailMessage
-from email.utils import parseaddr
-
 from sqlalchemy import desc, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock
 from yamchi.notifications.channels.base import Message, Recipient
-from yamchi.notifications.channels.mime import check_address, compose
+from yamchi.notifications.channels.mime import Letter, compose
 from yamchi.notifications.channels.smtp import SmtpPool, SmtpServer
 from yamchi.storage.database import Database
 from yamchi.storage.tables import mailbox
@@ -31,8 +28,8 @@ class EmailChannel:
 
     async def send(self, message: Message) -> str | None:
         letter = compose(message, self._sender, self._clock.now())
-        await self._pool.send(letter, check_address(message.to))
-        return str(letter["Message-ID"])
+        await self._pool.send(letter)
+        return letter.message_id
 
     async def close(self) -> None:
         await self._pool.close()
@@ -57,7 +54,7 @@ class MailboxChannel:
         now = self._clock.now()
         letter = compose(message, self._sender, now)
         await self._mailbox.keep(letter, now)
-        return str(letter["Message-ID"])
+        return letter.message_id
 
     async def close(self) -> None:
         """Nothing is held open."""
@@ -71,15 +68,15 @@ class Mailbox:
         dialect = sqlite if database.is_embedded else postgresql
         self._keep = dialect.insert(mailbox).on_conflict_do_nothing()
 
-    async def keep(self, letter: EmailMessage, now: int) -> None:
+    async def keep(self, letter: Letter, now: int) -> None:
         """A letter that is here already stays as it is: the same Message-ID is the same letter."""
         row = {
-            "message_id": str(letter["Message-ID"]),
+            "message_id": letter.message_id,
             "received_at": now,
-            "sender": parseaddr(str(letter["From"]))[1],
-            "recipients": [parseaddr(str(letter["To"]))[1]],
-            "subject": str(letter["Subject"]),
-            "message": letter.as_bytes(),
+            "sender": letter.sender,
+            "recipients": [letter.recipient],
+            "subject": letter.subject,
+            "message": letter.content,
         }
         await self._database.put(self._keep, row)
 

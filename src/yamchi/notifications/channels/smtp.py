@@ -9,19 +9,20 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from email.message import EmailMessage
 from typing import Any, Literal
 
 import aiosmtplib
 from aiosmtplib import (
     SMTPAuthenticationError,
     SMTPException,
+    SMTPNotSupported,
     SMTPRecipientsRefused,
     SMTPResponseException,
 )
 
 from yamchi.errors import Outage, Retryable, Unrecoverable
 from yamchi.notifications.channels.base import AnswerLost
+from yamchi.notifications.channels.mime import Letter
 
 Security = Literal["starttls", "tls", "none"]
 TIMEOUT = 30.0
@@ -65,16 +66,21 @@ class SmtpPool:
         self._idle: list[_Connection] = []
         self._slots = asyncio.Semaphore(server.connections)
 
-    async def send(self, letter: EmailMessage, recipient: str) -> str:
+    async def send(self, letter: Letter) -> str:
         """The server's answer. A connection that failed is not used again."""
         async with self._slots:
             connection = await self._connected()
             try:
-                _, answer = await connection.send_message(letter, recipients=[recipient])
+                _, answer = await connection.sendmail(
+                    letter.sender, letter.recipient, letter.content, mail_options=_options(letter)
+                )
             except SMTPRecipientsRefused as error:
                 self._idle.append(connection)
                 refusal = error.recipients[0]
                 raise _refused(refusal.code, refusal.message) from error
+            except SMTPNotSupported as error:
+                self._idle.append(connection)
+                raise Unrecoverable(f"The mail server can't write to {letter.recipient}: {error}") from error
             except SMTPResponseException as error:
                 self._keep_or_drop(connection)
                 raise _refused(error.code, error.message) from error
@@ -140,6 +146,11 @@ class SmtpPool:
         except Outage as outage:
             return outage
         return None
+
+
+def _options(letter: Letter) -> list[str]:
+    is_ascii = letter.recipient.isascii() and letter.sender.isascii()
+    return [] if is_ascii else ["SMTPUTF8"]
 
 
 def _refused(code: int, text: str) -> Exception:
