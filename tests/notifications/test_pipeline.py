@@ -204,9 +204,9 @@ async def test_a_direct_message_to_several(app: TestApp, mail_server: MailServer
 async def test_an_interrupted_event_is_finished_by_the_sweeper(app: TestApp, mail_server: MailServer) -> None:
     service = app.notifications.service
     event = Event(event_type="user_registered", event_id="e-5", user_id=USER)
-    plan = await service._plan(event, app.clock.now())
+    plans = await service._plan([event], app.clock.now())
     # As a crash between the table and the queue leaves it.
-    await app.database.write(lambda connection: service._store(connection, [event], [plan], app.clock.now()))
+    await app.database.write(lambda connection: service._store(connection, [event], plans, app.clock.now()))
     await app.clock.advance("1m")
     assert await service.sweep() == 1
     assert await service.sweep() == 0

@@ -1,7 +1,7 @@
 """People: where each one is reached, in which language, and what else is known of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -15,6 +15,8 @@ from yamchi.notifications.channels.base import Recipient
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
 from yamchi.storage.tables import users
+
+KNOWN = tuple(field.name for field in fields(Recipient) if field.name != "attributes")
 
 
 class User(BaseModel):
@@ -95,7 +97,5 @@ def _recipient(row: Row[Any]) -> Recipient:
 
 def as_template_data(recipient: Recipient) -> dict[str, Any]:
     """What templates see as `user`: the known fields, and the attributes beside them."""
-    known = {
-        name: value for name, value in asdict(recipient).items() if name != "attributes" and value is not None
-    }
+    known = {name: value for name in KNOWN if (value := getattr(recipient, name)) is not None}
     return {**recipient.attributes, **known}

@@ -7,7 +7,7 @@
 `when` is a Jinja2 expression in a sandbox: it sees the event and the user, and can't reach Python.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -102,7 +102,7 @@ class Rule(BaseModel):
                 raise ValueError(f"{value!r} is not an expression: {error}") from error
         return value
 
-    @property
+    @cached_property
     def id(self) -> str:
         return self.name or self.model_dump_json(exclude_none=True)
 

@@ -65,7 +65,7 @@ class NotificationService:
     async def handle_events(self, batch: Sequence[Event]) -> list[EventAnswer]:
         """Accept many events with one transaction and one call to the queue."""
         now = self._clock.now()
-        plans = await asyncio.gather(*(self._plan(event, now) for event in batch))
+        plans = await self._plan(batch, now)
         fault_point("event.received")
         fresh = await self._database.write(lambda connection: self._store(connection, batch, plans, now))
         fault_point("event.stored")
@@ -117,9 +117,15 @@ class NotificationService:
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _plan(self, event: Event, now: Millis) -> list[NotificationJob]:
-        recipient = await self._recipients.get(str(event.user_id)) if event.user_id else None
-        return await self._rules.plan(event, recipient, now)
+    async def _plan(self, batch: Sequence[Event], now: Millis) -> list[list[NotificationJob]]:
+        """What each event leads to. People are looked up together; the rest hardly ever waits."""
+        users = {event.user_id: str(event.user_id) for event in batch if event.user_id}
+        found = await asyncio.gather(*map(self._recipients.get, users.values()))
+        people = dict(zip(users, found, strict=True))
+        return [
+            await self._rules.plan(event, people[event.user_id] if event.user_id else None, now)
+            for event in batch
+        ]
 
     def _store(
         self,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 from sqlalchemy import Connection, Engine, Executable, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
@@ -52,7 +53,14 @@ class Database:
                 await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
-        engine = create_engine(self._url, pool_size=2, max_overflow=0, pool_pre_ping=True)
+        engine = create_engine(
+            self._url,
+            pool_size=2,
+            max_overflow=0,
+            pool_pre_ping=True,
+            json_serializer=lambda value: orjson.dumps(value).decode(),
+            json_deserializer=orjson.loads,
+        )
         if self.is_embedded:
             event.listen(engine, "connect", _tune_sqlite)
         try:
