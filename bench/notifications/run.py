@@ -19,7 +19,9 @@ from bench.notifications.sink import running_sink, source
 from bench.stores import store_of
 
 REPETITIONS = int(os.environ.get("BENCH_REPETITIONS", "3"))
-LETTERS = {"smtp-source": 10_000, "Yamchi on SQLite": 3_000, "Yamchi on Redis": 3_000, "Celery": 1_000}
+LETTERS = {"smtp-source": 10_000, "Yamchi on SQLite": 6_000, "Yamchi on Redis": 6_000, "Celery": 1_000}
+WORKERS = os.cpu_count() or 1
+"""As many as Celery starts of its own."""
 
 Rates = dict[str, float]
 
@@ -81,12 +83,14 @@ def _send(home: Path, module: str, contender: str, settings: Mapping[str, str]) 
         environment = {**os.environ, **_environment(home, sink.port), **settings}
         command = [sys.executable, "-m", f"bench.notifications.{module}"]
         subprocess.run([*command, "add", str(letters)], cwd=ROOT, env=environment, check=True)
-        worker = subprocess.Popen([*command, "work"], cwd=ROOT, env=environment)
+        processes = WORKERS if module == "yamchi_letters" else 1
+        workers = [subprocess.Popen([*command, "work"], cwd=ROOT, env=environment) for _ in range(processes)]
         try:
-            return sink.rate(letters, lambda: worker.poll() is None)
+            return sink.rate(letters, lambda: all(worker.poll() is None for worker in workers))
         finally:
-            worker.terminate()
-            worker.wait()
+            for worker in workers:
+                worker.terminate()
+                worker.wait()
 
 
 def _environment(home: Path, port: int) -> dict[str, str]:
@@ -97,6 +101,7 @@ def _environment(home: Path, port: int) -> dict[str, str]:
         "SMTP_SECURITY": "none",
         "BENCH_SMTP_PORT": str(port),
         "QUEUE_FALLBACK": "off",
+        "CONCURRENCY_NOTIFICATIONS": "100",
         "LOG_LEVEL": "warning",
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "ignore",

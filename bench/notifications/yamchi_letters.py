@@ -17,10 +17,13 @@ app = Yamchi()
 app.notifications.serve()
 
 
-async def add(letters: int) -> None:
+def keep_template() -> None:
     folder = app.settings.home / "templates" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     Path(folder, "email.en.html").write_text(TEMPLATE)
+
+
+async def add(letters: int) -> None:
     async with app:
         for start in range(0, letters, BATCH):
             await _add(range(start, min(start + BATCH, letters)))
@@ -35,6 +38,7 @@ async def _add(numbers: range) -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["add", letters]:
+            keep_template()
             uvloop.run(add(int(letters)))
         case ["work"]:
             uvloop.run(app.work())
