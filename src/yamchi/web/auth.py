@@ -130,7 +130,7 @@ class Guard:
         return None
 
 
-def require_admin(request: Request) -> None:
+async def require_admin(request: Request) -> None:
     """A dependency of routes that only the admin may use."""
     if request.state.caller != "admin":
         raise HTTPException(HTTPStatus.FORBIDDEN, "This token may only send; use ADMIN_TOKEN for this.")

@@ -23,7 +23,7 @@ MOST = 10_000
 _events = TypeAdapter(list[Event])
 
 
-def notifications_of(app: App) -> Notifications:
+async def notifications_of(app: App) -> Notifications:
     return app.notifications
 
 

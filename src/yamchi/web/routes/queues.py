@@ -16,7 +16,7 @@ from yamchi.web.schemas import Clean, Counts, Done, Minute, QueueOut, WorkerOut
 router = APIRouter(tags=["queues"], responses=documented(401, 403, 404, 422, 503))
 
 
-def yamchi_of(request: Request) -> Yamchi:
+async def yamchi_of(request: Request) -> Yamchi:
     """The application behind this server."""
     app: Yamchi = request.app.state.yamchi
     return app
