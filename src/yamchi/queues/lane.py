@@ -243,9 +243,9 @@ class Lane:
             await self._pacer.refund(short)
         claims, later = await self._pacer.sort(got.claims)
         self._done += [(released, 0.0, None) for released in later]
-        now = self._clock.now()
+        now, loop = self._clock.now(), asyncio.get_running_loop()
         for claim in claims:
-            self._start(claim, now)
+            self._start(claim, now, loop)
         self._todo.set()
 
     async def _endure(self, error: Exception) -> None:
@@ -292,7 +292,7 @@ class Lane:
 
     # ── Running ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self, claim: Claim, now: Millis) -> None:
+    def _start(self, claim: Claim, now: Millis, loop: asyncio.AbstractEventLoop) -> None:
         job = claim.job
         if not job.name:
             self._adopt(job)
@@ -307,7 +307,7 @@ class Lane:
         run = Run(claim, perf_counter())
         self._runs[job.id] = run
         self.held.claims[job.id] = claim
-        run.task = asyncio.create_task(self._run(run))
+        run.task = loop.create_task(self._run(run))
 
     def _adopt(self, job: JobRecord) -> None:
         """Another program's message says nothing of a job: it is the queue's default one, run as the queue says."""
