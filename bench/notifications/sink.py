@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from bench.measure import CannotRun
 
 BACKLOG = "1000"
 PATIENCE = 90.0
+START_SECONDS = 10.0
 POLL = 0.005
 
 
@@ -29,6 +31,15 @@ class Sink:
                 stdout=counts,
                 stderr=subprocess.DEVNULL,
             )
+        self._await_answer()
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return
+            time.sleep(POLL)
+        raise CannotRun("smtp-sink did not start")
 
     def stop(self) -> None:
         self._process.kill()
