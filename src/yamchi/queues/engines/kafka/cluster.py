@@ -25,8 +25,10 @@ _SETTLING = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
 )
-"""What a broker says of a topic that has just been made, or has just moved."""
+"""What a broker says of a topic that has just been made or has just moved, or when it has just been restarted."""
 
 
 class Cluster:
