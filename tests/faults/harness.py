@@ -165,6 +165,7 @@ class Site:
         """SIGSTOP a worker, but not amid a transaction: one asleep with SQLite's write lock keeps everybody waiting."""
         while True:
             worker.signal(signal.SIGSTOP)
+            await asyncio.to_thread(os.waitid, os.P_PID, worker.pid, os.WSTOPPED)  # the signal takes its time
             try:
                 async with asyncio.timeout(1):
                     return await self.queue.resume()  # changes nothing, but has to be written
