@@ -110,7 +110,10 @@ class Worker:
 
     def __enter__(self) -> "Worker":
         make_file(self.hits_file)
-        environment = environment_of(self._target) | {"BENCH_HITS": str(self.hits_file)}
+        environment = environment_of(self._target) | {
+            "BENCH_HITS": str(self.hits_file),
+            "BENCH_THREADS": str(self._entry.threads),
+        }
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [*_command(self._entry), "work"],
@@ -192,7 +195,7 @@ def _command(entry: Entry) -> list[str]:
     if entry.runtime == "node":
         return ["node", str(ROOT / "bench" / "node" / f"{entry.name}.js")]
     python = sys.executable if entry.runtime == "python" else str(ROOT / ".venv-bench-arq/bin/python")
-    return [python, "-m", "bench.drive", entry.name]
+    return [python, "-m", "bench.drive", entry.module or entry.name]
 
 
 def environment_of(target: Target) -> dict[str, str]:

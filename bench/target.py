@@ -6,8 +6,8 @@ URL = os.environ.get("BENCH_URL", "")
 QUEUE = os.environ.get("BENCH_QUEUE", "bench")
 
 CONCURRENCY = 100
-THREADS = 8
-"""For workers that run jobs in threads; more of them are slower."""
+THREADS = int(os.environ.get("BENCH_THREADS", "8"))
+"""For workers that run jobs in threads."""
 
 KEEP_COMPLETED, KEEP_FAILED = 100, 50
 """How many finished jobs are kept, by those that can keep some."""

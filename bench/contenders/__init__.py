@@ -22,18 +22,24 @@ class Entry:
     """Whether a job survives the worker that took it."""
     measures_latency: bool = True
     note: str = ""
+    module: str = ""
+    """Where it is, if not in the module of its name."""
+    threads: int = 8
+    """For workers that run jobs in threads."""
 
 
 ENTRIES = (
     Entry("embedded", "yamchi", "Yamchi on SQLite", 30_000, "us"),
-    Entry("embedded", "huey_sqlite", "Huey on SQLite", 3_000, acks=False, note="8 threads"),
+    Entry("embedded", "huey_sqlite", "Huey on SQLite, 8 threads", 3_000, acks=False),
+    Entry("embedded", "huey_sqlite_one", "Huey on SQLite, 1 thread", 3_000, acks=False, module="huey_sqlite", threads=1),
     Entry("embedded", "raw_sqlite", "raw SQLite loop", 50_000, "limit", measures_latency=False, note="claim 100 + ack in one transaction"),
     Entry("redis", "yamchi", "Yamchi on Redis", 20_000, "us"),
     Entry("redis", "bullmq_node", "BullMQ (Node)", 15_000, runtime="node"),
     Entry("redis", "bullmq_python", "bullmq-python", 2_000),
     Entry("redis", "dramatiq", "Dramatiq", 3_000, note="8 threads"),
     Entry("redis", "taskiq", "taskiq (streams)", 3_000),
-    Entry("redis", "huey_redis", "Huey", 3_000, acks=False, note="8 threads"),
+    Entry("redis", "huey_redis", "Huey, 8 threads", 3_000, acks=False),
+    Entry("redis", "huey_redis_one", "Huey, 1 thread", 3_000, acks=False, module="huey_redis", threads=1),
     Entry("redis", "saq", "SAQ", 1_500),
     Entry("redis", "arq", "arq", 1_500, runtime="arq"),
     Entry("redis", "celery", "Celery", 1_500, note="8 threads"),
