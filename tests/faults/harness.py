@@ -204,6 +204,7 @@ class Site:
             with self.ledger.open("rb") as ledger:
                 ledger.seek(self._read)
                 fresh = ledger.read()
+            fresh = fresh[: fresh.rfind(b"\n") + 1]  # a line that is being written is read next time
             self._read += len(fresh)
             self._entries.extend(_entry(line) for line in fresh.decode().splitlines())
         return [entry for entry in self._entries if entry.what == what]
