@@ -3,9 +3,14 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from yamchi.settings import Settings
+
+# How long an example takes depends on what else the machine does: no time is a test.
+hypothesis.settings.register_profile("yamchi", deadline=None)
+hypothesis.settings.load_profile("yamchi")
 
 pytest_plugins = ["tests.services.plugin", "tests.faults.report"]
 

@@ -105,7 +105,8 @@ async def test_an_outage_with_a_kill_in_it_loses_nothing(
         lost, doubled = len(set(acked) - set(ran)), len(ran) - len(set(ran))
         print(f"\n{server_fixture}: {len(acked)} acknowledged, {len(spooled)} through the spool, {lost} lost, {doubled} doubled")  # fmt: skip
     if not is_kafka:  # which keeps the order of a key, and every number here is a key of its own
-        assert spooled == sorted(spooled), "what waited in the spool keeps its order"
+        once = list(dict.fromkeys(spooled))  # the add under way at the stop may be on both sides
+        assert once == sorted(once), "what waited in the spool keeps its order"
     assert len(ran) - len(set(ran)) <= 1, "at most the add that was under way at the stop"
     assert len(run.switches) == 2, run.switches
 
