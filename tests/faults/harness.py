@@ -29,7 +29,7 @@ from yamchi.testing import eventually
 
 FULL = os.environ.get("FAULTS") == "full"
 ROOT = Path(__file__).parents[2]
-PATIENCE = 40.0
+PATIENCE = 100.0
 """How long a test waits for what must happen, in seconds: generous, since only a failure takes that long."""
 
 

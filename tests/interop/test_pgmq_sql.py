@@ -75,7 +75,7 @@ async def test_a_message_written_with_plain_sql_is_a_job(app: Yamchi, sql: Sql) 
         sql("SELECT pgmq.send('email_queue', %s::jsonb)", orjson.dumps({**mail, "job_id": "mail-7"}).decode())
         await eventually(lambda: len(seen) == 2)
         await eventually(lambda: not sql("SELECT msg_id, enqueued_at, msg_id FROM pgmq.q_email_queue"))
-    assert seen == [(str(number), "", mail), ("mail-7", "", {**mail, "job_id": "mail-7"})]
+    assert seen == [(str(number), "email", mail), ("mail-7", "email", {**mail, "job_id": "mail-7"})]
     done = await app.queue("email_queue").job("mail-7")
     assert done.state == "completed"
 

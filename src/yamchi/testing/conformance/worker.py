@@ -168,7 +168,7 @@ class WorkerSuite(Suite):
         await target.engine.add(queue, [NewJob("not-a-job", "unheard-of", b"{}")])
         await target.add(Order(number=2))
         async with working(app):
-            await eventually(lambda: seen == [1, 2])
+            await eventually(lambda: sorted(seen) == [1, 2])
             await eventually(lambda: _letters(app, queue, 2))
         body = orjson.loads((await target.dead_letters.get("not-an-order")).body)
         assert orjson.loads(body["raw_value"]) == {"number": "many"}
