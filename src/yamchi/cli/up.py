@@ -1,5 +1,8 @@
 """`yamchi up`: board, API and workers in one process."""
 
+import shutil
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -66,16 +69,24 @@ def _welcome(app: Yamchi, url: str, reference: str | None, *, works: bool) -> No
     log.info(f"Listening on {url}", engine=engines, workers=works)
 
 
+def _typed() -> str:
+    """The command as it can be typed here: by its path where it is not on PATH, as after `make up`."""
+    if shutil.which("yamchi"):
+        return "yamchi"
+    program = Path(sys.argv[0])
+    return str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
+
+
 def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
-    option = f" --app {reference}" if reference else ""
+    option, yamchi = f" --app {reference}" if reference else "", _typed()
     lines = [f"Board   [cyan]{url}[/]", f"API     [cyan]{url}/docs[/]"]
     handled = [queue.name for queue in app.queues if queue.definition.handlers]
     if handled:
         queue = "hello" if "hello" in handled else handled[0]
         data = '\'{"name": "you"}\'' if queue == "hello" else "'{}'"
-        lines.append(f"Try     [cyan]yamchi jobs add {queue} {data}{option}[/]")
+        lines.append(f"Try     [cyan]{yamchi} jobs add {queue} {data}{option}[/]")
     if "notifications" in handled:
-        lines.append(f"Mail    [cyan]yamchi send email you@example.com --template welcome_email{option}[/]")
+        lines.append(f"Mail    [cyan]{yamchi} send email you@example.com --template welcome_email{option}[/]")
         lines.append(f"Read it [cyan]{url}/mailbox[/]")
-    lines += [f"Look    [cyan]yamchi top{option}[/]", "Stop    Ctrl+C"]
+    lines += [f"Look    [cyan]{yamchi} top{option}[/]", "Stop    Ctrl+C"]
     return "\n".join(lines)
