@@ -146,6 +146,8 @@ class JobProcessor:
             ready or await self._render(errand),
             is_urgent=job.meta.priority == "high",
             expires_at=None if job.expires_at is None else to_moment(job.expires_at),
+            user_id=errand.recipient.user_id,
+            template_code=job.template_code,
         )
 
     async def _render(self, errand: Errand) -> Rendered:

@@ -64,6 +64,9 @@ class Message:
     expires_at: Millis | None = None
     unsubscribe_url: str | None = None
     attachments: Sequence[Attachment] = ()
+    user_id: str | None = None
+    template_code: str = ""
+    category: str = "general"
 
 
 class Channel(Protocol):
