@@ -35,6 +35,7 @@ Fallback = Literal["sqlite", "memory", "off"]
 SmtpSecurity = Literal["starttls", "tls", "none"]
 
 _PER_QUEUE = "<QUEUE>"
+_ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _POSTGRESQL = re.compile(r"postgres(ql)?(\+\w+)?://")
 _QUEUE_SCHEMES = re.compile(
@@ -66,6 +67,12 @@ def _check_queue_url(url: str) -> str:
     return url
 
 
+def _check_origin(origin: str) -> str:
+    if not _ORIGIN.fullmatch(origin):
+        raise ValueError(f"{origin!r} is not an origin: write it as https://shop.example, with no path")
+    return origin.lower()
+
+
 def _split(value: object) -> object:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
@@ -84,6 +91,9 @@ def _level(value: object) -> object:
 Span = Annotated[timedelta, BeforeValidator(_read_span)]
 QueueUrl = Annotated[str, AfterValidator(_check_queue_url)]
 Tokens = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
+Origins = Annotated[
+    tuple[Annotated[str, AfterValidator(_check_origin)], ...], NoDecode, BeforeValidator(_split)
+]
 Home = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
 
 
@@ -201,6 +211,16 @@ class Settings(BaseSettings):
     )
     api_tokens: Tokens = Field(
         default=(), description="Bearer tokens, separated by commas, of callers that may only send."
+    )
+
+    secret_key: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="Signs the tokens of pages and the links in letters; by default a key that is made once and kept in the database.",
+    )
+    cors_origins: Origins = Field(
+        default=(),
+        description="Origins of your product's pages, separated by commas, whose inbox may use this server from there, for example https://shop.example; by default only pages of this server's own origin.",
     )
 
     def __init__(self, **values: Any) -> None:

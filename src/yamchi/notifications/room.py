@@ -16,6 +16,7 @@ from yamchi.notifications.rulebook import RuleBook
 from yamchi.notifications.rules import EventRulesHandler
 from yamchi.notifications.schemas.notification_job import AnyNotification
 from yamchi.notifications.service import JOB, NotificationService
+from yamchi.notifications.signing import Signer
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.versions import VersionedTemplates
 from yamchi.queues.handlers import Handler
@@ -48,6 +49,7 @@ class Notifications:
         self.deliveries = Deliveries(database, clock)
         self.circuits = Circuits(database, clock)
         self.mailbox = Mailbox(database)
+        self.signer = Signer(database, settings.secret_key)
         self.templates = VersionedTemplates(database, FileTemplates([settings.home / "templates"]), clock)
         self.rules = RuleBook(database, (settings.home / "rules.yaml", SHIPPED / "rules.yaml"), clock)
         self.processor = JobProcessor(

@@ -146,3 +146,10 @@ mailbox = Table(
     Column("message", LargeBinary, nullable=False),
     Index("mailbox_by_time", "received_at"),
 )
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)

@@ -11,10 +11,20 @@ _MOMENT = sa.DateTime(timezone=True)
 
 def upgrade() -> None:
     """A section a subject."""
+    _secrets()
     _preferences()
     _devices()
     _inbox()
     _campaigns()
+
+
+def _secrets() -> None:
+    """Keys that every process must have the same."""
+    op.create_table(
+        "secrets",
+        sa.Column("name", sa.String(64), primary_key=True),
+        sa.Column("value", sa.LargeBinary, nullable=False),
+    )
 
 
 def _preferences() -> None:

@@ -1,0 +1,45 @@
+"""Signatures on what comes back to us through strangers' hands: the token of a page, the link in a letter.
+
+The key is SECRET_KEY, or one that the first process to need it makes and keeps in the database, so that all have the same.
+"""
+
+import hmac
+import secrets
+from hashlib import sha256
+
+from pydantic import SecretStr
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from yamchi.storage.database import Database
+from yamchi.storage.tables import secrets as kept
+
+NAME = "signing"
+LENGTH = 32
+
+
+class Signer:
+    """`sign(purpose, text)`; a signature for one purpose is worth nothing for another."""
+
+    def __init__(self, database: Database, secret: SecretStr | None) -> None:
+        self._database = database
+        self._key = None if secret is None else secret.get_secret_value().encode()
+
+    async def sign(self, purpose: str, text: str) -> str:
+        key = hmac.digest(await self._key_of_all(), purpose.encode(), sha256)
+        return hmac.new(key, text.encode(), sha256).hexdigest()
+
+    async def is_genuine(self, purpose: str, text: str, signature: str) -> bool:
+        return hmac.compare_digest((await self.sign(purpose, text)).encode(), signature.encode())
+
+    async def _key_of_all(self) -> bytes:
+        if self._key is None:
+            self._key = await self._database.write(self._kept_key)
+        return self._key
+
+    def _kept_key(self, connection: Connection) -> bytes:
+        dialect = sqlite if self._database.is_embedded else postgresql
+        new = {"name": NAME, "value": secrets.token_bytes(LENGTH)}
+        connection.execute(dialect.insert(kept).on_conflict_do_nothing(), new)
+        key: bytes = connection.execute(select(kept.c.value).where(kept.c.name == NAME)).scalar_one()
+        return key
