@@ -8,7 +8,7 @@ class Pager:
         return recipient.attributes.get("pager")
 
     async def send(self, message: Message) -> str | None:
-        ...                                  # raise Unrecoverable, Retryable, Outage or AnswerLost
+        ...              # raise Unreachable, Unrecoverable, Retryable, Outage or AnswerLost
 
 notifications.register(Pager())
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from yamchi.clock import Millis
-from yamchi.errors import Outage, YamchiError
+from yamchi.errors import Outage, Unrecoverable, YamchiError
 from yamchi.notifications.templates.model import Rendered
 
 
@@ -31,6 +31,13 @@ class AnswerLost(YamchiError):
     def __init__(self, message: str, *, outage: Outage | None = None) -> None:
         super().__init__(message)
         self.outage = outage
+
+
+class Unreachable(Unrecoverable):
+    """Nobody is reached at this address, now or later: no such mailbox, the bot is blocked.
+
+    The address is remembered as suppressed, and a job that names another channel goes on to it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
