@@ -52,6 +52,7 @@ users = Table(
     Column("attributes", JSON, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
+    Index("user_by_email", "email"),
 )
 
 events = Table(
@@ -85,6 +86,7 @@ notification_delivery = Table(
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
     Column("sent_at", Moment),
+    Column("variant", String(64)),  # of its campaign
     Index("delivery_of_user", "user_id", "created_at"),
     Index("delivery_of_event", "event_id"),
     Index("delivery_of_campaign", "campaign_id", "status"),
@@ -152,4 +154,57 @@ secrets = Table(
     metadata,
     Column("name", String(64), primary_key=True),
     Column("value", LargeBinary, nullable=False),
+)
+
+# ── Campaigns ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+campaigns = Table(
+    "campaigns",
+    metadata,
+    Column("campaign_id", String(255), primary_key=True),
+    Column("body", JSON, nullable=False),  # as asked for, without its list of people
+    Column(
+        "fingerprint", String(64), nullable=False
+    ),  # of the whole request: the same again is the same campaign
+    Column("state", String(16), nullable=False),
+    Column("total", Integer),  # how many people it was for when it was made
+    Column("report", JSON),  # what became of the rows of its list
+    # Everybody up to `cursor` has a delivery, everybody up to `queued` is also in the queue.
+    Column("cursor", String(64)),
+    Column("queued", String(64)),
+    Column("next_turn", Moment),
+    Column("holder", String(64)),  # who fans out, and until when nobody else may
+    Column("held_until", Moment),
+    Column("created_at", Moment, nullable=False),
+    Column("fanned_out_at", Moment),
+    Index("campaign_unfinished", "fanned_out_at", "state"),
+    Index("campaign_by_time", "created_at"),
+)
+
+campaign_people = Table(
+    "campaign_people",
+    metadata,
+    Column("campaign_id", String(255), primary_key=True),
+    Column("user_id", String(64), primary_key=True),
+    Column("data", JSON),
+)
+
+# Kept, not counted. A process has its shard, so that processes do not wait for each other at one row.
+campaign_counts = Table(
+    "campaign_counts",
+    metadata,
+    Column("campaign_id", String(255), primary_key=True),
+    Column("variant", String(64), primary_key=True),
+    Column("status", String(16), primary_key=True),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("n", Integer, nullable=False),
+)
+
+null_ledger = Table(
+    "null_ledger",
+    metadata,
+    Column("entry", Integer, primary_key=True),
+    Column("job_id", String(64), nullable=False),
+    Column("user_id", String(64)),
+    Column("received_at", Moment, nullable=False),
 )
