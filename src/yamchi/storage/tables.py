@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     Column,
     DateTime,
@@ -207,4 +208,47 @@ null_ledger = Table(
     Column("job_id", String(64), nullable=False),
     Column("user_id", String(64)),
     Column("received_at", Moment, nullable=False),
+)
+
+inbox = Table(
+    "inbox",
+    metadata,
+    Column("message_id", String(64), primary_key=True),
+    Column("user_id", String(64), nullable=False),
+    Column("template_code", String(255), nullable=False),
+    Column("category", String(64), nullable=False),
+    Column("title", Text),
+    Column("text", Text, nullable=False),
+    Column("url", Text),
+    Column("buttons", JSON, nullable=False),
+    Column("is_urgent", Boolean, nullable=False),
+    Column("is_archived", Boolean, nullable=False),
+    Column("read_at", Moment),
+    Column("created_at", Moment, nullable=False),
+    Index("inbox_of_user", "user_id", "is_archived", "created_at", "message_id"),
+)
+Index(
+    "inbox_unread",
+    inbox.c.user_id,
+    inbox.c.created_at,
+    inbox.c.message_id,
+    sqlite_where=inbox.c.read_at.is_(None) & ~inbox.c.is_archived,
+    postgresql_where=inbox.c.read_at.is_(None) & ~inbox.c.is_archived,
+)
+
+# What open pages have to hear, in the order in which it was committed: on PostgreSQL the default of `seq` sees to that.
+live_feed = Table(
+    "live_feed",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("user_id", String(64), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("message_id", String(64)),
+    Column("body", Text),
+    Column("once", String(64), unique=True),  # the same again is not told again
+    Column("is_delivered", Boolean, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Index("feed_of_user", "user_id", "seq"),
+    sqlite_autoincrement=True,
 )

@@ -7,6 +7,7 @@ revision = "0002"
 down_revision = "0001"
 
 _MOMENT = sa.DateTime(timezone=True)
+_FEED_LOCK = 0x66656564
 
 
 def upgrade() -> None:
@@ -29,6 +30,63 @@ def _secrets() -> None:
 
 def _preferences() -> None:
     """What people want, and what they must not get."""
+    op.add_column("users", sa.Column("quiet_from", sa.String(5)))
+    op.add_column("users", sa.Column("quiet_until", sa.String(5)))
+    op.add_column("notification_delivery", sa.Column("due_at", _MOMENT))
+    op.create_table(
+        "preferences",
+        sa.Column("user_id", sa.String(64), primary_key=True),
+        sa.Column("channel", sa.String(32), primary_key=True),
+        sa.Column("category", sa.String(64), primary_key=True),
+        sa.Column("is_allowed", sa.Boolean, nullable=False),
+        sa.Column("updated_at", _MOMENT, nullable=False),
+    )
+    op.create_table(
+        "suppressions",
+        sa.Column("address", sa.String(320), primary_key=True),
+        sa.Column("channel", sa.String(32), primary_key=True),
+        sa.Column("user_id", sa.String(64)),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("job_id", sa.String(64)),
+        sa.Column("created_at", _MOMENT, nullable=False),
+    )
+    op.create_index("suppression_of_user", "suppressions", ["user_id"])
+    op.create_index("suppression_by_time", "suppressions", ["created_at"])
+    op.create_table(
+        "cap_slots",
+        sa.Column("user_id", sa.String(64), primary_key=True),
+        sa.Column("channel", sa.String(32), primary_key=True),
+        sa.Column("category", sa.String(64), primary_key=True),
+        sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("job_id", sa.String(64), nullable=False),
+        sa.Column("used_at", _MOMENT, nullable=False),
+    )
+    _digests()
+
+
+def _digests() -> None:
+    """What is collected to be told together."""
+    op.create_table(
+        "digests",
+        sa.Column("digest_id", sa.String(64), primary_key=True),
+        sa.Column("user_id", sa.String(64), nullable=False),
+        sa.Column("due_at", _MOMENT, nullable=False),
+        sa.Column("touched_at", _MOMENT, nullable=False),
+        sa.Column("closed_at", _MOMENT),
+    )
+    op.create_index("digest_of_user", "digests", ["user_id"])
+    op.create_table(
+        "digest_items",
+        sa.Column("job_id", sa.String(64), primary_key=True),
+        sa.Column("digest_id", sa.String(64), nullable=False),
+        sa.Column("user_id", sa.String(64), nullable=False),
+        sa.Column("event_type", sa.String(255), nullable=False),
+        sa.Column("data", sa.JSON, nullable=False),
+        sa.Column("collected_at", _MOMENT, nullable=False),
+        sa.Column("expires_at", _MOMENT),
+    )
+    op.create_index("item_of_digest", "digest_items", ["digest_id", "collected_at"])
+    op.create_index("item_of_user", "digest_items", ["user_id"])
 
 
 def _devices() -> None:
@@ -36,7 +94,58 @@ def _devices() -> None:
 
 
 def _inbox() -> None:
-    """Messages kept for the person to read in the product."""
+    """Messages kept for the person to read in the product, and what open pages have to hear of."""
+    op.create_table(
+        "inbox",
+        sa.Column("message_id", sa.String(64), primary_key=True),
+        sa.Column("user_id", sa.String(64), nullable=False),
+        sa.Column("template_code", sa.String(255), nullable=False),
+        sa.Column("category", sa.String(64), nullable=False),
+        sa.Column("title", sa.Text),
+        sa.Column("text", sa.Text, nullable=False),
+        sa.Column("url", sa.Text),
+        sa.Column("buttons", sa.JSON, nullable=False),
+        sa.Column("is_urgent", sa.Boolean, nullable=False),
+        sa.Column("is_archived", sa.Boolean, nullable=False),
+        sa.Column("read_at", _MOMENT),
+        sa.Column("created_at", _MOMENT, nullable=False),
+    )
+    op.create_index("inbox_of_user", "inbox", ["user_id", "is_archived", "created_at", "message_id"])
+    unread = sa.text("read_at IS NULL AND NOT is_archived")
+    op.create_index(
+        "inbox_unread",
+        "inbox",
+        ["user_id", "created_at", "message_id"],
+        sqlite_where=unread,
+        postgresql_where=unread,
+    )
+    op.create_table(
+        "live_feed",
+        _order(),
+        sa.Column("user_id", sa.String(64), nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("message_id", sa.String(64)),
+        sa.Column("body", sa.Text),
+        sa.Column("once", sa.String(64), unique=True),
+        sa.Column("is_delivered", sa.Boolean, nullable=False),
+        sa.Column("created_at", _MOMENT, nullable=False),
+        sa.Column("expires_at", _MOMENT),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("feed_of_user", "live_feed", ["user_id", "seq"])
+
+
+def _order() -> sa.Column[int]:
+    """Numbers that become visible in their order, so that whoever follows them by the last one seen misses nothing.
+
+    SQLite has one writer at a time. On PostgreSQL a transaction with a lower number could commit after one with a higher
+    number, so a number is given only to the holder of a lock, which ends with the transaction.
+    """
+    if op.get_bind().dialect.name == "sqlite":
+        return sa.Column("seq", sa.Integer, primary_key=True, autoincrement=True)
+    op.execute("CREATE SEQUENCE live_feed_order AS bigint")
+    number = f"CASE WHEN pg_advisory_xact_lock({_FEED_LOCK})::text = '' THEN nextval('live_feed_order') END"
+    return sa.Column("seq", sa.BigInteger, primary_key=True, server_default=sa.text(number))
 
 
 def _campaigns() -> None:
