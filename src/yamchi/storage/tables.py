@@ -50,11 +50,77 @@ users = Table(
     Column("telegram_id", String(64)),
     Column("locale", String(16)),
     Column("timezone", String(64)),
+    Column("quiet_from", String(5)),
+    Column("quiet_until", String(5)),
     Column("attributes", JSON, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
     Index("user_by_email", "email"),
 )
+
+# ── What people want, and what they must not get ──────────────────────────────────────────────────────────────────
+
+preferences = Table(
+    "preferences",
+    metadata,
+    Column("user_id", String(64), primary_key=True),
+    Column("channel", String(32), primary_key=True),  # or *
+    Column("category", String(64), primary_key=True),  # or *
+    Column("is_allowed", Boolean, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+)
+
+suppressions = Table(
+    "suppressions",
+    metadata,
+    Column("address", String(320), primary_key=True),
+    Column("channel", String(32), primary_key=True),
+    Column("user_id", String(64)),
+    Column("reason", Text, nullable=False),
+    Column("job_id", String(64)),
+    Column("created_at", Moment, nullable=False),
+    Index("suppression_of_user", "user_id"),
+    Index("suppression_by_time", "created_at"),
+)
+
+# As many rows as a cap allows messages: each says which job used it last, and when.
+cap_slots = Table(
+    "cap_slots",
+    metadata,
+    Column("user_id", String(64), primary_key=True),
+    Column("channel", String(32), primary_key=True),
+    Column("category", String(64), primary_key=True),
+    Column("slot", Integer, primary_key=True),
+    Column("job_id", String(64), nullable=False),
+    Column("used_at", Moment, nullable=False),
+)
+
+digests = Table(
+    "digests",
+    metadata,
+    Column("digest_id", String(64), primary_key=True),
+    Column("user_id", String(64), nullable=False),
+    Column("due_at", Moment, nullable=False),
+    Column("touched_at", Moment, nullable=False),
+    Column("closed_at", Moment),  # from then on nothing is added
+    Index("digest_of_user", "user_id"),
+)
+
+digest_items = Table(
+    "digest_items",
+    metadata,
+    Column("job_id", String(64), primary_key=True),
+    Column("digest_id", String(64), nullable=False),
+    Column("user_id", String(64), nullable=False),
+    Column("event_type", String(255), nullable=False),
+    Column("data", JSON, nullable=False),
+    Column("collected_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Index("item_of_digest", "digest_id", "collected_at"),
+    Index("item_of_user", "user_id"),
+)
+
+# ── What happened, and what became of it ──────────────────────────────────────────────────────────────────────────
 
 events = Table(
     "events",
@@ -87,6 +153,7 @@ notification_delivery = Table(
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
     Column("sent_at", Moment),
+    Column("due_at", Moment),  # what it waits for, if that is known
     Column("variant", String(64)),  # of its campaign
     Index("delivery_of_user", "user_id", "created_at"),
     Index("delivery_of_event", "event_id"),
