@@ -166,6 +166,8 @@ class JobProcessor:
         began = self._clock.now()
         try:
             provider_id = await errand.channel.send(message)
+        except Snooze:
+            raise  # the channel's own limits: its turn is later, and nothing was tried
         except Exception as error:
             return await self._failed(errand, error, began)
         await self._circuits.succeeded(errand.circuit)
