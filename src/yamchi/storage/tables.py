@@ -10,6 +10,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Dialect,
+    Double,
     Index,
     Integer,
     LargeBinary,
@@ -318,4 +319,37 @@ live_feed = Table(
     Column("expires_at", Moment),
     Index("feed_of_user", "user_id", "seq"),
     sqlite_autoincrement=True,
+)
+
+push_subscriptions = Table(
+    "push_subscriptions",
+    metadata,
+    Column("subscription_id", String(64), primary_key=True),  # of its endpoint
+    Column("user_id", String(64), nullable=False),
+    Column("endpoint", Text, nullable=False),
+    Column("p256dh", String(128), nullable=False),
+    Column("auth", String(32), nullable=False),
+    Column("device", String(255)),
+    Column("created_at", Moment, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+    Index("subscription_of_user", "user_id"),
+)
+
+# Which parts of a message that goes out in several have arrived: a retry sends the others.
+delivery_parts = Table(
+    "delivery_parts",
+    metadata,
+    Column("job_id", String(64), primary_key=True),
+    Column("part", String(64), primary_key=True),
+    Column("answer", String(255)),
+    Column("arrived_at", Moment, nullable=False),
+    Index("part_by_time", "arrived_at"),
+)
+
+# When the next message may go out under a limit that all processes share, in milliseconds, to be reckoned with in SQL.
+send_turns = Table(
+    "send_turns",
+    metadata,
+    Column("key", String(128), primary_key=True),
+    Column("next", Double, nullable=False),
 )

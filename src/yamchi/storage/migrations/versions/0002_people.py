@@ -91,6 +91,31 @@ def _digests() -> None:
 
 def _devices() -> None:
     """Browsers that asked for push messages, and the limits that senders share."""
+    op.create_table(
+        "push_subscriptions",
+        sa.Column("subscription_id", sa.String(64), primary_key=True),
+        sa.Column("user_id", sa.String(64), nullable=False),
+        sa.Column("endpoint", sa.Text, nullable=False),
+        sa.Column("p256dh", sa.String(128), nullable=False),
+        sa.Column("auth", sa.String(32), nullable=False),
+        sa.Column("device", sa.String(255)),
+        sa.Column("created_at", _MOMENT, nullable=False),
+        sa.Column("updated_at", _MOMENT, nullable=False),
+    )
+    op.create_index("subscription_of_user", "push_subscriptions", ["user_id"])
+    op.create_table(
+        "delivery_parts",
+        sa.Column("job_id", sa.String(64), primary_key=True),
+        sa.Column("part", sa.String(64), primary_key=True),
+        sa.Column("answer", sa.String(255)),
+        sa.Column("arrived_at", _MOMENT, nullable=False),
+    )
+    op.create_index("part_by_time", "delivery_parts", ["arrived_at"])
+    op.create_table(
+        "send_turns",
+        sa.Column("key", sa.String(128), primary_key=True),
+        sa.Column("next", sa.Double, nullable=False),
+    )
 
 
 def _inbox() -> None:
