@@ -142,7 +142,7 @@ class Yamchi:
 
         self.define("notifications")
         queue = self.queue("notifications")
-        return Notifications(self.settings, self.database, queue, self.clock, self.companions)
+        return Notifications(self.settings, self.database, queue, self.clock, self.companions, self.metrics)
 
     # ── Using ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

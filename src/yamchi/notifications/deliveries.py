@@ -1,6 +1,7 @@
 """The table `notification_delivery`: one row a job, the truth about what became of it, and a row per attempt beside it."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, asc, desc, select, update
@@ -8,13 +9,18 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob, WrongState
+from yamchi.notifications.campaigns.counts import CampaignCounts, Place
 from yamchi.notifications.schemas.notification_job import NotificationJob
-from yamchi.storage.database import Database
+from yamchi.storage.database import Database, Put, Together
+from yamchi.storage.database import Row as NewRow
 from yamchi.storage.loading import Loader
 from yamchi.storage.tables import delivery_attempts, notification_delivery
 
 Status = Literal["QUEUED", "SENT", "FAILED", "RETRYING", "EXPIRED", "CANCELLED", "SUPPRESSED", "UNKNOWN"]
 Outcome = Literal["sent", "retryable", "permanent", "outage", "unknown"]
+Observer = Callable[[str, str], None]
+"""Told of every channel and status that is recorded."""
+
 FINAL = ("SENT", "FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
 
 table = notification_delivery
@@ -23,9 +29,13 @@ table = notification_delivery
 class Deliveries:
     """Reads in batches, writes coalesced. A row that says `SENT` says so for ever."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, observe: Observer = lambda channel, status: None
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._observe = observe
+        self.campaign_counts = CampaignCounts(database)
         self._statuses = Loader(self._fetch_statuses)
         dialect = sqlite if database.is_embedded else postgresql
         self._queue = dialect.insert(table).on_conflict_do_nothing()
@@ -37,6 +47,7 @@ class Deliveries:
             where=table.c.status != "SENT",
         )
         self._note = dialect.insert(delivery_attempts).on_conflict_do_nothing()
+        self._save_all: Together = self._save_together
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -60,7 +71,27 @@ class Deliveries:
         row = _row(job, status, now)
         row |= {"attempts": attempts, "last_error": error, "provider_message_id": provider_message_id}
         row["sent_at"] = now if status == "SENT" else None
-        await self._database.put(self._save, row)
+        await self._database.put(self._save_all, row)
+        self._observe(job.channel, status)
+
+    def _save_together(self, connection: Connection, rows: Sequence[NewRow]) -> None:
+        if of_campaigns := [row for row in rows if row["campaign_id"]]:
+            self._shift_counts(connection, of_campaigns)
+        connection.execute(self._save, [dict(row) for row in rows])
+
+    def _shift_counts(self, connection: Connection, rows: Sequence[NewRow]) -> None:
+        """Move the counts of campaigns with what is about to be saved. One look for all of the rows."""
+        ids = sorted(row["job_id"] for row in rows)
+        query = select(table.c.job_id, table.c.status).where(table.c.job_id.in_(ids))
+        before = connection.execute(query.order_by(table.c.job_id).with_for_update())
+        statuses: dict[str, str] = dict(before.tuples().all())
+        moves: Counter[Place] = Counter()
+        for row in rows:
+            old, new = statuses.get(row["job_id"]), row["status"]
+            if old != "SENT":
+                _move(moves, row["campaign_id"], row["variant"], old, new)
+                statuses[row["job_id"]] = new
+        self.campaign_counts.shift(connection, moves)
 
     async def note_attempt(
         self, job_id: str, attempt: int, outcome: Outcome, answer: str | None, started_at: Millis
@@ -77,11 +108,28 @@ class Deliveries:
             },
         )
 
+    async def keep(self, message: Put) -> None:
+        """Write a message that stays in our own tables; asked for together with `record`, it is one transaction."""
+        await self._database.write(message)
+
     async def cancel(self, job_id: str) -> None:
         """Write the tombstone that is checked before sending; refused when it is too late."""
         pending = (table.c.job_id == job_id) & table.c.status.not_in(FINAL)
+        look = select(table.c.campaign_id, table.c.variant, table.c.status).where(pending).with_for_update()
         change = update(table).where(pending).values(status="CANCELLED", updated_at=self._clock.now())
-        if not await self._database.write(lambda connection: connection.execute(change).rowcount):
+
+        def call_off(connection: Connection) -> bool:
+            found = connection.execute(look).first()
+            if found is None:
+                return False
+            connection.execute(change)
+            moves: Counter[Place] = Counter()
+            if found.campaign_id:
+                _move(moves, found.campaign_id, found.variant, found.status, "CANCELLED")
+            self.campaign_counts.shift(connection, moves)
+            return True
+
+        if not await self._database.write(call_off):
             current = await self.status(job_id)
             if current is None:
                 raise UnknownJob(f"There is no notification {job_id!r}.")
@@ -147,12 +195,20 @@ def _row(job: NotificationJob, status: Status, now: Millis, *, keep_job: bool = 
         "created_at": now,
         "updated_at": now,
         "sent_at": None,
+        "variant": (job.meta.model_extra or {}).get("variant"),
     }
+
+
+def _move(moves: Counter[Place], campaign: str, variant: str | None, old: str | None, new: str) -> None:
+    if old is not None:
+        moves[campaign, variant or "", old] -= 1
+    moves[campaign, variant or "", new] += 1
 
 
 def shown(row: Row[Any]) -> dict[str, Any]:
     names = ("job_id", "channel", "template_code", "user_id", "event_id", "campaign_id", "status", "attempts")
-    fields = {name: getattr(row, name) for name in (*names, "last_error", "provider_message_id")}
+    more = ("last_error", "provider_message_id", "variant")
+    fields = {name: getattr(row, name) for name in (*names, *more)}
     for name in ("created_at", "updated_at", "sent_at"):
         moment = getattr(row, name)
         fields[name] = None if moment is None else isoformat(moment)

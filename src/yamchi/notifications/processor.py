@@ -5,6 +5,7 @@ before sending: a message may have waited for a connection in between.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +16,8 @@ from pydantic import ValidationError
 from yamchi import errors
 from yamchi.clock import Clock, Millis, as_datetime, to_moment
 from yamchi.errors import Outage, Snooze, Unrecoverable
-from yamchi.notifications.channels.base import AnswerLost, Channel, Message, Recipient
+from yamchi.notifications.campaigns.gate import CampaignGate
+from yamchi.notifications.channels.base import AnswerLost, Channel, Kept, Message, Recipient
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries, Status
 from yamchi.notifications.recipients import Recipients, as_template_data
@@ -63,14 +65,18 @@ class JobProcessor:
         recipients: Recipients,
         deliveries: Deliveries,
         circuits: Circuits,
+        campaigns: CampaignGate,
         clock: Clock,
+        observe: Callable[[str, str, str], None] = lambda channel, provider, answer: None,
     ) -> None:
         self._channels = channels
         self._templates = templates
         self._recipients = recipients
         self._deliveries = deliveries
         self._circuits = circuits
+        self._campaigns = campaigns
         self._clock = clock
+        self._observe = observe
         self._retry = RetryEngine()
 
     async def handle_job(self, job: Job[Any]) -> dict[str, Any]:
@@ -119,6 +125,10 @@ class JobProcessor:
         if notification.expires_at and to_moment(notification.expires_at) <= self._clock.now():
             await self._deliveries.record(notification, "EXPIRED", attempts=0)
             return "EXPIRED"
+        campaign = notification.meta.campaign_id
+        if campaign and await self._campaigns.is_cancelled(campaign):
+            await self._deliveries.record(notification, "CANCELLED", attempts=0)
+            raise errors.Cancelled
         return None
 
     def _check_moment(self, send_after: datetime | None) -> None:
@@ -161,17 +171,22 @@ class JobProcessor:
         return render(template, data, now=as_datetime(self._clock.now()))
 
     async def _send(self, errand: Errand, message: Message) -> dict[str, Any]:
+        if campaign := errand.job.meta.campaign_id:
+            await self._campaigns.take_turn(campaign)
         if settled := await self._settled(errand.job):
             return {"status": settled}
         began = self._clock.now()
         try:
-            provider_id = await errand.channel.send(message)
+            answer = await errand.channel.send(message)
         except Snooze:
             raise  # the channel's own limits: its turn is later, and nothing was tried
         except Exception as error:
             return await self._failed(errand, error, began)
         await self._circuits.succeeded(errand.circuit)
+        self._observe(errand.channel.name, errand.channel.provider, "sent")
+        provider_id = answer.id if isinstance(answer, Kept) else answer
         await asyncio.gather(  # one transaction
+            *([self._deliveries.keep(answer.put)] if isinstance(answer, Kept) else ()),
             self._deliveries.note_attempt(errand.job.delivery_id, errand.attempt, "sent", provider_id, began),
             self._deliveries.record(
                 errand.job, "SENT", attempts=errand.attempt, provider_message_id=provider_id
@@ -184,6 +199,7 @@ class JobProcessor:
         job, attempt, said = errand.job, errand.attempt, sentence(error)
         outage = error.outage if isinstance(error, AnswerLost) else error
         paid = attempt - 1 if isinstance(outage, Outage) else attempt
+        self._observe(errand.channel.name, errand.channel.provider, decision.outcome)
         await asyncio.gather(
             self._deliveries.note_attempt(job.delivery_id, attempt, decision.outcome, said, began),
             self._deliveries.record(job, decision.status, attempts=paid, error=said),

@@ -4,8 +4,10 @@ from functools import cached_property
 from pathlib import Path
 
 from yamchi.clock import Clock
+from yamchi.notifications.campaigns.gate import CampaignGate
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.channels.email import EmailChannel, Mailbox, MailboxChannel
+from yamchi.notifications.channels.null import NullChannel
 from yamchi.notifications.channels.smtp import SmtpServer
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries
@@ -14,11 +16,12 @@ from yamchi.notifications.processor import JobProcessor
 from yamchi.notifications.recipients import Recipients
 from yamchi.notifications.rulebook import RuleBook
 from yamchi.notifications.rules import EventRulesHandler
-from yamchi.notifications.schemas.notification_job import AnyNotification
+from yamchi.notifications.schemas.notification_job import AnyNotification, know_channel
 from yamchi.notifications.service import JOB, NotificationService
 from yamchi.notifications.signing import Signer
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.versions import VersionedTemplates
+from yamchi.observe.metrics import Metrics
 from yamchi.queues.handlers import Handler
 from yamchi.queues.queue import Queue
 from yamchi.queues.ticket import Job
@@ -39,6 +42,7 @@ class Notifications:
         queue: Queue,
         clock: Clock,
         companions: list[Companion],
+        metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._database = database
@@ -46,14 +50,22 @@ class Notifications:
         self.queue = queue
         self.channels: dict[str, Channel] = {}
         self.recipients = Recipients(database, clock)
-        self.deliveries = Deliveries(database, clock)
+        self.deliveries = Deliveries(database, clock, metrics.count_delivery)
         self.circuits = Circuits(database, clock)
         self.mailbox = Mailbox(database)
         self.signer = Signer(database, settings.secret_key)
         self.templates = VersionedTemplates(database, FileTemplates([settings.home / "templates"]), clock)
         self.rules = RuleBook(database, (settings.home / "rules.yaml", SHIPPED / "rules.yaml"), clock)
+        self.gate = CampaignGate(database, queue, clock)
         self.processor = JobProcessor(
-            self.channels, self.templates, self.recipients, self.deliveries, self.circuits, clock
+            self.channels,
+            self.templates,
+            self.recipients,
+            self.deliveries,
+            self.circuits,
+            self.gate,
+            clock,
+            metrics.count_answer,
         )
         self.service = NotificationService(
             database,
@@ -65,9 +77,11 @@ class Notifications:
         )
         self.dead_letters = DLQPublisher(queue)
         self.register(self._email(clock))
+        self.register(NullChannel(clock))
 
     def register(self, channel: Channel) -> None:
         """Add a channel, or put another in the place of one."""
+        know_channel(channel.name)
         self.channels[channel.name] = channel
 
     def serve(self) -> None:

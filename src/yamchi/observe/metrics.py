@@ -93,6 +93,8 @@ class Metrics:
         self.durations: dict[tuple[str, str], Timing] = {}
         self.waits: dict[str, Timing] = {}
         self.switches: Counter[tuple[str, str]] = Counter()
+        self.deliveries: Counter[tuple[str, str]] = Counter()
+        self.answers: Counter[tuple[str, str, str]] = Counter()
 
     def observe(self, queue: _Queue, outcomes: Sequence[_Outcome]) -> None:
         """Count settled jobs. An observer for `app.observers`."""
@@ -110,6 +112,14 @@ class Metrics:
     def count_switch(self, origin: str, target: str) -> None:
         """A queue moved from one type of engine to another, because a broker went away or came back."""
         self.switches[origin, target] += 1
+
+    def count_delivery(self, channel: str, status: str) -> None:
+        """A delivery got a status: SENT, FAILED, RETRYING …"""
+        self.deliveries[channel, status] += 1
+
+    def count_answer(self, channel: str, provider: str, answer: str) -> None:
+        """A provider answered: sent, retryable, permanent, outage, or unknown where the answer was lost."""
+        self.answers[channel, provider, answer] += 1
 
     def render(self, counts: QueueCounts, engines_up: Mapping[str, bool]) -> bytes:
         """The page that Prometheus reads. `counts` are the jobs of each queue by state, as of now."""
@@ -174,6 +184,13 @@ class _Page:
         yield from self._size("notification_queue_size", NOTIFICATIONS)
         switches = self.metrics.switches.items()
         yield _counter("notification_queue_switches", "Moves between engines.", ["from", "to"], switches)
+        deliveries = self.metrics.deliveries.items()
+        yield _counter(
+            "yamchi_deliveries", "Deliveries by what became of them.", ["channel", "status"], deliveries
+        )
+        answers = self.metrics.answers.items()
+        labels = ["channel", "provider", "answer"]
+        yield _counter("yamchi_provider_answers", "What providers answered.", labels, answers)
 
     def _size(self, name: str, queue: str) -> "Iterator[Metric]":
         if (kept := self.counts.get(queue)) is not None:

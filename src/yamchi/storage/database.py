@@ -1,7 +1,7 @@
 """Yamchi's own tables, on SQLite or PostgreSQL: one thread writes with group commit, another reads.
 
 `write` runs a function in a transaction. `put` is for hot rows: what many callers put by the same statement at the same
-time becomes one `executemany`. Both answer when the data is safe.
+time becomes one `executemany`, or one call where the statement is a function of many rows. Both answer when the data is safe.
 """
 
 import asyncio
@@ -22,19 +22,28 @@ from yamchi.storage.migrating import is_current, upgrade
 T = TypeVar("T")
 Op = Callable[[Connection], T]
 Row = Mapping[str, Any]
+Together = Callable[[Connection, Sequence[Row]], None]
+"""Writes the rows that many callers put at the same moment."""
 
-_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "temp_store=MEMORY")
+_PRAGMAS = (
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "busy_timeout=30000",
+    "temp_store=MEMORY",
+    "cache_size=-32000",  # 32 MB: the hot ends of the indexes of a million deliveries
+    "wal_autocheckpoint=4000",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
     """One row for a statement that others may be using at the same moment."""
 
-    statement: Executable
+    statement: Executable | Together
     row: Row
 
     def __call__(self, connection: Connection) -> None:
-        connection.execute(self.statement, dict(self.row))
+        _put_all(connection, [self])
 
 
 class Database:
@@ -100,8 +109,8 @@ class Database:
         await self.open()
         return await self._writer.run(op)
 
-    async def put(self, statement: Executable, row: Row) -> None:
-        """Write one row by a statement that is used often."""
+    async def put(self, statement: Executable | Together, row: Row) -> None:
+        """Write one row by a statement (the same object each time) that is used often."""
         await self.write(Put(statement, row))
 
     async def read(self, op: Op[T]) -> T:
@@ -131,8 +140,16 @@ def _transact(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
             puts[id(op.statement)].append(op)
     with connection.begin():
         for group in puts.values():
-            connection.execute(group[0].statement, [dict(put.row) for put in group])
+            _put_all(connection, group)
         return [None if isinstance(op, Put) else op(connection) for op in ops]
+
+
+def _put_all(connection: Connection, puts: Sequence[Put]) -> None:
+    statement, rows = puts[0].statement, [put.row for put in puts]
+    if isinstance(statement, Executable):
+        connection.execute(statement, [dict(row) for row in rows])
+    else:
+        statement(connection, rows)
 
 
 def _look(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from yamchi.clock import Millis
 from yamchi.errors import Outage, Unrecoverable, YamchiError
 from yamchi.notifications.templates.model import Rendered
+from yamchi.storage.database import Put
 
 
 class AnswerLost(YamchiError):
@@ -76,6 +77,17 @@ class Message:
     category: str = "general"
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The answer of a channel whose messages stay in Yamchi's own tables: the row, written together with the status.
+
+    So a message is there if and only if its delivery says `SENT`, whenever the process ends.
+    """
+
+    put: Put
+    id: str | None = None
+
+
 class Channel(Protocol):
     """A way to reach people."""
 
@@ -91,7 +103,7 @@ class Channel(Protocol):
     def address(self, recipient: Recipient) -> str | None:
         """Where this person is reached; None when there is no such address."""
 
-    async def send(self, message: Message) -> str | None:
+    async def send(self, message: Message) -> str | Kept | None:
         """Hand the message over; the provider's own id for it, if there is one."""
 
     async def close(self) -> None:

@@ -10,8 +10,23 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
-Channel = Literal["email", "push", "browser", "telegram", "ws", "sms", "database"]
-CHANNELS: tuple[str, ...] = ("email", "push", "browser", "telegram", "ws", "sms", "database")
+CHANNELS = ["email", "push", "browser", "telegram", "ws", "sms", "database", "null"]
+"""Names that a message may have: those that ship, and those of channels registered in this process."""
+
+
+def know_channel(name: str) -> None:
+    """Let messages name a channel of one's own."""
+    if name not in CHANNELS:
+        CHANNELS.append(name)
+
+
+def _is_known(name: str) -> str:
+    if name not in CHANNELS:
+        raise ValueError(f"there is no channel {name!r}: choose from {', '.join(CHANNELS)}")
+    return name
+
+
+Channel = Annotated[str, AfterValidator(_is_known), Field(examples=["email"])]
 Priority = Literal["normal", "high"]
 
 NAMESPACE = uuid5(NAMESPACE_URL, "yamchi:notifications")

@@ -1,0 +1,11 @@
+"""Campaigns: one message to very many people, fanned out in batches, with a cursor that outlives a crash.
+
+model.py      what a caller asks for
+filters.py    `where`: a small filter on people, compiled to SQL
+lists.py      people by CSV, read row by row
+audience.py   whom a campaign is for, window by window
+counts.py     how many are in which state: kept, not counted
+store.py      the campaigns themselves: made once, paused, resumed, cancelled, shown
+fanout.py     from the audience to the queue, so that a crash anywhere loses and doubles nobody
+gate.py       what a worker asks at the last moment: is the campaign still on, and is it this message's turn
+"""
