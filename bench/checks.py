@@ -48,8 +48,7 @@ def _embedded(found: SuiteResults) -> Iterator[Check]:
     ours = found.figures.get("yamchi", {})
     drain, extra = ours.get("drain"), found.extra
     yield Check("SQLite: drain / raw batched loop", drain, found.get("raw_sqlite", "drain"), 0.25)
-    huey = found.best_peer("embedded", "drain")  # with as many threads as suit it best
-    yield Check(f"SQLite: drain / {huey[0].label if huey else 'Huey'}'s", drain, huey and huey[1], 10)
+    yield Check("SQLite: drain / Huey's with 8 threads", drain, found.get("huey_sqlite", "drain"), 10)
     yield Check("SQLite: 100 concurrent adds / one add per transaction", ours.get("add_concurrent"), found.get("raw_sqlite", "add_single"), 5)  # fmt: skip
     yield Check("SQLite: claim rate with 1,000,000 waiting / with 10,000", extra.get("claim_large"), extra.get("claim_small"), 0.8)  # fmt: skip
     yield Check("SQLite: memory after 1,000,000 jobs / after 100,000", extra.get("rss_last"), extra.get("rss_first"), 1.2, at_most=True)  # fmt: skip

@@ -74,8 +74,14 @@ async def _one_by_one(contender: AsyncContender, jobs: int) -> None:
 
 
 async def _together(contender: AsyncContender, jobs: int) -> None:
-    for batch in _batches(jobs, TOGETHER):
-        await asyncio.gather(*[contender.add(payload(number)) for number in batch])
+    """So many coroutines, each of which adds one job after another."""
+    numbers = iter(range(jobs))
+
+    async def add_on() -> None:
+        for number in numbers:
+            await contender.add(payload(number))
+
+    await asyncio.gather(*(add_on() for _ in range(TOGETHER)))
 
 
 async def _in_bulk(contender: AsyncContender, jobs: int) -> None:

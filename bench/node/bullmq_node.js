@@ -58,9 +58,11 @@ const ways = {
     for (let i = 0; i < jobs; i += 1) await queue.add('noop', payload(i), KEEPING);
   },
   async concurrent(queue, jobs) {
-    for (let start = 0; start < jobs; start += 100) {
-      await Promise.all(range(start, Math.min(start + 100, jobs)).map((i) => queue.add('noop', payload(i), KEEPING)));
-    }
+    const numbers = range(0, jobs).values();
+    const addOn = async () => {
+      for (const i of numbers) await queue.add('noop', payload(i), KEEPING);
+    };
+    await Promise.all(range(0, 100).map(addOn));
   },
   async bulk(queue, jobs) {
     for (let start = 0; start < jobs; start += 1000) {

@@ -32,7 +32,7 @@ from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sqlite import SqliteFile
 
-GLANCE = 0.02
+GLANCE = 0.01
 """How often to look whether another process has committed, in seconds."""
 
 KEPT_EVENTS = 2_000

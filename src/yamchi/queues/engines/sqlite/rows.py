@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
+from yamchi.clock import Millis
 from yamchi.queues.job import Claim, JobOptions, JobRecord, State
 
 COLUMNS = (
@@ -11,9 +12,10 @@ COLUMNS = (
     "failed_reason, stacktrace, started_at, finished_at, worker"
 )
 
+# A job that is about to be claimed counts the delivery that this is; one that is held has counted it.
 CLAIMED = (
-    "seq, id, name, payload, created_at, run_at, options, rank, expires_at, attempts_made, started_at, worker, token, "
-    "slotted, progress"
+    "seq, id, name, payload, created_at, run_at, options, rank, expires_at, attempts_made + (state <> 'active'), "
+    "progress, slotted"
 )
 
 
@@ -25,25 +27,9 @@ def record(queue: str, row: tuple[Any, ...]) -> JobRecord:
     )
 
 
-def claim(queue: str, row: tuple[Any, ...]) -> Claim:
+def claim(queue: str, row: tuple[Any, ...], token: str, worker: str, started: Millis) -> Claim:
     """A claim from a row of `CLAIMED`; the row's number is its key."""
-    (
-        seq,
-        id,
-        name,
-        payload,
-        created,
-        run_at,
-        options,
-        rank,
-        expires,
-        made,
-        started,
-        worker,
-        token,
-        slotted,
-        progress,
-    ) = row
+    seq, id, name, payload, created, run_at, options, rank, expires, made, progress, slotted = row
     job = JobRecord(
         id, queue, name, payload, "active", created, run_at, JobOptions.decode(options), -rank, expires, made,
         progress, None, None, None, started, None, worker,

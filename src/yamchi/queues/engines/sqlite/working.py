@@ -295,10 +295,10 @@ _PROMOTE = (
     "UPDATE jobs SET state = 'waiting' WHERE seq IN (SELECT seq FROM jobs WHERE queue = ? AND state = 'delayed' "
     f"AND run_at <= ? ORDER BY run_at LIMIT {BATCH})"
 )
-_CLAIM = (
+_NEXT = f"SELECT {CLAIMED} FROM jobs WHERE queue = ? AND state = 'waiting' ORDER BY rank, run_at, seq LIMIT ?"
+_HOLD = (
     "UPDATE jobs SET state = 'active', token = ?, lease_until = ?, worker = ?, started_at = ?, "
-    "attempts_made = attempts_made + 1 WHERE seq IN (SELECT seq FROM jobs WHERE queue = ? AND state = 'waiting' "
-    f"ORDER BY rank, run_at, seq LIMIT ?) RETURNING {CLAIMED}"
+    "attempts_made = attempts_made + 1 WHERE seq IN (SELECT value FROM json_each(?))"
 )
 
 
@@ -307,23 +307,18 @@ def take(db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, 
     if db.execute("SELECT 1 FROM paused WHERE queue = ?", (queue,)).fetchone():
         return []
     promoted = db.execute(_PROMOTE, (queue, now)).rowcount
-    rows = db.execute(_CLAIM, (token, now + lease, worker, now, queue, want)).fetchall()
+    rows = db.execute(_NEXT, (queue, want)).fetchall()
     if promoted or rows:
         shift(db, queue, {"delayed": -promoted, "waiting": promoted - len(rows), "active": len(rows)})
-    rows.sort(key=_turn)  # RETURNING promises no order
-    return [claim(queue, row) for row in rows]
+    return _hold(db, queue, rows, lease, worker, token, now)
 
 
-def _turn(row: tuple[Any, ...]) -> tuple[int, int, int]:
-    """Rank, due time, number: the places they have in `CLAIMED`."""
-    return row[7], row[5], row[0]
-
-
-_TAKE = (
-    "UPDATE jobs SET state = 'active', token = ?, lease_until = ?, worker = ?, started_at = ?, "
-    "attempts_made = attempts_made + 1 WHERE seq IN (SELECT seq FROM jobs WHERE queue = ? AND state = '{state}' "
-    f"ORDER BY run_at, seq LIMIT ?) RETURNING {CLAIMED}"
-)
+def _hold(
+    db: Db, queue: str, rows: list[tuple[Any, ...]], lease: Millis, worker: str, token: str, now: Millis
+) -> list[Claim]:
+    if rows:
+        db.execute(_HOLD, (token, now + lease, worker, now, _json([row[0] for row in rows])))
+    return [claim(queue, row, token, worker, now) for row in rows]
 
 
 def take_pending(
@@ -332,10 +327,12 @@ def take_pending(
     """Claim jobs whether due or not: waiting ones first, then delayed ones."""
     claims: list[Claim] = []
     for state in PENDING:
-        values = (token, now + lease, worker, now, queue, want - len(claims))
-        rows = db.execute(_TAKE.replace("{state}", state), values).fetchall()
+        rows = db.execute(
+            f"SELECT {CLAIMED} FROM jobs WHERE queue = ? AND state = '{state}' ORDER BY run_at, seq LIMIT ?",
+            (queue, want - len(claims)),
+        ).fetchall()
         shift(db, queue, {state: -len(rows), "active": len(rows)})
-        claims += [claim(queue, row) for row in sorted(rows, key=_turn)]
+        claims += _hold(db, queue, rows, lease, worker, token, now)
     return claims
 
 
@@ -364,12 +361,15 @@ def renew(db: Db, claims: Sequence[Claim], until: Millis) -> list[str]:
     return [held.job.id for held, is_mine in zip(claims, mine, strict=True) if is_mine]
 
 
+_OVERDUE = (
+    f"SELECT token, worker, started_at, {CLAIMED} FROM jobs "
+    f"WHERE queue = ? AND state = 'active' AND lease_until < ? LIMIT {BATCH}"
+)
+
+
 def recover(db: Db, queue: str, now: Millis) -> tuple[list[tuple[JobRecord, bool]], Settlement]:
-    rows = db.execute(
-        f"SELECT {CLAIMED} FROM jobs WHERE queue = ? AND state = 'active' AND lease_until < ? LIMIT {BATCH}",
-        (queue, now),
-    ).fetchall()
-    verdicts = [stalled_verdict(claim(queue, row), now) for row in rows]
+    rows = db.execute(_OVERDUE, (queue, now)).fetchall()
+    verdicts = [stalled_verdict(claim(queue, row[3:], *row[:3]), now) for row in rows]
     outcome = settle(db, queue, verdicts, now) if verdicts else Settlement(queue)
     return [(verdict.claim.job, isinstance(verdict, Failed)) for verdict in verdicts], outcome
 
