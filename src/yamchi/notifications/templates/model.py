@@ -48,6 +48,8 @@ class Template:
     format: Format = "text"
     title: str | None = None
     url: str | None = None
+    image: str | None = None
+    document: str | None = None
     preheader: str | None = None
     buttons: ButtonRows = ()
     layout: Layout | None = None  # none: the body of an e-mail is a whole document
@@ -67,6 +69,8 @@ class Rendered:
     subject: str | None = None
     title: str | None = None
     url: str | None = None
+    image: str | None = None
+    document: str | None = None
     preheader: str | None = None
     buttons: ButtonRows = ()
     locale: str = ""

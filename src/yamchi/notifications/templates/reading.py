@@ -44,6 +44,8 @@ class TemplateSettings(BaseModel):
     subject: str | None = None
     title: str | None = None
     url: str | None = None
+    image: str | None = None
+    document: str | None = None
     preheader: str | None = None
     category: str = "general"
     transactional: bool = False
@@ -83,6 +85,8 @@ def read_template(
         format=format,
         title=settings.title,
         url=settings.url,
+        image=settings.image,
+        document=settings.document,
         preheader=settings.preheader,
         buttons=_rows(settings.buttons),
         layout=layout if _wants_layout(channel, settings, body) else None,
