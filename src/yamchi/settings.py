@@ -38,6 +38,7 @@ _PER_QUEUE = "<QUEUE>"
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _POSTGRESQL = re.compile(r"postgres(ql)?(\+\w+)?://")
+_BOT_TOKEN = re.compile(r"\d+:[\w-]+")
 _QUEUE_SCHEMES = re.compile(
     r"sqlite:///|(memory|rediss?(\+sentinel)?|kafka)://|supabase$|" + _POSTGRESQL.pattern
 )
@@ -71,6 +72,19 @@ def _check_origin(origin: str) -> str:
     if not _ORIGIN.fullmatch(origin):
         raise ValueError(f"{origin!r} is not an origin: write it as https://shop.example, with no path")
     return origin.lower()
+
+
+def _check_bot_token(token: SecretStr) -> SecretStr:
+    if not _BOT_TOKEN.fullmatch(token.get_secret_value()):
+        raise ValueError("it should look like 123456789:AAE…, as @BotFather gives it")
+    return token
+
+
+def _check_sms_url(url: SecretStr) -> SecretStr:
+    text = url.get_secret_value()
+    if "://" not in text or "{to}" not in text:
+        raise ValueError("it should be an Apprise URL with {to} where the number goes")
+    return url
 
 
 def _split(value: object) -> object:
@@ -173,6 +187,36 @@ class Settings(BaseSettings):
     )
     smtp_security: Annotated[SmtpSecurity, BeforeValidator(_lower)] = Field(
         default="starttls", description="How the connection is protected: starttls, tls or none."
+    )
+
+    telegram_bot_token: Annotated[SecretStr, AfterValidator(_check_bot_token)] | None = Field(
+        default=None, description="The token of the bot that writes to Telegram, from @BotFather."
+    )
+    telegram_admin_group_id: str | None = Field(
+        default=None,
+        description="The chat of those who run the product, which a message to admin_group goes to, for example -1001234567890.",
+    )
+    telegram_api_url: str = Field(
+        default="https://api.telegram.org",
+        pattern="^https?://",
+        description="Where the Bot API is; a server of your own, if you run one.",
+    )
+    vapid_private_key: SecretStr | None = Field(
+        default=None,
+        description="The key that signs Web Push messages; yamchi doctor --make-vapid makes one.",
+    )
+    vapid_subject: str | None = Field(
+        default=None,
+        pattern="^(mailto:.+@.+|https://.+)",
+        description="Whom push services write to when something is wrong: mailto:you@example.com or https://example.com.",
+    )
+    push_allow_private: bool = Field(
+        default=False,
+        description="Whether push endpoints may be http and inside your network; only for tests and push services of your own.",
+    )
+    sms_url: Annotated[SecretStr, AfterValidator(_check_sms_url)] | None = Field(
+        default=None,
+        description="The SMS gateway as an Apprise URL, with {to} where the number goes, for example twilio://SID:TOKEN@FROM/{to}.",
     )
 
     lease: Annotated[Span, AfterValidator(_check_positive)] = Field(
