@@ -1,0 +1,147 @@
+"""Telegram's Bot API over one pooled HTTP client, its answers sorted into the kinds of failure that jobs know.
+
+What concerns the bot (too many requests, a wrong token, Telegram in trouble) is an outage; what concerns the chat or the
+message is that message's problem. A connection that dies after the request was written leaves its fate unknown.
+Sending needs nothing but this: aiogram would bring a second HTTP client and its own retries, which know nothing of other
+processes.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from yamchi.errors import MissingExtra, Outage, Retryable, Unrecoverable, YamchiError
+from yamchi.notifications.channels.base import AnswerLost, Attachment, Unreachable
+
+if TYPE_CHECKING:
+    import httpx2
+
+PATIENCE = 30.0
+CONNECTIONS = 50
+KEPT_OPEN = 30.0
+"""Seconds that a connection may be idle: shorter than the server keeps it."""
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the Bot API said."""
+
+    status: int
+    body: Mapping[str, Any]
+
+    @property
+    def says(self) -> str:
+        return f"{self.status} {self.body.get('description') or 'no description'}"
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.body.get("parameters") or {}
+
+    @property
+    def moved_to(self) -> str | None:
+        """The chat's new id, when a group has become a supergroup."""
+        moved = self.parameters.get("migrate_to_chat_id")
+        return None if moved is None else str(moved)
+
+
+class BotApi:
+    """One bot. Each call is one request; it is repeated by nobody here."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.bot_id = token.partition(":")[0]
+        self._host = url.partition("://")[2].strip("/")
+        self._base = f"{url.rstrip('/')}/bot{token}"
+
+    @cached_property
+    def _client(self) -> "httpx2.AsyncClient":
+        try:
+            import httpx2
+        except ImportError as error:
+            raise MissingExtra("telegram", "Telegram") from error
+        limits = httpx2.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEPT_OPEN)
+        return httpx2.AsyncClient(timeout=PATIENCE, limits=limits)
+
+    async def call(self, method: str, fields: Fields, file: tuple[str, Attachment] | None = None) -> Any:
+        """The result of a method; a failure by its kind. A file is sent beside the fields, under the name given."""
+        answer = await self._ask(method, fields, file)
+        if answer.moved_to and "chat_id" in fields:
+            answer = await self._ask(method, {**fields, "chat_id": answer.moved_to}, file)
+        if answer.body.get("ok"):
+            return answer.body.get("result")
+        raise _refused(answer)
+
+    async def close(self) -> None:
+        if "_client" in self.__dict__:
+            await self._client.aclose()
+
+    async def _ask(self, method: str, fields: Fields, file: tuple[str, Attachment] | None) -> Answer:
+        client = self._client
+        import httpx2
+
+        try:
+            response = await client.post(f"{self._base}/{method}", **_body(fields, file))
+        except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError) as error:
+            said = f"{self._host} was asked to {method}, but its answer was lost: {_why(error)}"
+            raise AnswerLost(said, outage=await self._gone()) from error
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise self._unreachable(error) from error
+        return Answer(response.status_code, _read(response))
+
+    async def _gone(self) -> Outage | None:
+        """Whether Telegram has gone, or only broke off over one message."""
+        import httpx2
+
+        try:
+            await self._client.post(f"{self._base}/getMe")
+        except httpx2.TransportError as error:
+            return self._unreachable(error)
+        return None
+
+    def _unreachable(self, error: Exception) -> Outage:
+        return Outage(f"Telegram at {self._host} can't be reached: {_why(error)}")
+
+
+def _body(fields: Fields, file: tuple[str, Attachment] | None) -> dict[str, Any]:
+    given = {name: value for name, value in fields.items() if value is not None}
+    if file is None:
+        return {"json": given}
+    name, attachment = file
+    flat = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
+    return {"data": flat, "files": {name: (attachment.filename, attachment.content, attachment.type)}}
+
+
+def _read(response: "httpx2.Response") -> Mapping[str, Any]:
+    try:
+        body = response.json()
+    except ValueError:
+        return {"description": f"{response.reason_phrase} (and no JSON)"}
+    return body if isinstance(body, dict) else {"description": "JSON that is no answer of a Bot API"}
+
+
+def _why(error: Exception) -> str:
+    """Without the address, which holds the token."""
+    return str(error) or type(error).__name__
+
+
+def _refused(answer: Answer) -> YamchiError:
+    match answer.status:
+        case HTTPStatus.TOO_MANY_REQUESTS:
+            wish = answer.parameters.get("retry_after", 1)
+            return Outage(f"Telegram asks to wait: {answer.says}", retry_after=timedelta(seconds=float(wish)))
+        case HTTPStatus.UNAUTHORIZED | HTTPStatus.NOT_FOUND:
+            return Outage(
+                f"Telegram does not know TELEGRAM_BOT_TOKEN ({answer.says}): copy it from @BotFather."
+            )
+        case HTTPStatus.FORBIDDEN:
+            return Unreachable(answer.says)
+        case status if status >= 500:
+            return Outage(f"Telegram is in trouble: {answer.says}")
+    # Telegram fetches pictures and documents by their address itself; what it could not get now, it may get later.
+    is_about_fetching = "HTTP URL" in answer.says
+    return Retryable(answer.says) if is_about_fetching else Unrecoverable(answer.says)

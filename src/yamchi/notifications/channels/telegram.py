@@ -1,0 +1,180 @@
+"""Telegram: messages from a bot, within the limits that Telegram sets it.
+
+However many workers there are, together they send at most 30 messages a second, one a second to a chat and 20 a minute
+to a group, and when Telegram asks for a pause, all of them pause. A text that is too long, or that has a picture or a
+document with it, goes out in several messages; each that has arrived is remembered.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from yamchi.clock import Clock, to_millis
+from yamchi.errors import Outage, Unrecoverable
+from yamchi.notifications.channels import chathtml
+from yamchi.notifications.channels.base import Attachment, Message, Recipient
+from yamchi.notifications.channels.botapi import BotApi
+from yamchi.notifications.channels.chathtml import BOLD, LONGEST_CAPTION, Run
+from yamchi.notifications.parts import Parts
+from yamchi.notifications.templates.model import ButtonRows, Rendered
+from yamchi.notifications.turns import Limit, Turns
+from yamchi.queues.engines.base import RateLimit
+
+ADMIN_GROUP = "admin_group"
+"""The address that means the chat TELEGRAM_ADMIN_GROUP_ID."""
+
+PHOTO_TYPES = ("image/jpeg", "image/png", "image/webp")
+LARGEST_PHOTO = 10 * 1024 * 1024
+LARGEST_DOCUMENT = 50 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the bot may send in all, to one chat, and to one group."""
+
+    overall: RateLimit
+    chat: RateLimit
+    group: RateLimit
+
+
+PACE = Pace(overall=RateLimit(30, 1_200), chat=RateLimit(1, 1_200), group=RateLimit(20, 61_000, burst=5))
+"""30 a second, 1 a second, 20 a minute, with room for what is late on its way: Telegram counts arrivals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to the Bot API."""
+
+    method: str
+    fields: dict[str, Any]
+    file: tuple[str, Attachment] | None = None
+
+
+class TelegramChannel:
+    """Sends as the bot. When in doubt a message is sent again: a reminder read twice is better than none."""
+
+    name = "telegram"
+    resends_unknown = True
+
+    def __init__(
+        self,
+        api: BotApi,
+        turns: Turns,
+        parts: Parts,
+        clock: Clock,
+        *,
+        admin_group: str | None = None,
+        pace: Pace = PACE,
+    ) -> None:
+        self.provider = f"bot{api.bot_id}"
+        self._api = api
+        self._turns = turns
+        self._parts = parts
+        self._clock = clock
+        self._admin_group = admin_group
+        self._pace = pace
+        self._overall = Limit(self.provider, pace.overall)
+
+    def address(self, recipient: Recipient) -> str | None:
+        return recipient.telegram_id
+
+    async def send(self, message: Message) -> str | None:
+        calls = list(_calls(message))
+        if not calls:
+            raise Unrecoverable("The message is empty, and Telegram sends no empty ones.")
+        chat = self._chat(message.to)
+        arrived = await self._parts.arrived(message.job_id) if len(calls) > 1 else {}
+        answers = []
+        for number, call in enumerate(calls):
+            part = str(number)
+            if part not in arrived:
+                answer = await self._call(chat, call, message.is_urgent)
+                if len(calls) > 1:
+                    await self._parts.note(message.job_id, part, answer)
+                answers.append(answer)
+            else:
+                answers.append(arrived[part] or "")
+        return ",".join(answers)
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    def _chat(self, to: str) -> str:
+        if to != ADMIN_GROUP:
+            return to
+        if self._admin_group is None:
+            raise Unrecoverable("TELEGRAM_ADMIN_GROUP_ID must be set to write to the admin group.")
+        return self._admin_group
+
+    async def _call(self, chat: str, call: Call, is_urgent: bool) -> str:
+        """One message to a chat in its turn; its id."""
+        await self._turns.take(self._limits(chat), is_urgent=is_urgent)
+        try:
+            sent = await self._api.call(call.method, {"chat_id": chat, **call.fields}, call.file)
+        except Outage as outage:
+            if outage.retry_after is not None:
+                until = self._clock.now() + to_millis(outage.retry_after)
+                await self._turns.pause(self._overall, until)
+            raise
+        return str(sent["message_id"])
+
+    def _limits(self, chat: str) -> list[Limit]:
+        """The ids of groups and channels are negative, or names."""
+        limits = [self._overall, Limit(f"{self.provider}:{chat}"[:120], self._pace.chat)]
+        if chat.startswith(("-", "@")):
+            limits.append(Limit(f"{self.provider}:{chat}"[:114] + ":group", self._pace.group))
+        return limits
+
+
+# ── From a message to requests ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _calls(message: Message) -> Iterator[Call]:
+    """Files first, then the text; a single file carries a short text as its caption. Buttons are under the last one."""
+    rendered = message.rendered
+    runs = _runs(rendered)
+    files = [*_linked(rendered), *(_attached(file) for file in message.attachments)]
+    is_caption = len(files) == 1 and chathtml.length(runs) <= LONGEST_CAPTION
+    texts = chathtml.split(runs)
+    if is_caption and texts:
+        files[0].fields.update(caption=texts.pop(), parse_mode="HTML")
+    calls = [*files, *(Call("sendMessage", {"text": text, "parse_mode": "HTML"}) for text in texts)]
+    if calls and rendered.buttons:
+        calls[-1].fields["reply_markup"] = {"inline_keyboard": _keyboard(rendered.buttons)}
+    yield from calls
+
+
+def _runs(rendered: Rendered) -> list[Run]:
+    if rendered.html is not None:
+        return chathtml.read(rendered.html)
+    heading = [Run(rendered.subject, (BOLD,))] if rendered.subject else []
+    gap = [Run("\n\n")] if heading and rendered.text else []
+    return [*heading, *gap, Run(rendered.text)]
+
+
+def _linked(rendered: Rendered) -> Iterator[Call]:
+    """Telegram fetches these itself."""
+    if rendered.image:
+        yield Call("sendPhoto", {"photo": rendered.image})
+    if rendered.document:
+        yield Call("sendDocument", {"document": rendered.document})
+
+
+def _attached(file: Attachment) -> Call:
+    if len(file.content) > LARGEST_DOCUMENT:
+        raise Unrecoverable(f"{file.filename} is larger than the 50 MB that a bot may send.")
+    is_photo = file.type in PHOTO_TYPES and len(file.content) <= LARGEST_PHOTO
+    method, name = ("sendPhoto", "photo") if is_photo else ("sendDocument", "document")
+    return Call(method, {}, (name, file))
+
+
+def _keyboard(rows: ButtonRows) -> list[list[dict[str, str]]]:
+    return [
+        [
+            {"text": button.text, "url": button.url}
+            if button.url
+            else {"text": button.text, "callback_data": button.callback or button.text}
+            for button in row
+        ]
+        for row in rows
+    ]
