@@ -8,6 +8,7 @@ from yamchi.notifications.campaigns.gate import CampaignGate
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.channels.email import EmailChannel, Mailbox, MailboxChannel
 from yamchi.notifications.channels.null import NullChannel
+from yamchi.notifications.channels.outfitting import channels_of
 from yamchi.notifications.channels.smtp import SmtpServer
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries
@@ -78,6 +79,8 @@ class Notifications:
         self.dead_letters = DLQPublisher(queue)
         self.register(self._email(clock))
         self.register(NullChannel(clock))
+        for channel in channels_of(settings, database, clock):
+            self.register(channel)
 
     def register(self, channel: Channel) -> None:
         """Add a channel, or put another in the place of one."""
