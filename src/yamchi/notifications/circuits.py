@@ -85,7 +85,8 @@ class Circuits:
     def _wait(self, circuit: Circuit, now: Millis) -> Outage:
         # Spread, so that those who wait do not come back all at once.
         left = max((circuit.retry_at or now) - now, 0)
-        span = timedelta(milliseconds=left + random.uniform(0, max(left, SHORTEST)))
+        spread = random.uniform(0, min(max(left, SHORTEST), LONGEST))
+        span = timedelta(milliseconds=left + spread)
         return Outage(
             f"{circuit.name} is down ({circuit.reason}); waiting for it to come back", retry_after=span
         )
