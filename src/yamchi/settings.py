@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -36,6 +37,7 @@ SmtpSecurity = Literal["starttls", "tls", "none"]
 
 _PER_QUEUE = "<QUEUE>"
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
+_PUBLIC_URL = re.compile(r"https?://[^/\s?#@]+[^\s?#]*", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _POSTGRESQL = re.compile(r"postgres(ql)?(\+\w+)?://")
 _BOT_TOKEN = re.compile(r"\d+:[\w-]+")
@@ -66,6 +68,19 @@ def _check_queue_url(url: str) -> str:
             "begin it with sqlite:///, memory://, redis://, rediss://, postgresql:// or kafka://, or write supabase"
         )
     return url
+
+
+def _check_public_url(url: str) -> str:
+    if not _PUBLIC_URL.fullmatch(url):
+        raise ValueError("write it as https://notify.example.com, with nothing after a ? or #")
+    return url.rstrip("/")
+
+
+def _check_zone(name: str) -> str:
+    try:
+        return ZoneInfo(name).key
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ValueError(f"{name!r} is not a time zone: write it as Asia/Almaty") from None
 
 
 def _check_origin(origin: str) -> str:
@@ -217,6 +232,15 @@ class Settings(BaseSettings):
     sms_url: Annotated[SecretStr, AfterValidator(_check_sms_url)] | None = Field(
         default=None,
         description="The SMS gateway as an Apprise URL, with {to} where the number goes, for example twilio://SID:TOKEN@FROM/{to}.",
+    )
+
+    public_url: Annotated[str, AfterValidator(_check_public_url)] | None = Field(
+        default=None,
+        description="Where people reach this server, for example https://notify.example.com: links in messages begin with it. Without it only letters in the mailbox have a link to unsubscribe.",
+    )
+    default_timezone: Annotated[str, AfterValidator(_check_zone)] = Field(
+        default="UTC",
+        description="The time zone of people whose own is not known, for quiet hours and digests.",
     )
 
     lease: Annotated[Span, AfterValidator(_check_positive)] = Field(

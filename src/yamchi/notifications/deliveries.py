@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, asc, desc, select, update
+from sqlalchemy import Connection, Row, asc, desc, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from yamchi.clock import Clock, Millis, isoformat
+from yamchi.clock import Clock, Millis, isoformat, to_moment
 from yamchi.errors import UnknownJob, WrongState
 from yamchi.notifications.campaigns.counts import CampaignCounts, Place
 from yamchi.notifications.schemas.notification_job import NotificationJob
@@ -22,12 +22,13 @@ Observer = Callable[[str, str], None]
 """Told of every channel and status that is recorded."""
 
 FINAL = ("SENT", "FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
+WAITING = ("QUEUED", "RETRYING")
 
 table = notification_delivery
 
 
 class Deliveries:
-    """Reads in batches, writes coalesced. A row that says `SENT` says so for ever."""
+    """Reads in batches, writes coalesced. A row that says `SENT` says so for ever; one called off waits no more."""
 
     def __init__(
         self, database: Database, clock: Clock, observe: Observer = lambda channel, status: None
@@ -40,11 +41,20 @@ class Deliveries:
         dialect = sqlite if database.is_embedded else postgresql
         self._queue = dialect.insert(table).on_conflict_do_nothing()
         new = dialect.insert(table)
-        changed = ("status", "attempts", "last_error", "provider_message_id", "updated_at", "sent_at")
+        changed = (
+            "status",
+            "attempts",
+            "last_error",
+            "provider_message_id",
+            "updated_at",
+            "sent_at",
+            "due_at",
+        )
+        is_over = or_(table.c.status != "CANCELLED", new.excluded.status.not_in(WAITING))
         self._save = new.on_conflict_do_update(
             index_elements=["job_id"],
             set_={name: new.excluded[name] for name in changed},
-            where=table.c.status != "SENT",
+            where=(table.c.status != "SENT") & is_over,
         )
         self._note = dialect.insert(delivery_attempts).on_conflict_do_nothing()
         self._save_all: Together = self._save_together
@@ -65,11 +75,13 @@ class Deliveries:
         attempts: int,
         error: str | None = None,
         provider_message_id: str | None = None,
+        due_at: Millis | None = None,
     ) -> None:
         """Set the status. A job that another system queued gets its row here."""
         now = self._clock.now()
         row = _row(job, status, now)
         row |= {"attempts": attempts, "last_error": error, "provider_message_id": provider_message_id}
+        row["due_at"] = due_at
         row["sent_at"] = now if status == "SENT" else None
         await self._database.put(self._save_all, row)
         self._observe(job.channel, status)
@@ -88,7 +100,7 @@ class Deliveries:
         moves: Counter[Place] = Counter()
         for row in rows:
             old, new = statuses.get(row["job_id"]), row["status"]
-            if old != "SENT":
+            if old != "SENT" and not (old == "CANCELLED" and new in WAITING):
                 _move(moves, row["campaign_id"], row["variant"], old, new)
                 statuses[row["job_id"]] = new
         self.campaign_counts.shift(connection, moves)
@@ -195,6 +207,7 @@ def _row(job: NotificationJob, status: Status, now: Millis, *, keep_job: bool = 
         "created_at": now,
         "updated_at": now,
         "sent_at": None,
+        "due_at": None if job.send_after is None else to_moment(job.send_after),
         "variant": (job.meta.model_extra or {}).get("variant"),
     }
 
@@ -209,7 +222,7 @@ def shown(row: Row[Any]) -> dict[str, Any]:
     names = ("job_id", "channel", "template_code", "user_id", "event_id", "campaign_id", "status", "attempts")
     more = ("last_error", "provider_message_id", "variant")
     fields = {name: getattr(row, name) for name in (*names, *more)}
-    for name in ("created_at", "updated_at", "sent_at"):
+    for name in ("created_at", "updated_at", "sent_at", "due_at"):
         moment = getattr(row, name)
         fields[name] = None if moment is None else isoformat(moment)
     return fields

@@ -1,12 +1,11 @@
 """JobProcessor: one notification job from the queue to its channel, and the truth about it to the table.
 
 Whether it was sent already, has been cancelled or has expired is asked at the start and again at the last moment
-before sending: a message may have waited for a connection in between.
+before sending: a message may have waited for a connection in between. Whether it may go now is asked at the gate.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,43 +15,27 @@ from pydantic import ValidationError
 from yamchi import errors
 from yamchi.clock import Clock, Millis, as_datetime, to_moment
 from yamchi.errors import Outage, Snooze, Unrecoverable
+from yamchi.notifications import direct as directs
 from yamchi.notifications.campaigns.gate import CampaignGate
-from yamchi.notifications.channels.base import AnswerLost, Channel, Kept, Message, Recipient
+from yamchi.notifications.channels.base import AnswerLost, Kept, Message, Recipient, Unreachable
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries, Status
-from yamchi.notifications.recipients import Recipients, as_template_data
+from yamchi.notifications.errand import Errand, Errands, NotHere
+from yamchi.notifications.fallback import going_on
+from yamchi.notifications.gates import Gate, Go, Suppress, Wait
+from yamchi.notifications.policy import policy_of
+from yamchi.notifications.recipients import as_template_data
 from yamchi.notifications.retry import RetryEngine, sentence
-from yamchi.notifications.schemas.notification_job import (
-    DirectMessage,
-    Meta,
-    NotificationJob,
-    derived_id,
-)
-from yamchi.notifications.templates.locales import locale_chain
-from yamchi.notifications.templates.model import Rendered, TemplateStore, UnknownTemplate
+from yamchi.notifications.schemas.notification_job import DirectMessage, NotificationJob
+from yamchi.notifications.suppressions import Suppressions
+from yamchi.notifications.templates.model import Rendered
 from yamchi.notifications.templates.rendering import render
-from yamchi.queues.queue import New
 from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.notifications")
 
-NOBODY = derived_id("nobody")
-ALIASES = {"browser": "push"}
-
-
-@dataclass(frozen=True, slots=True)
-class Errand:
-    """A notification on its way: the job as the table knows it, for whom, and which attempt it is."""
-
-    job: NotificationJob
-    recipient: Recipient
-    channel: Channel
-    attempt: int
-    attempts: int
-
-    @property
-    def circuit(self) -> str:
-        return f"{self.channel.name}:{self.channel.provider}"
+Enqueue = Callable[[Sequence[NotificationJob]], Awaitable[None]]
+Observer = Callable[[str, str, str], None]
 
 
 class JobProcessor:
@@ -60,21 +43,23 @@ class JobProcessor:
 
     def __init__(
         self,
-        channels: dict[str, Channel],
-        templates: TemplateStore,
-        recipients: Recipients,
+        errands: Errands,
+        gate: Gate,
         deliveries: Deliveries,
+        suppressions: Suppressions,
         circuits: Circuits,
         campaigns: CampaignGate,
+        enqueue: Enqueue,
         clock: Clock,
-        observe: Callable[[str, str, str], None] = lambda channel, provider, answer: None,
+        observe: Observer = lambda channel, provider, answer: None,
     ) -> None:
-        self._channels = channels
-        self._templates = templates
-        self._recipients = recipients
+        self._errands = errands
+        self._gate = gate
         self._deliveries = deliveries
+        self._suppressions = suppressions
         self._circuits = circuits
         self._campaigns = campaigns
+        self._enqueue = enqueue
         self._clock = clock
         self._observe = observe
         self._retry = RetryEngine()
@@ -84,6 +69,17 @@ class JobProcessor:
         if isinstance(job.data, DirectMessage):
             return await self._handle_direct(job, job.data)
         return await self._handle(job, job.data, None)
+
+    async def _handle_direct(self, job: Job[Any], direct: DirectMessage) -> dict[str, Any]:
+        addresses = directs.addresses_of(direct)
+        if len(addresses) != 1:
+            single = directs.split(job, direct)
+            await job.queue.add_many(single)
+            return {"status": "SPLIT", "jobs": [new.id for new in single]}
+        notification = directs.as_job(job, direct, self._clock.now())
+        return await self._handle(
+            job, notification, directs.at(addresses[0]), directs.ready_words(direct.options)
+        )
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """A job that ended without its handler's last word, such as one that killed its workers."""
@@ -105,15 +101,18 @@ class JobProcessor:
             return {"status": settled}
         self._check_moment(notification.send_after)
         try:
-            errand = await self._errand(job, notification, recipient)
+            errand = await self._errands.of(job, notification, recipient, ready)
+            if held := await self._held(errand):
+                return held
             await self._circuits.enter(errand.circuit)
-            message = await self._compose(errand, ready)
-        except Outage:
+            message = self._compose(errand, ready or self._render(errand))
+        except (Outage, Snooze):
             raise
         except Exception as error:
-            await self._note_unsent(job, notification, error)
-            raise
+            return await self._unsent(job, notification, error)
         return await self._send(errand, message)
+
+    # ── Whether ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _settled(self, notification: NotificationJob) -> Status | None:
         """Whether there is nothing left to do: sent already, expired, or called off."""
@@ -135,40 +134,53 @@ class JobProcessor:
         if send_after and to_moment(send_after) > self._clock.now():
             raise Snooze(send_after, "not before its send_after")
 
-    async def _errand(
-        self, job: Job[Any], notification: NotificationJob, recipient: Recipient | None
-    ) -> Errand:
-        name = ALIASES.get(notification.channel, notification.channel)
-        channel = self._channels.get(name)
-        if channel is None:
-            raise Unrecoverable(f"The channel {name} is not set up here.")
-        recipient = recipient or await self._recipients.get(str(notification.user_id)) or Recipient()
-        return Errand(notification, recipient, channel, job.attempts_made, job.attempts)
+    async def _held(self, errand: Errand) -> dict[str, Any] | None:
+        """What became of it if it does not go now."""
+        job, paid = errand.job, errand.attempt - 1
+        match await self._gate.ask(errand):
+            case Wait(until=until, reason=reason):
+                await self._deliveries.record(job, "QUEUED", attempts=paid, error=reason, due_at=until)
+                raise Snooze(as_datetime(until), reason)
+            case Suppress(reason=reason, is_unreachable=is_unreachable):
+                gone_on = is_unreachable and await self._go_on(job, "SUPPRESSED", reason, paid)
+                return gone_on or await self._end(job, "SUPPRESSED", reason, paid)
+            case Go():
+                return None
 
-    async def _compose(self, errand: Errand, ready: Rendered | None) -> Message:
+    async def _end(self, job: NotificationJob, status: Status, reason: str, attempts: int) -> dict[str, Any]:
+        await self._deliveries.record(job, status, attempts=attempts, error=reason)
+        return {"status": status, "reason": reason}
+
+    async def _go_on(
+        self, job: NotificationJob, status: Status, reason: str, attempts: int
+    ) -> dict[str, Any] | None:
+        """Let the next channel of `first_of` try; None if there is none."""
+        following = going_on(job, policy_of(job))
+        if following is None:
+            return None
+        await self._enqueue([following])
+        said = f"{reason}; went on to {following.channel}"
+        return await self._end(job, status, said, attempts) | {"next": following.delivery_id}
+
+    # ── What ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _compose(self, errand: Errand, rendered: Rendered) -> Message:
         job = errand.job
-        address = errand.channel.address(errand.recipient)
-        if not address:
-            raise Unrecoverable(f"User has no {errand.channel.name}")
         return Message(
             job.delivery_id,
-            address,
-            ready or await self._render(errand),
-            is_urgent=job.meta.priority == "high",
-            expires_at=None if job.expires_at is None else to_moment(job.expires_at),
+            errand.address or "",
+            rendered,
+            is_urgent=errand.is_urgent,
+            expires_at=errand.expires_at,
             user_id=errand.recipient.user_id,
             template_code=job.template_code,
+            category=errand.category,
         )
 
-    async def _render(self, errand: Errand) -> Rendered:
-        job = errand.job
-        template = await self._templates.find(
-            job.template_code, errand.channel.name, locale_chain(job.locale)
-        )
-        if template is None:
-            raise UnknownTemplate(job.template_code, errand.channel.name, locale_chain(job.locale))
-        data = {**job.data, "user": as_template_data(errand.recipient)}
-        return render(template, data, now=as_datetime(self._clock.now()))
+    def _render(self, errand: Errand) -> Rendered:
+        assert errand.template is not None
+        data = {**errand.job.data, "user": as_template_data(errand.recipient)}
+        return render(errand.template, data, now=as_datetime(self._clock.now()))
 
     async def _send(self, errand: Errand, message: Message) -> dict[str, Any]:
         if campaign := errand.job.meta.campaign_id:
@@ -181,7 +193,7 @@ class JobProcessor:
         except Snooze:
             raise  # the channel's own limits: its turn is later, and nothing was tried
         except Exception as error:
-            return await self._failed(errand, error, began)
+            return await self._failed(errand, message.to, error, began)
         await self._circuits.succeeded(errand.circuit)
         self._observe(errand.channel.name, errand.channel.provider, "sent")
         provider_id = answer.id if isinstance(answer, Kept) else answer
@@ -194,7 +206,9 @@ class JobProcessor:
         )
         return {"status": "SENT", "provider_message_id": provider_id}
 
-    async def _failed(self, errand: Errand, error: Exception, began: Millis) -> dict[str, Any]:
+    # ── What went wrong ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _failed(self, errand: Errand, address: str, error: Exception, began: Millis) -> dict[str, Any]:
         decision = self._retry.decide(error, errand.channel, errand.attempt, errand.attempts)
         job, attempt, said = errand.job, errand.attempt, sentence(error)
         outage = error.outage if isinstance(error, AnswerLost) else error
@@ -204,6 +218,10 @@ class JobProcessor:
             self._deliveries.note_attempt(job.delivery_id, attempt, decision.outcome, said, began),
             self._deliveries.record(job, decision.status, attempts=paid, error=said),
         )
+        if isinstance(error, Unreachable):
+            await self._remember(errand, address, said)
+            if gone_on := await self._go_on(job, "FAILED", said, attempt):
+                return gone_on
         verdict = decision.verdict
         if isinstance(outage, Outage):
             told = await self._circuits.failed(errand.circuit, outage, began)
@@ -212,51 +230,19 @@ class JobProcessor:
             raise verdict
         return {"status": decision.status}
 
-    async def _note_unsent(self, job: Job[Any], notification: NotificationJob, error: Exception) -> None:
+    async def _remember(self, errand: Errand, address: str, reason: str) -> None:
+        """Nobody is reached at this address: the next message need not try."""
+        user_id, job_id = errand.recipient.user_id, errand.job.delivery_id
+        await self._suppressions.add(errand.channel.name, address, reason, user_id=user_id, job_id=job_id)
+
+    async def _unsent(self, job: Job[Any], notification: NotificationJob, error: Exception) -> dict[str, Any]:
         """It failed before there was anything to send: no address, no template, a missing variable."""
+        said = sentence(error)
+        if isinstance(error, NotHere):
+            gone_on = await self._go_on(notification, "SUPPRESSED", said, job.attempts_made - 1)
+            if gone_on:
+                return gone_on
         is_over = isinstance(error, Unrecoverable) or job.is_last_attempt
         status: Status = "FAILED" if is_over else "RETRYING"
-        await self._deliveries.record(notification, status, attempts=job.attempts_made, error=sentence(error))
-
-    # ── Messages to an address ────────────────────────────────────────────────────────────────────────────────────
-
-    async def _handle_direct(self, job: Job[Any], direct: DirectMessage) -> dict[str, Any]:
-        addresses = [direct.options.to] if isinstance(direct.options.to, str) else direct.options.to
-        if len(addresses) != 1:
-            return await self._split(job, direct, addresses)
-        ready = None
-        if direct.options.template is None:
-            options = direct.options
-            ready = Rendered(options.text or "", html=options.html, subject=options.subject)
-        return await self._handle(job, _as_job(job, direct, self._clock.now()), _at(addresses[0]), ready)
-
-    async def _split(self, job: Job[Any], direct: DirectMessage, addresses: list[str]) -> dict[str, Any]:
-        """One job a recipient, so that one who can't be reached never makes another get it twice."""
-        single = [
-            New(
-                direct.model_copy(update={"options": direct.options.model_copy(update={"to": address})}),
-                id=str(derived_id(job.id, address)),
-                priority=job.priority,
-            )
-            for address in dict.fromkeys(addresses)
-        ]
-        await job.queue.add_many(single)
-        return {"status": "SPLIT", "jobs": [new.id for new in single]}
-
-
-def _at(address: str) -> Recipient:
-    """Whoever is at this address, whichever kind of address it is."""
-    return Recipient(email=address, phone=address, telegram_id=address)
-
-
-def _as_job(job: Job[Any], direct: DirectMessage, now: Millis) -> NotificationJob:
-    return NotificationJob(
-        job_id=derived_id("direct", job.queue.name, job.id),
-        user_id=NOBODY,
-        channel=direct.channel,
-        template_code=direct.options.template or "direct",
-        locale=direct.options.locale,
-        data=direct.options.data,
-        meta=Meta(event_type="direct", event_id=job.id),
-        created_at=as_datetime(now),
-    )
+        await self._deliveries.record(notification, status, attempts=job.attempts_made, error=said)
+        raise error

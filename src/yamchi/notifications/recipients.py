@@ -1,22 +1,50 @@
-"""People: where each one is reached, in which language, and what else is known of them."""
+"""People: where each one is reached, in which language, and what else is known of them.
+
+A person's wishes are loaded together with the person, in the same query: choices, quiet hours, suppressed addresses.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import groupby
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from email_validator import EmailNotValidError, validate_email
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from sqlalchemy import Row, delete, select
+from sqlalchemy import delete, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock
 from yamchi.notifications.channels.base import Recipient
+from yamchi.notifications.preferences import quiet_hours
+from yamchi.notifications.wishes import NONE, Wishes
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
-from yamchi.storage.tables import users
+from yamchi.storage.tables import preferences, suppressions, users
 
-KNOWN = tuple(field.name for field in fields(Recipient) if field.name != "attributes")
+KNOWN = tuple(field.name for field in fields(Recipient) if field.name not in ("attributes", "wishes"))
+_ADDRESSES = (users.c.email, users.c.phone, users.c.telegram_id)
+_PEOPLE = (
+    select(
+        *(column for column in users.c if column.name not in ("created_at", "updated_at")),
+        preferences.c.channel.label("choice_channel"),
+        preferences.c.category.label("choice_category"),
+        preferences.c.is_allowed,
+        suppressions.c.channel.label("suppressed_channel"),
+        suppressions.c.address.label("suppressed_address"),
+        suppressions.c.reason.label("suppressed_reason"),
+    )
+    .outerjoin_from(users, preferences, preferences.c.user_id == users.c.user_id)
+    .outerjoin(
+        suppressions,
+        or_(
+            suppressions.c.user_id == users.c.user_id,
+            *(suppressions.c.address == address for address in _ADDRESSES),
+        ),
+    )
+    .order_by(users.c.user_id)
+)
+"""A row a person; one more for each further choice and suppressed address, which few have."""
 
 
 class User(BaseModel):
@@ -84,15 +112,38 @@ class Recipients:
         return bool(await self._database.write(lambda connection: connection.execute(statement).rowcount))
 
     async def _fetch(self, user_ids: Sequence[str]) -> Mapping[str, Recipient]:
-        query = select(users).where(users.c.user_id.in_(user_ids))
+        query = _PEOPLE.where(users.c.user_id.in_(user_ids))
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return {row.user_id: _recipient(row) for row in rows}
+        return {user_id: _recipient(list(own)) for user_id, own in groupby(rows, lambda row: row.user_id)}
 
 
-def _recipient(row: Row[Any]) -> Recipient:
+def _recipient(rows: Sequence[Any]) -> Recipient:
+    row = rows[0]
     return Recipient(
-        row.user_id, row.email, row.phone, row.telegram_id, row.locale, row.timezone, row.attributes or {}
+        row.user_id,
+        row.email,
+        row.phone,
+        row.telegram_id,
+        row.locale,
+        row.timezone,
+        row.attributes or {},
+        _wishes(rows),
     )
+
+
+def _wishes(rows: Sequence[Any]) -> Wishes:
+    first = rows[0]
+    if first.is_allowed is None and first.suppressed_reason is None and first.quiet_from is None:
+        return NONE
+    choices = {
+        (row.choice_channel, row.choice_category): row.is_allowed for row in rows if row.choice_channel
+    }
+    suppressed = {
+        (row.suppressed_channel, row.suppressed_address): row.suppressed_reason
+        for row in rows
+        if row.suppressed_reason is not None
+    }
+    return Wishes(choices, quiet_hours(first.quiet_from, first.quiet_until), suppressed)
 
 
 def as_template_data(recipient: Recipient) -> dict[str, Any]:

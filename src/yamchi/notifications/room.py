@@ -13,6 +13,9 @@ from yamchi.notifications.channels.smtp import SmtpServer
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries
 from yamchi.notifications.dlq import DLQPublisher
+from yamchi.notifications.errand import Errands
+from yamchi.notifications.gates import Gate
+from yamchi.notifications.preferences import PreferenceBook
 from yamchi.notifications.processor import JobProcessor
 from yamchi.notifications.recipients import Recipients
 from yamchi.notifications.rulebook import RuleBook
@@ -20,6 +23,7 @@ from yamchi.notifications.rules import EventRulesHandler
 from yamchi.notifications.schemas.notification_job import AnyNotification, know_channel
 from yamchi.notifications.service import JOB, NotificationService
 from yamchi.notifications.signing import Signer
+from yamchi.notifications.suppressions import Suppressions
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.versions import VersionedTemplates
 from yamchi.observe.metrics import Metrics
@@ -51,6 +55,8 @@ class Notifications:
         self.queue = queue
         self.channels: dict[str, Channel] = {}
         self.recipients = Recipients(database, clock)
+        self.preferences = PreferenceBook(database, clock)
+        self.suppressions = Suppressions(database, clock)
         self.deliveries = Deliveries(database, clock, metrics.count_delivery)
         self.circuits = Circuits(database, clock)
         self.mailbox = Mailbox(database)
@@ -58,16 +64,6 @@ class Notifications:
         self.templates = VersionedTemplates(database, FileTemplates([settings.home / "templates"]), clock)
         self.rules = RuleBook(database, (settings.home / "rules.yaml", SHIPPED / "rules.yaml"), clock)
         self.gate = CampaignGate(database, queue, clock)
-        self.processor = JobProcessor(
-            self.channels,
-            self.templates,
-            self.recipients,
-            self.deliveries,
-            self.circuits,
-            self.gate,
-            clock,
-            metrics.count_answer,
-        )
         self.service = NotificationService(
             database,
             queue,
@@ -75,6 +71,17 @@ class Notifications:
             self.recipients,
             self.deliveries,
             clock,
+        )
+        self.processor = JobProcessor(
+            Errands(self.channels, self.templates, self.recipients, settings.default_timezone),
+            Gate(self.suppressions, clock),
+            self.deliveries,
+            self.suppressions,
+            self.circuits,
+            self.gate,
+            self.service.send,
+            clock,
+            metrics.count_answer,
         )
         self.dead_letters = DLQPublisher(queue)
         self.register(self._email(clock))

@@ -4,7 +4,8 @@
       when: event.data.plan == "pro"
       notify: {channel: email, template: welcome_email, delay: 0s, expires_in: 7d, priority: normal}
 
-`when` is a Jinja2 expression in a sandbox: it sees the event and the user, and can't reach Python.
+`when` is an expression in the sandbox of templates: it sees the event and the user, can't reach Python, and is stopped
+when it works too long.
 """
 
 from functools import cached_property, lru_cache
@@ -13,8 +14,7 @@ from typing import Annotated, Any, Protocol
 
 import structlog
 import yaml
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError, Undefined
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -25,30 +25,28 @@ from pydantic import (
     model_validator,
 )
 
-from yamchi.clock import Millis, as_datetime, to_millis
-from yamchi.errors import ConfigurationError, InvalidJob
+from yamchi.clock import Millis, as_datetime
+from yamchi.errors import ConfigurationError
 from yamchi.notifications.channels.base import Channel, Recipient
+from yamchi.notifications.policy import Cap, Digest, Escalation, Policy, Span, as_meta
 from yamchi.notifications.recipients import as_template_data
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import (
+    ALIASES,
     CHANNELS,
     Meta,
     NotificationJob,
     Priority,
     derived_id,
 )
+from yamchi.notifications.templates.meter import METER, Meter
+from yamchi.notifications.templates.sandbox import Sandbox
 from yamchi.queues.handlers import describe
 
 log = structlog.get_logger("yamchi.rules")
 
 DEFAULT_LOCALE = "ru"
-
-
-def _as_span(value: Any) -> Millis:
-    try:
-        return to_millis(value)
-    except InvalidJob as error:
-        raise ValueError(str(error)) from error
+INBOX = "database"
 
 
 class Notify(BaseModel):
@@ -59,27 +57,41 @@ class Notify(BaseModel):
     channel: str | list[str] | None = None
     first_of: list[str] | None = None
     template: str
-    delay: Annotated[Millis, Field(ge=0)] = 0
-    expires_in: Annotated[Millis, Field(gt=0)] | None = None
+    delay: Annotated[Span, Field(ge=0)] = 0
+    expires_in: Annotated[Span, Field(gt=0)] | None = None
     priority: Priority = "normal"
-
-    @field_validator("delay", "expires_in", mode="before")
-    @classmethod
-    def _read_span(cls, value: Any) -> Any:
-        return None if value is None else _as_span(value)
+    digest: Digest | None = None
+    cap: Cap | None = None
+    escalate: Escalation | None = None
 
     @model_validator(mode="after")
     def _has_one_way(self) -> "Notify":
         if (self.channel is None) == (self.first_of is None):
             raise ValueError("name either 'channel' or 'first_of'")
-        for name in (*self.channels, *(self.first_of or ())):
+        for name in self.ways:
             if name not in CHANNELS:
                 raise ValueError(f"there is no channel {name!r}: choose from {', '.join(CHANNELS)}")
+        if self.escalate and INBOX not in self.ways:
+            raise ValueError(f"'escalate' asks what was read, which only the channel {INBOX!r} knows: add it")
         return self
 
     @property
     def channels(self) -> list[str]:
         return [self.channel] if isinstance(self.channel, str) else list(self.channel or ())
+
+    @property
+    def ways(self) -> list[str]:
+        """Every channel that it names."""
+        return [*self.channels, *(self.first_of or ())]
+
+    def policy(self, channel: str) -> Policy:
+        """How a job on this channel is to be handled."""
+        ways = self.first_of or []
+        then = ways[ways.index(channel) + 1 :] if channel in ways else []
+        is_escalated = INBOX in (channel, *then)
+        return Policy(
+            then=then, digest=self.digest, cap=self.cap, escalate=self.escalate if is_escalated else None
+        )
 
 
 class Rule(BaseModel):
@@ -111,13 +123,29 @@ class Rule(BaseModel):
         return self.notify if isinstance(self.notify, list) else [self.notify]
 
 
-_environment = ImmutableSandboxedEnvironment()
+class _Expressions(Sandbox):
+    """The sandbox of templates, but what an event lacks is no mistake: it is neither equal to anything nor true."""
+
+    def __init__(self) -> None:
+        super().__init__(autoescape=False)
+        self.undefined = Undefined
+
+
+_environment = _Expressions()
 _rules = TypeAdapter(list[Rule])
 
 
 @lru_cache(maxsize=1_000)
 def _compiled(expression: str) -> Any:
     return _environment.compile_expression(expression)
+
+
+def _holds(expression: str, values: dict[str, Any]) -> bool:
+    meter = METER.set(Meter(data=values))
+    try:
+        return bool(_compiled(expression)(values))
+    finally:
+        METER.reset(meter)
 
 
 def read_rules(path: Path) -> list[Rule]:
@@ -172,17 +200,23 @@ class EventRulesHandler:
             return True
         user = as_template_data(recipient) if recipient else {}
         try:
-            return bool(_compiled(rule.when)(event=event.model_dump(mode="json"), user=user))
+            return _holds(rule.when, {"event": event.model_dump(mode="json"), "user": user})
         except Exception as error:
             log.warning("a rule could not be asked, and does not apply", rule=rule.id, error=str(error))
             return False
 
     def _chosen(self, notify: Notify, recipient: Recipient | None) -> list[str]:
+        """The first channel that may reach the person: what is known now to have no address need not be tried.
+
+        What is sent later begins with the first of them, since the person may have an address there by then.
+        """
         if notify.first_of is None:
             return notify.channels
+        if notify.delay or recipient is None:
+            return notify.first_of[:1]
         for name in notify.first_of:
-            channel = self._channels.get(name)
-            if recipient and channel and channel.address(recipient):
+            channel = self._channels.get(ALIASES.get(name, name))
+            if channel and channel.address(recipient):
                 return [name]
         return notify.first_of[-1:]
 
@@ -200,7 +234,12 @@ def _job(
         template_code=template,
         locale=locale,
         data=event.data,
-        meta=Meta(event_type=event.event_type, event_id=event.event_id, priority=notify.priority),
+        meta=Meta(
+            event_type=event.event_type,
+            event_id=event.event_id,
+            priority=notify.priority,
+            **as_meta(notify.policy(channel)),
+        ),
         created_at=as_datetime(now),
         send_after=as_datetime(now + notify.delay) if notify.delay else None,
         expires_at=as_datetime(now + notify.expires_in) if notify.expires_in else None,

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from yamchi.clock import Millis
 from yamchi.errors import Outage, Unrecoverable, YamchiError
 from yamchi.notifications.templates.model import Rendered
+from yamchi.notifications.wishes import NONE, Wishes
 from yamchi.storage.database import Put
 
 
@@ -52,6 +53,7 @@ class Recipient:
     locale: str | None = None
     timezone: str | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    wishes: Wishes = NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 CHANNELS = ["email", "push", "browser", "telegram", "ws", "sms", "database", "null"]
 """Names that a message may have: those that ship, and those of channels registered in this process."""
 
+ALIASES = {"browser": "push"}
+"""Channels that have two names."""
+
 
 def know_channel(name: str) -> None:
     """Let messages name a channel of one's own."""
@@ -32,11 +35,11 @@ Priority = Literal["normal", "high"]
 NAMESPACE = uuid5(NAMESPACE_URL, "yamchi:notifications")
 
 
-def _in_utc(moment: datetime) -> datetime:
+def in_utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-Moment = Annotated[datetime, AfterValidator(_in_utc)]
+Moment = Annotated[datetime, AfterValidator(in_utc)]
 """A moment; one without a time zone is UTC, as the contract's examples are."""
 
 

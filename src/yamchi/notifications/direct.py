@@ -1,0 +1,60 @@
+"""Messages to an address, with no user behind it: how each becomes a notification like any other."""
+
+from typing import Any
+
+from yamchi.clock import Millis, as_datetime
+from yamchi.notifications.channels.base import Recipient
+from yamchi.notifications.schemas.notification_job import (
+    DirectMessage,
+    DirectOptions,
+    Meta,
+    NotificationJob,
+    derived_id,
+)
+from yamchi.notifications.templates.model import Rendered
+from yamchi.queues.queue import New
+from yamchi.queues.ticket import Job
+
+NOBODY = derived_id("nobody")
+
+
+def addresses_of(direct: DirectMessage) -> list[str]:
+    to = direct.options.to
+    return [to] if isinstance(to, str) else to
+
+
+def at(address: str) -> Recipient:
+    """Whoever is at this address, whichever kind of address it is."""
+    return Recipient(email=address, phone=address, telegram_id=address)
+
+
+def ready_words(options: DirectOptions) -> Rendered | None:
+    """What it says, where it names no template."""
+    if options.template is not None:
+        return None
+    return Rendered(options.text or "", html=options.html, subject=options.subject)
+
+
+def as_job(job: Job[Any], direct: DirectMessage, now: Millis) -> NotificationJob:
+    return NotificationJob(
+        job_id=derived_id("direct", job.queue.name, job.id),
+        user_id=NOBODY,
+        channel=direct.channel,
+        template_code=direct.options.template or "direct",
+        locale=direct.options.locale,
+        data=direct.options.data,
+        meta=Meta(event_type="direct", event_id=job.id),
+        created_at=as_datetime(now),
+    )
+
+
+def split(job: Job[Any], direct: DirectMessage) -> list[New]:
+    """One job a recipient, so that one who can't be reached never makes another get it twice."""
+    return [
+        New(
+            direct.model_copy(update={"options": direct.options.model_copy(update={"to": address})}),
+            id=str(derived_id(job.id, address)),
+            priority=job.priority,
+        )
+        for address in dict.fromkeys(addresses_of(direct))
+    ]

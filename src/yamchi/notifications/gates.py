@@ -1,0 +1,79 @@
+"""May this go now? The one question before a message is made, and its answers as values.
+
+Asked in this order: does the person want it, is there an address that works, is it to be collected, is it night there,
+has there been enough of it. All but the last is known from what was loaded with the person.
+"""
+
+from dataclasses import dataclass
+
+from yamchi.clock import Clock, Millis, isoformat
+from yamchi.notifications.errand import Errand, NotHere
+from yamchi.notifications.suppressions import Suppressions
+
+SILENT = ("database", "ws")
+"""Channels that wake nobody: what waits in the inbox is there when the person looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not before this moment."""
+
+    until: Millis
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suppress:
+    """Never. `is_unreachable` says that another channel may do."""
+
+    reason: str
+    is_unreachable: bool = False
+
+
+Answer = Go | Wait | Suppress
+
+
+class Gate:
+    """Decides; changes nothing but the count of a cap."""
+
+    def __init__(self, suppressions: Suppressions, clock: Clock) -> None:
+        self._suppressions = suppressions
+        self._clock = clock
+
+    async def ask(self, errand: Errand) -> Answer:
+        return _unwanted(errand) or await self._unreachable(errand) or self._quiet(errand) or Go()
+
+    async def _unreachable(self, errand: Errand) -> Suppress | None:
+        address, channel = errand.address, errand.channel.name
+        if not address:
+            raise NotHere(f"User has no {channel}")
+        reason = errand.recipient.wishes.suppressed.get((channel, address))
+        if errand.recipient.user_id is None:  # nobody was loaded, so nothing with them
+            reason = await self._suppressions.reason(channel, address)
+        said = f"The address is suppressed: {reason}"
+        return Suppress(said, is_unreachable=True) if reason else None
+
+    def _quiet(self, errand: Errand) -> Wait | None:
+        hours = errand.recipient.wishes.quiet
+        if hours is None or errand.is_urgent or errand.channel.name in SILENT:
+            return None
+        end = hours.until(self._clock.now(), errand.zone)
+        return None if end is None else _wait(errand, end, f"quiet hours in {errand.zone.key}")
+
+
+def _unwanted(errand: Errand) -> Suppress | None:
+    channel, category = errand.channel.name, errand.category
+    if errand.is_transactional or errand.recipient.wishes.allow(channel, category):
+        return None
+    return Suppress(f"The person opted out of {category!r} on {channel}")
+
+
+def _wait(errand: Errand, until: Millis, reason: str) -> Wait:
+    """A message that expires while it waits is looked at then, not later."""
+    end = min(until, errand.expires_at or until)
+    return Wait(end, f"waits until {isoformat(until)}: {reason}")

@@ -1,0 +1,131 @@
+"""What a rule says beyond what to send and where: other channels, a digest, a cap, an escalation.
+
+It travels in the job, as `meta.policy`, so that changing a rule never changes what is already under way. A message
+without any has no such field.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from yamchi.clock import Millis, to_millis
+from yamchi.errors import InvalidJob, Unrecoverable
+from yamchi.notifications.quiet import read_time
+from yamchi.notifications.schemas.notification_job import Channel, NotificationJob
+from yamchi.queues.handlers import describe
+
+DAY: Millis = 86_400_000
+MORNING = "09:00"
+_UNITS: tuple[tuple[str, Millis], ...] = (("d", DAY), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+
+
+def _as_span(value: Any) -> Any:
+    try:
+        return value if value is None else to_millis(value)
+    except InvalidJob as error:
+        raise ValueError(str(error)) from error
+
+
+def _as_text(span: Millis | None) -> str | None:
+    """As it is read again: a bare number would be seconds."""
+    if span is None:
+        return None
+    exact = (f"{span // size}{unit}" for unit, size in _UNITS if span and span % size == 0)
+    return next(exact, f"{span}ms")
+
+
+def _is_time(text: str) -> str:
+    read_time(text)
+    return text
+
+
+Span = Annotated[Millis, BeforeValidator(_as_span), PlainSerializer(_as_text)]
+"""Written as `30m`, `1h`, `7d`; milliseconds in the code."""
+
+TimeOfDay = Annotated[str, AfterValidator(_is_time)]
+
+
+class Digest(BaseModel):
+    """Collect, and tell together: every so often, or on whole days at a time of the person's clock."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every: Annotated[Span, Field(ge=60_000)]
+    at: TimeOfDay | None = None
+    template: str
+
+    @model_validator(mode="after")
+    def _at_only_on_whole_days(self) -> "Digest":
+        if self.at and self.every % DAY:
+            raise ValueError("'at' goes with whole days: 'every' must be 1d, 2d, 7d …")
+        return self
+
+    @property
+    def time(self) -> str | None:
+        return self.at or (None if self.every % DAY else MORNING)
+
+
+class Cap(BaseModel):
+    """At most so many messages of a category over a channel in any period of this length."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    most: Annotated[int, Field(ge=1, le=1_000)]
+    per: Annotated[Span, Field(gt=0)]
+    over: Literal["wait", "suppress"] = "wait"
+
+
+class Escalation(BaseModel):
+    """If the message has not been read by then, send it over another channel too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: Annotated[Span, Field(gt=0)]
+    channel: Channel
+    template: str | None = None
+    unless: Literal["read"] = "read"
+
+
+class Policy(BaseModel):
+    """How one job is to be handled."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    then: list[Channel] = []
+    """Where to go on to when the person can't be reached here, in this order."""
+    digest: Digest | None = None
+    cap: Cap | None = None
+    escalate: Escalation | None = None
+    gathers: bool = False
+    """This job is a digest: what was collected for it is its data."""
+    unless_read: str | None = None
+    """The job whose message must not have been read."""
+
+
+NONE = Policy()
+
+
+def policy_of(job: NotificationJob) -> Policy:
+    """What the job says of its handling; none at all nearly always."""
+    given = job.meta.model_extra and job.meta.model_extra.get("policy")
+    if not given:
+        return NONE
+    try:
+        return Policy.model_validate(given)
+    except ValidationError as error:
+        raise Unrecoverable(f"The job's meta.policy can't be used: {describe(error)}.") from error
+
+
+def as_meta(policy: Policy) -> dict[str, Any]:
+    """The fields to add to a job's `meta`: none where nothing is said."""
+    said = policy.model_dump(mode="json", exclude_defaults=True)
+    return {"policy": said} if said else {}

@@ -1,0 +1,84 @@
+"""Suppressions: addresses that reach nobody, or must not be written to. The next message to one is not even tried.
+
+They are fed by permanent failures (no such mailbox, the bot is blocked) and by hand, and taken away by hand.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Row, and_, delete, desc, or_, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from yamchi.clock import Clock, Millis, isoformat
+from yamchi.errors import UnknownJob
+from yamchi.storage.database import Database
+from yamchi.storage.loading import Loader
+from yamchi.storage.tables import suppressions as table
+
+Place = tuple[str, str]
+"""A channel and an address."""
+
+
+class Suppressions:
+    """The table `suppressions`, looked up in batches."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._loader = Loader(self._fetch)
+        dialect = sqlite if database.is_embedded else postgresql
+        self._add = dialect.insert(table).on_conflict_do_nothing()
+
+    async def add(
+        self,
+        channel: str,
+        address: str,
+        reason: str,
+        *,
+        user_id: str | None = None,
+        job_id: str | None = None,
+    ) -> None:
+        """Leave this address alone from now on; what was known of it stays."""
+        row = {"channel": channel, "address": address, "reason": reason, "user_id": user_id, "job_id": job_id}
+        await self._database.put(self._add, row | {"created_at": self._clock.now()})
+
+    async def remove(self, channel: str, address: str) -> None:
+        gone = delete(table).where((table.c.address == address) & (table.c.channel == channel))
+        if not await self._database.write(lambda connection: connection.execute(gone).rowcount):
+            raise UnknownJob(f"{address} is not suppressed on the channel {channel}.")
+
+    async def reason(self, channel: str, address: str) -> str | None:
+        """Why nothing goes to this address; None if it may."""
+        return await self._loader.get((channel, address))
+
+    async def list(
+        self, *, channel: str | None = None, after: tuple[Millis, str, str] | None = None, limit: int = 50
+    ) -> Sequence[Row[Any]]:
+        """Newest first, from the one after `after` (its moment, channel and address)."""
+        order = (desc(table.c.created_at), desc(table.c.channel), desc(table.c.address))
+        query = select(table).order_by(*order).limit(limit)
+        if channel is not None:
+            query = query.where(table.c.channel == channel)
+        if after is not None:
+            query = query.where(_before(*after))
+        return await self._database.read(lambda connection: connection.execute(query).all())
+
+    async def _fetch(self, places: Sequence[Place]) -> Mapping[Place, str]:
+        pairs = [(address, channel) for channel, address in places]
+        query = select(table.c.channel, table.c.address, table.c.reason)
+        query = query.where(tuple_(table.c.address, table.c.channel).in_(pairs))
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {(row.channel, row.address): row.reason for row in rows}
+
+
+def _before(moment: Millis, channel: str, address: str) -> Any:
+    is_same = table.c.created_at == moment
+    return or_(
+        table.c.created_at < moment,
+        and_(is_same, tuple_(table.c.channel, table.c.address) < tuple_(channel, address)),
+    )
+
+
+def shown(row: Row[Any]) -> dict[str, Any]:
+    names = ("channel", "address", "reason", "user_id", "job_id")
+    return {name: getattr(row, name) for name in names} | {"created_at": isoformat(row.created_at)}
