@@ -4,9 +4,13 @@ from functools import cached_property
 from pathlib import Path
 
 from yamchi.clock import Clock
+from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.gate import CampaignGate
+from yamchi.notifications.campaigns.store import Campaigns
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.channels.email import EmailChannel, Mailbox, MailboxChannel
+from yamchi.notifications.channels.inbox import InboxChannel
+from yamchi.notifications.channels.live import LiveChannel
 from yamchi.notifications.channels.null import NullChannel
 from yamchi.notifications.channels.outfitting import channels_of
 from yamchi.notifications.channels.smtp import SmtpServer
@@ -15,6 +19,10 @@ from yamchi.notifications.deliveries import Deliveries
 from yamchi.notifications.dlq import DLQPublisher
 from yamchi.notifications.errand import Errands
 from yamchi.notifications.gates import Gate
+from yamchi.notifications.inbox.feed import Feed
+from yamchi.notifications.inbox.hub import Hub
+from yamchi.notifications.inbox.store import Inbox
+from yamchi.notifications.inbox.tokens import PersonTokens
 from yamchi.notifications.preferences import PreferenceBook
 from yamchi.notifications.processor import JobProcessor
 from yamchi.notifications.recipients import Recipients
@@ -61,6 +69,10 @@ class Notifications:
         self.circuits = Circuits(database, clock)
         self.mailbox = Mailbox(database)
         self.signer = Signer(database, settings.secret_key)
+        self.persons = PersonTokens(self.signer, clock)
+        self.feed = Feed(database, clock)
+        self.inbox = Inbox(database, self.feed, clock)
+        self.hub = Hub(self.feed, self.inbox, clock)
         self.templates = VersionedTemplates(database, FileTemplates([settings.home / "templates"]), clock)
         self.rules = RuleBook(database, (settings.home / "rules.yaml", SHIPPED / "rules.yaml"), clock)
         self.gate = CampaignGate(database, queue, clock)
@@ -83,9 +95,14 @@ class Notifications:
             clock,
             metrics.count_answer,
         )
+        counts = self.deliveries.campaign_counts
+        self.campaigns = Campaigns(database, clock, self.channels, self.templates, counts, self.gate)
+        self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
         self.register(self._email(clock))
         self.register(NullChannel(clock))
+        self.register(InboxChannel(self.inbox))
+        self.register(LiveChannel(self.feed, clock))
         for channel in channels_of(settings, database, clock):
             self.register(channel)
 
@@ -103,9 +120,10 @@ class Notifications:
 
         definition.handlers[JOB] = Handler(JOB, send)
         self.queue.listeners.on("failed", self.processor.note_failure)  # this process's own failures
-        self._companions.append(self.service.watch)
+        self._companions += (self.service.watch, self.feed.watch)
 
     async def close(self) -> None:
+        await self.hub.close()
         for channel in self.channels.values():
             await channel.close()
 

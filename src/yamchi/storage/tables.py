@@ -1,6 +1,7 @@
 """The tables of Yamchi. Times are UTC in the database and milliseconds in the code; JSON is JSON in both."""
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
 )
+from sqlalchemy.types import TypeEngine
 
 from yamchi.clock import Millis, as_datetime
 
@@ -27,19 +29,30 @@ metadata = MetaData()
 
 
 class Moment(TypeDecorator[Millis]):
-    """Milliseconds since 1970 in the code, a UTC timestamp in the table."""
+    """Milliseconds since 1970 in the code, a UTC timestamp in the table: in SQLite as text that sorts by time."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: Millis | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else as_datetime(value)
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(String(26) if dialect.name == "sqlite" else self.impl_instance)
+
+    def process_bind_param(self, value: Millis | None, dialect: Dialect) -> datetime | str | None:
+        if value is None:
+            return None
+        return _as_text(value) if dialect.name == "sqlite" else as_datetime(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Millis | None:
         if value is None:
             return None
-        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return int(aware.timestamp() * 1000 + 0.5)
+
+
+@lru_cache(maxsize=1_000)  # the rows of a batch share their moments
+def _as_text(moment: Millis) -> str:
+    return as_datetime(moment).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 users = Table(
@@ -298,10 +311,11 @@ inbox = Table(
 Index(
     "inbox_unread",
     inbox.c.user_id,
+    inbox.c.is_archived,
     inbox.c.created_at,
     inbox.c.message_id,
-    sqlite_where=inbox.c.read_at.is_(None) & ~inbox.c.is_archived,
-    postgresql_where=inbox.c.read_at.is_(None) & ~inbox.c.is_archived,
+    sqlite_where=inbox.c.read_at.is_(None),
+    postgresql_where=inbox.c.read_at.is_(None),
 )
 
 # What open pages have to hear, in the order in which it was committed: on PostgreSQL the default of `seq` sees to that.

@@ -6,16 +6,18 @@ from fastapi import Depends, FastAPI
 from starlette.staticfiles import StaticFiles
 
 from yamchi.app import Yamchi
-from yamchi.web.auth import Guard, Keys, require_admin
-from yamchi.web.headers import SecurityHeaders
+from yamchi.web.auth import PEOPLE, Guard, Keys, require_admin
+from yamchi.web.headers import OriginsOfPages, SecurityHeaders
 from yamchi.web.limits import BodyLimit
 from yamchi.web.problems import Problem, install_problems
 from yamchi.web.routes import (
     board,
     events,
     health,
+    inbox,
     jobs,
     letters,
+    live,
     mailbox,
     notifications,
     queues,
@@ -25,28 +27,32 @@ from yamchi.web.routes import (
 ABOUT = """Everything the board can do, for programs.
 
 A job id may contain slashes. Lists come in pages of `size`. An error is `application/problem+json` (RFC 9457) with one
-sentence in `detail`. Where ADMIN_TOKEN is set, send `Authorization: Bearer <token>`; API_TOKENS may only add jobs.
+sentence in `detail`. Where ADMIN_TOKEN is set, send `Authorization: Bearer <token>`; API_TOKENS may only send.
 """
 
 
 def create_app(yamchi: Yamchi) -> FastAPI:
-    """The server of an application: board at `/`, API at `/api`, OpenAPI at `/docs`, `/metrics`, `/healthz`, `/readyz`."""
+    """The server of an application: board at `/`, API at `/api`, OpenAPI at `/docs`, `/ws`, `/metrics`, `/healthz`, `/readyz`."""
     web = FastAPI(title="Yamchi", version=version("yamchi"), description=ABOUT, docs_url=None, redoc_url=None)
     web.state.yamchi = yamchi
     web.state.keys = Keys(yamchi.settings, yamchi.clock)
     web.include_router(jobs.senders, prefix="/api")
     web.include_router(events.senders, prefix="/api/v1")
+    web.include_router(inbox.senders, prefix="/api/v1")
+    web.include_router(inbox.router, prefix="/api/v1")
     for resource in (queues, jobs, letters):
         web.include_router(resource.router, prefix="/api", dependencies=[Depends(require_admin)])
     for resource in (notifications, templates, mailbox):
         web.include_router(resource.router, prefix="/api/v1", dependencies=[Depends(require_admin)])
+    web.router.routes.append(live.route)
     web.include_router(mailbox.pages)
     web.include_router(health.router)
     web.include_router(board.router)
     web.mount("/board", StaticFiles(directory=board.BOARD), name="board")
+    web.mount("/inbox", StaticFiles(directory=inbox.COMPONENT), name="inbox")
     _describe_problems(web)
     install_problems(web)
-    _guard(web)
+    _guard(web, yamchi)
     return web
 
 
@@ -57,14 +63,18 @@ def create_health_app(yamchi: Yamchi) -> FastAPI:
     web.state.keys = Keys(yamchi.settings, yamchi.clock)
     web.include_router(health.router)
     install_problems(web)
-    _guard(web)
+    _guard(web, yamchi)
     return web
 
 
-def _guard(web: FastAPI) -> None:
+def _guard(web: FastAPI, yamchi: Yamchi) -> None:
     """The last one added is the first one asked."""
+    origins = yamchi.settings.cors_origins
     web.add_middleware(BodyLimit)
-    web.add_middleware(Guard, keys=web.state.keys)
+    web.add_middleware(
+        Guard, keys=web.state.keys, persons=lambda: yamchi.notifications.persons, origins=origins
+    )
+    web.add_middleware(OriginsOfPages, origins=origins, below=PEOPLE)
     web.add_middleware(SecurityHeaders)
 
 

@@ -2,15 +2,17 @@
 
 Without ADMIN_TOKEN the server listens on a loopback address only, and everybody on this machine may do everything;
 the Host and Origin of each request are checked, so that no web page can act in their name. With ADMIN_TOKEN,
-`/api` and `/metrics` want it as a bearer token or as the board's session cookie; API_TOKENS may only send.
+`/api` and `/metrics` want it as a bearer token or as the board's session cookie; API_TOKENS may only send. The token of
+a person's page opens what is that person's own, below `/api/v1/users/{user_id}/`, and nothing else.
 """
 
 import hmac
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Literal
+from uuid import UUID
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -19,15 +21,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError
+from yamchi.notifications.inbox.tokens import PREFIX, PersonTokens, TokenRefused
 from yamchi.settings import Settings
 from yamchi.web.problems import problem
 
-Caller = Literal["admin", "sender"]
+Caller = Literal["admin", "sender", "person"]
 
 COOKIE = "yamchi_session"
 SESSION: Millis = 7 * 86_400_000
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 GUARDED = ("/api", "/metrics")
+PEOPLE = "/api/v1/users/"
+NOT_ENOUGH = {
+    "sender": "This token may only send; use ADMIN_TOKEN for this.",
+    "person": "The token of a page may not do this; let your backend do it.",
+}
+
+Refusal = tuple[HTTPStatus, str]
 
 
 def check_address(settings: Settings, host: str) -> None:
@@ -67,9 +77,8 @@ class Keys:
         """Whom these headers belong to; None for a stranger."""
         if self.is_open:
             return "admin"
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return self._holder_of(token.strip().encode("latin-1"))
+        if token := bearer_of(headers):
+            return self._holder_of(token.encode("latin-1"))
         return "admin" if self._is_session(_cookie(headers)) else None
 
     def is_admin(self, token: bytes) -> bool:
@@ -99,28 +108,47 @@ class Keys:
 class Guard:
     """Stands before everything else: checks Host and Origin, finds out who calls."""
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self.app, self.keys = app, keys
+    def __init__(
+        self, app: ASGIApp, keys: Keys, persons: Callable[[], PersonTokens], origins: Iterable[str] = ()
+    ) -> None:
+        self.app, self.keys, self.persons = app, keys, persons
+        self.origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        caller = self.keys.caller_of(headers)
-        scope.setdefault("state", {})["caller"] = caller
-        if refusal := self._refuse(scope, headers, caller):
+        refusal = await self._identify(scope, headers) or self._refuse(scope, headers)
+        if refusal:
             status, why = refusal
             wants = {"www-authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
             await problem(status, why, headers=wants)(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
-    def _refuse(self, scope: Scope, headers: Headers, caller: Caller | None) -> tuple[HTTPStatus, str] | None:
-        host = headers.get("host", "")
-        if self.keys.is_open and not is_loopback(_hostname(host)):
+    async def _identify(self, scope: Scope, headers: Headers) -> Refusal | None:
+        """Note who calls. A page is told what is wrong with its token even where nobody needs one."""
+        state = scope.setdefault("state", {})
+        state["caller"], state["person"] = self.keys.caller_of(headers), None
+        token = bearer_of(headers)
+        if not token.startswith(PREFIX) or self.keys.is_admin(token.encode("latin-1")):
+            return None
+        try:
+            person = await self.persons().check(token)
+        except TokenRefused as refused:
+            return HTTPStatus.UNAUTHORIZED, str(refused)
+        state["caller"], state["person"] = "person", person.user_id
+        if not scope["path"].startswith(f"{PEOPLE}{person.user_id}/"):
+            return HTTPStatus.FORBIDDEN, "This token opens only what belongs to its own person."
+        return None
+
+    def _refuse(self, scope: Scope, headers: Headers) -> Refusal | None:
+        host, caller = headers.get("host", ""), scope["state"]["caller"]
+        if self.keys.is_open and not is_loopback(hostname_of(host)):
             return HTTPStatus.FORBIDDEN, f"Host {host!r} is not this machine: open http://localhost instead."
-        if scope["method"] not in SAFE_METHODS and not _is_same_origin(headers, host):
+        is_page_of_ours = caller == "person" and headers.get("origin", "").lower() in self.origins
+        if scope["method"] not in SAFE_METHODS and not is_page_of_ours and not is_same_origin(headers):
             return HTTPStatus.FORBIDDEN, "A page of another site may not act here."
         if caller is None and _is_guarded(scope["path"]):
             return (
@@ -133,22 +161,40 @@ class Guard:
 async def require_admin(request: Request) -> None:
     """A dependency of routes that only the admin may use."""
     if request.state.caller != "admin":
-        raise HTTPException(HTTPStatus.FORBIDDEN, "This token may only send; use ADMIN_TOKEN for this.")
+        raise HTTPException(HTTPStatus.FORBIDDEN, NOT_ENOUGH[request.state.caller])
+
+
+async def require_backend(request: Request) -> None:
+    """A dependency of routes for the product's backend: any token but a person's."""
+    if request.state.caller == "person":
+        raise HTTPException(HTTPStatus.FORBIDDEN, NOT_ENOUGH["person"])
+
+
+async def require_oneself(request: Request, user_id: UUID) -> str:
+    """A dependency of what belongs to a person: the person's own pages may use it, and the admin. Gives the person's id."""
+    if request.state.caller == "sender":
+        raise HTTPException(HTTPStatus.FORBIDDEN, NOT_ENOUGH["sender"])
+    return str(user_id)
 
 
 def _is_guarded(path: str) -> bool:
     return any(path == room or path.startswith(f"{room}/") for room in GUARDED)
 
 
-def _is_same_origin(headers: Headers, host: str) -> bool:
+def bearer_of(headers: Headers) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def is_same_origin(headers: Headers) -> bool:
     """Programs send no Origin; a browser always does when a page acts on another site."""
     origin = headers.get("origin")
     if origin is None:
         return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-    return origin.partition("://")[2].lower() == host.lower()
+    return origin.partition("://")[2].lower() == headers.get("host", "").lower()
 
 
-def _hostname(host: str) -> str:
+def hostname_of(host: str) -> str:
     """Without its port: localhost:3030, [::1]:3030."""
     return host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
 

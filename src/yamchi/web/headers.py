@@ -1,6 +1,13 @@
-"""Security headers on every response: nothing from elsewhere is loaded, and nobody frames the board."""
+"""Security headers on every response: nothing from elsewhere is loaded, and nobody frames the board.
+
+Two things are made for pages of other sites: the files of `PUBLIC`, which hold no secrets and any page may load, and what
+belongs to a person, which pages of CORS_ORIGINS may ask for with that person's token.
+"""
+
+from collections.abc import Sequence
 
 from starlette.datastructures import MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
@@ -16,6 +23,9 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
+PUBLIC = ("/inbox/",)
+FOR_ANY_PAGE = {"access-control-allow-origin": "*", "cross-origin-resource-policy": "cross-origin"}
+
 
 class SecurityHeaders:
     """Adds the headers to whatever the application answers; a route that sets one itself knows better."""
@@ -28,11 +38,12 @@ class SecurityHeaders:
             await self.app(scope, receive, send)
             return
         caching = _caching(scope["path"])
+        ours = HEADERS | FOR_ANY_PAGE if scope["path"].startswith(PUBLIC) else HEADERS
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in ours.items():
                     headers.setdefault(name, value)
                 if caching:
                     headers["cache-control"] = caching
@@ -41,8 +52,21 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
+class OriginsOfPages:
+    """Lets pages of these origins ask for what belongs to a person; the rest of the API is for no other site's pages."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str], below: str) -> None:
+        self.app, self.below = app, below
+        methods = ("GET", "POST", "PUT", "PATCH", "DELETE")
+        self.open = CORSMiddleware(app, origins, methods, ["authorization", "content-type"], max_age=3600)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_theirs = scope["type"] == "http" and scope["path"].startswith(self.below)
+        await (self.open if is_theirs else self.app)(scope, receive, send)
+
+
 def _caching(path: str) -> str | None:
-    """Data is never kept; the board's files are asked for again, so that a new version shows at once."""
+    """Data is never kept; our files are asked for again, so that a new version shows at once."""
     if path.startswith("/api"):
         return "no-store"
-    return "no-cache" if path.startswith("/board/") else None
+    return "no-cache" if path.startswith(("/board/", *PUBLIC)) else None

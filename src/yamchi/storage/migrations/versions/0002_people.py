@@ -135,15 +135,10 @@ def _inbox() -> None:
         sa.Column("read_at", _MOMENT),
         sa.Column("created_at", _MOMENT, nullable=False),
     )
-    op.create_index("inbox_of_user", "inbox", ["user_id", "is_archived", "created_at", "message_id"])
-    unread = sa.text("read_at IS NULL AND NOT is_archived")
-    op.create_index(
-        "inbox_unread",
-        "inbox",
-        ["user_id", "created_at", "message_id"],
-        sqlite_where=unread,
-        postgresql_where=unread,
-    )
+    order = ["user_id", "is_archived", "created_at", "message_id"]
+    op.create_index("inbox_of_user", "inbox", order)
+    unread = sa.text("read_at IS NULL")
+    op.create_index("inbox_unread", "inbox", order, sqlite_where=unread, postgresql_where=unread)
     op.create_table(
         "live_feed",
         _order(),

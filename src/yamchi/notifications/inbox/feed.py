@@ -1,0 +1,162 @@
+"""The feed: everything that open pages have to hear of, numbered in the order in which it was committed.
+
+Whoever remembers the last number seen can go on from there, in any process and after any break. What is older than
+`KEPT` is forgotten; who has been away for longer starts anew.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+import structlog
+from sqlalchemy import Connection, Select, asc, delete, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import EngineError
+from yamchi.storage.database import Database
+from yamchi.storage.tables import live_feed as table
+
+Kind = Literal["item", "read_all", "message"]
+
+KEPT: Millis = 24 * 3_600_000
+MESSAGE_LIFE: Millis = 5 * 60_000
+"""How long a message waits for a page to open, unless it says itself when it expires."""
+
+BATCH = 1_000
+PRUNE_EVERY: Millis = 10 * 60_000
+
+log = structlog.get_logger("yamchi.inbox")
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One line of the feed. `body` is JSON, for what is kept nowhere else."""
+
+    seq: int
+    user_id: str
+    kind: Kind
+    message_id: str | None
+    body: str | None
+
+
+_COLUMNS = (table.c.seq, table.c.user_id, table.c.kind, table.c.message_id, table.c.body)
+
+
+class Feed:
+    """The table `live_feed`."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._tell = (sqlite if database.is_embedded else postgresql).insert(table).on_conflict_do_nothing()
+        self.listeners: set[Callable[[], None]] = set()
+
+    # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def tell(self, user_id: str, message_id: str) -> None:
+        """A new message is in this person's inbox. Told once, however often it is said."""
+        await self._put(self._row(user_id, "item", message_id, once=message_id))
+
+    async def publish(
+        self,
+        user_id: str,
+        body: Mapping[str, Any],
+        *,
+        once: str | None = None,
+        expires_at: Millis | None = None,
+    ) -> None:
+        """A message to the open pages alone; with none open it waits a while for the first."""
+        now = self._clock.now()
+        row = self._row(user_id, "message", once, once=once)
+        row["body"] = orjson.dumps(body).decode()
+        row["expires_at"] = min(expires_at or now + MESSAGE_LIFE, now + KEPT)
+        await self._put(row)
+
+    def note(self, connection: Connection, user_id: str, kind: Kind, message_id: str | None = None) -> None:
+        """Inside a transaction of the caller, who calls `wake` afterwards: something changed."""
+        connection.execute(self._tell, self._row(user_id, kind, message_id))
+
+    def wake(self) -> None:
+        """Let those of this process look at once; others look by themselves."""
+        for listener in self.listeners:
+            listener()
+
+    async def note_delivered(self, seqs: Sequence[int]) -> None:
+        """These messages have reached a page: one that opens from now on does not get them."""
+        change = update(table).where(table.c.seq.in_(seqs)).values(is_delivered=True)
+        await self._database.write(lambda connection: connection.execute(change).rowcount)
+
+    async def _put(self, row: dict[str, Any]) -> None:
+        await self._database.put(self._tell, row)
+        self.wake()
+
+    def _row(
+        self, user_id: str, kind: Kind, message_id: str | None, once: str | None = None
+    ) -> dict[str, Any]:
+        return {
+            "user_id": user_id,
+            "kind": kind,
+            "message_id": message_id,
+            "once": once,
+            "body": None,
+            "is_delivered": False,
+            "created_at": self._clock.now(),
+            "expires_at": None,
+        }
+
+    # ── Following ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def after(self, seq: int) -> list[News]:
+        """What came after this number, for anybody, at most a batch."""
+        return await self._look(select(*_COLUMNS).where(table.c.seq > seq).limit(BATCH))
+
+    async def missed(self, user_id: str, since: int, until: int, limit: int) -> list[News]:
+        """What one person has missed. A message that has expired meanwhile is no news."""
+        is_theirs = (table.c.user_id == user_id) & (table.c.seq > since) & (table.c.seq <= until)
+        return await self._look(select(*_COLUMNS).where(is_theirs & self._is_fresh()).limit(limit))
+
+    async def undelivered(self, user_id: str, until: int, limit: int) -> list[News]:
+        """Messages that no page has received yet."""
+        is_theirs = (table.c.user_id == user_id) & (table.c.seq <= until) & (table.c.kind == "message")
+        query = select(*_COLUMNS).where(is_theirs & ~table.c.is_delivered & self._is_fresh())
+        return await self._look(query.limit(limit))
+
+    async def bounds(self) -> tuple[int, int]:
+        """The oldest number that is kept, and the newest."""
+        query = select(func.min(table.c.seq), func.max(table.c.seq))
+        oldest, newest = await self._database.read(lambda connection: connection.execute(query).one())
+        return oldest or 0, newest or 0
+
+    def _is_fresh(self) -> Any:
+        return table.c.expires_at.is_(None) | (table.c.expires_at > self._clock.now())
+
+    async def _look(self, query: Select[Any]) -> list[News]:
+        ordered = query.order_by(asc(table.c.seq))
+        rows = await self._database.read(lambda connection: connection.execute(ordered).all())
+        return [News(*row) for row in rows]
+
+    # ── Forgetting ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def watch(self) -> None:
+        """Forget what is old, for ever; any number of processes may."""
+        while True:
+            try:
+                pruned = await self.prune()
+            except EngineError as error:
+                pruned = 0
+                log.warning("the feed could not be pruned; trying again", error=str(error))
+            await self._clock.sleep(0 if pruned else PRUNE_EVERY)
+
+    async def prune(self) -> int:
+        """Forget a batch of the oldest; how many those were. The newest stays, so that the count goes on from it."""
+        before = self._clock.now() - KEPT
+        oldest = select(table.c.seq, table.c.created_at).order_by(asc(table.c.seq)).limit(BATCH + 1)
+
+        def forget(connection: Connection) -> int:
+            rows = connection.execute(oldest).all()[:-1]
+            old = [row.seq for row in rows if row.created_at < before]
+            return connection.execute(delete(table).where(table.c.seq <= old[-1])).rowcount if old else 0
+
+        return await self._database.write(forget)

@@ -1,0 +1,223 @@
+"""The hub: brings the feed to the pages that are open at this process.
+
+One task follows the feed by the last number it has seen: it looks as soon as this process itself has written something,
+and every quarter of a second for what others wrote. Between two looks it lets new pages in and tells them what they
+missed up to that number; so each page hears everything once, in order, whatever happens at the same time.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+import structlog
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import EngineError
+from yamchi.notifications.inbox.feed import BATCH, Feed, News
+from yamchi.notifications.inbox.store import Inbox, Item
+
+log = structlog.get_logger("yamchi.inbox")
+
+Told = tuple[News, str]
+"""A line of the feed, and the frame that tells it."""
+
+PING = '{"type":"ping"}'
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a page may expect, and what it may not exceed."""
+
+    look_every: float = 0.25
+    """Seconds between two looks for what other processes wrote."""
+    heartbeat: Millis = 25_000
+    pages_of_a_person: int = 20
+    most_missed: int = 100
+    """Who missed more starts anew, which is quicker than to hear it all."""
+    most_pending: int = 200
+    """Frames that may wait for a slow page; with more it is sent away, to come back and catch up."""
+
+
+class Page(Protocol):
+    """An open page."""
+
+    user_id: str
+    since: int | None
+    """The last number it has seen, if it has been here before."""
+
+    def offer(self, frame: str) -> None:
+        """Send this as soon as the page takes it; never waits."""
+
+    def beat(self, frame: str, now: Millis) -> None:
+        """Show the page that we live, or end it if its time is over."""
+
+
+class Hub:
+    """The open pages of this process, by person."""
+
+    def __init__(self, feed: Feed, inbox: Inbox, clock: Clock, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._feed = feed
+        self._inbox = inbox
+        self._clock = clock
+        self._pages: dict[str, set[Page]] = defaultdict(set)
+        self._joining: dict[Page, None] = {}
+        self._counts: Counter[str] = Counter()
+        self._cursor: int | None = None
+        self._is_deaf = False
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ── Pages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def join(self, page: Page) -> bool:
+        """Let a page in; False when the person has too many open here."""
+        if self._counts[page.user_id] >= self.limits.pages_of_a_person:
+            return False
+        self._counts[page.user_id] += 1
+        self._joining[page] = None
+        self._start()
+        self._news.set()
+        return True
+
+    def leave(self, page: Page) -> None:
+        """Forget a page. One that has left already may leave again."""
+        pages = self._pages.get(page.user_id, set())
+        if page not in pages and page not in self._joining:
+            return
+        self._joining.pop(page, None)
+        pages.discard(page)
+        self._counts[page.user_id] -= 1
+        if not self._counts[page.user_id]:
+            del self._counts[page.user_id]
+            self._pages.pop(page.user_id, None)
+
+    @property
+    def pages(self) -> list[Page]:
+        """Those who have been let in."""
+        return [page for pages in self._pages.values() for page in pages]
+
+    async def close(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self) -> None:
+        if self._tasks:
+            return
+        self._feed.listeners.add(self._news.set)
+        for work in (self._follow(), self._keep_beating()):
+            task = asyncio.create_task(work, name="live")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    # ── Following ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._look()
+                self._is_deaf = False
+            except EngineError as error:
+                if not self._is_deaf:
+                    log.warning("open pages can't be told anything now; trying again", error=str(error))
+                self._is_deaf = True
+            await self._wait()
+
+    async def _look(self) -> None:
+        if not self._counts:
+            self._cursor = None  # nobody is here to hear what comes now
+            return
+        if self._cursor is None:
+            _, self._cursor = await self._feed.bounds()
+        self._cursor = await self._advance(self._cursor)
+        await self._admit(self._cursor)
+
+    async def _wait(self) -> None:
+        """Until something is written here, or for a moment, since others may have written. With no pages, until one opens."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.look_every if self._counts else None):
+                await self._news.wait()
+        self._news.clear()
+
+    async def _advance(self, cursor: int) -> int:
+        """Tell everybody what came after the cursor; it moves together with what is told, so nothing is told twice."""
+        while rows := await self._feed.after(cursor):
+            told = await self._frames([row for row in rows if row.user_id in self._pages])
+            for news, frame in told:
+                for page in tuple(self._pages.get(news.user_id, ())):  # one that is full leaves while we go
+                    page.offer(frame)
+            self._cursor = cursor = rows[-1].seq
+            await self._note_delivered(told)
+        return cursor
+
+    async def _admit(self, cursor: int) -> None:
+        """Let in those who came, with what they missed up to the cursor. It does not move meanwhile."""
+        if not self._joining:
+            return
+        oldest, _ = await self._feed.bounds()
+        joining = tuple(self._joining)[:BATCH]
+        greetings = await asyncio.gather(*(self._greet(page, oldest, cursor) for page in joining))
+        for page, (welcome, told) in zip(joining, greetings, strict=True):
+            if page not in self._joining:  # it left while we asked
+                continue
+            del self._joining[page]
+            self._pages[page.user_id].add(page)
+            for frame in (welcome, *(frame for _, frame in told)):
+                page.offer(frame)
+        await self._note_delivered([one for _, told in greetings for one in told])
+        if self._joining:
+            self._news.set()
+
+    async def _greet(self, page: Page, oldest: int, cursor: int) -> tuple[str, list[Told]]:
+        """Where a page stands, and what it missed. With `reset` it must ask for the whole anew."""
+        since, most = page.since, self.limits.most_missed
+        is_known = since is not None and oldest - 1 <= since <= cursor
+        news = await self._feed.missed(page.user_id, since or 0, cursor, most + 1) if is_known else []
+        is_anew = not is_known or len(news) > most
+        if is_anew:
+            news = await self._feed.undelivered(page.user_id, cursor, most)
+        unread = await self._inbox.unread([page.user_id])
+        welcome = _frame("welcome", cursor, unread=unread[page.user_id], reset=is_anew)
+        return welcome, await self._frames(news)
+
+    async def _frames(self, news: Sequence[News]) -> list[Told]:
+        """Lines of the feed as pages read them, with what they speak of as it is now; what is gone is left out."""
+        if not news:
+            return []
+        about = [one for one in news if one.kind != "message"]
+        message_ids = list({one.message_id for one in about if one.message_id})
+        people = list({one.user_id for one in about})
+        items, unread = await asyncio.gather(self._inbox.items(message_ids), self._inbox.unread(people))
+        frames = ((one, _tell(one, items, unread)) for one in news)
+        return [(one, frame) for one, frame in frames if frame is not None]
+
+    async def _note_delivered(self, told: Iterable[Told]) -> None:
+        if seqs := [news.seq for news, _ in told if news.kind == "message"]:
+            await self._feed.note_delivered(seqs)
+
+    # ── Heartbeats ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await self._clock.sleep(self.limits.heartbeat)
+            for page in self.pages:
+                page.beat(PING, self._clock.now())
+
+
+def _tell(news: News, items: Mapping[str, Item], unread: Mapping[str, int]) -> str | None:
+    if news.kind == "message":
+        return _frame("message", news.seq, message=orjson.Fragment(news.body or "null"))
+    if news.kind == "read_all":
+        return _frame("read_all", news.seq, unread=unread[news.user_id])
+    item = items.get(news.message_id or "")
+    return None if item is None else _frame("item", news.seq, unread=unread[news.user_id], item=item)
+
+
+def _frame(kind: str, seq: int, **rest: Any) -> str:
+    return orjson.dumps({"type": kind, "seq": seq, **rest}).decode()

@@ -1,0 +1,192 @@
+"""`/ws`: the open pages of a person.
+
+The page says hello, `{"type": "hello", "token": "…", "since": 41}`, so that the token is in no address and no log; `since`
+is the last number it has seen. We answer `welcome` and what it missed, then whatever happens. `ping` shows that we live.
+Before its token expires, the page sends another: `{"type": "token", "token": "…"}`.
+"""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import orjson
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from yamchi.app import Yamchi
+from yamchi.clock import Millis
+from yamchi.notifications.inbox.hub import Hub
+from yamchi.notifications.inbox.tokens import Person, PersonTokens, TokenRefused
+from yamchi.web.auth import hostname_of, is_loopback, is_same_origin
+
+HELLO_WITHIN = 10.0
+"""Seconds a page has for its hello."""
+
+LARGEST = 8 * 1024
+"""Bytes of the largest message a page may send; a hello has a few hundred."""
+
+BAD_MESSAGE, BAD_TOKEN, BAD_ORIGIN, NO_HELLO, TOO_MANY = 4400, 4401, 4403, 4408, 4429
+TOO_LARGE, TRY_AGAIN = 1009, 1013
+
+
+class End(Exception):
+    """How a connection ends, and why."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+class OpenPage:
+    """One connection. What it can't take at once waits in a queue of limited length, and nobody waits for it."""
+
+    def __init__(self, websocket: WebSocket, hub: Hub, person: Person, since: int | None) -> None:
+        self.user_id = person.user_id
+        self.since = since
+        self._expires_at = person.expires_at
+        self._websocket = websocket
+        self._hub = hub
+        self._pending: deque[str | End] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    def offer(self, frame: str) -> None:
+        if len(self._pending) >= self._hub.limits.most_pending:
+            self.end(End(TRY_AGAIN, "This page reads too slowly: come back with since to catch up."))
+        elif not self._is_over:
+            self._put(frame)
+
+    def beat(self, frame: str, now: Millis) -> None:
+        if self._expires_at <= now:
+            self.end(End(BAD_TOKEN, "This token has expired: let your backend mint another."))
+        else:
+            self.offer(frame)
+
+    def renew(self, person: Person) -> None:
+        if person.user_id != self.user_id:
+            raise End(BAD_TOKEN, "This token is another person's.")
+        self._expires_at = person.expires_at
+
+    def end(self, end: End) -> None:
+        """Say why and close; what was waiting is dropped, and told again when the page comes back."""
+        if not self._is_over:
+            self._is_over = True
+            self._hub.leave(self)
+            self._pending.clear()
+            self._put(end)
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        self._is_over = True
+        self._hub.leave(self)
+        if self._sending:
+            self._sending.cancel()
+
+    def _put(self, frame: str | End) -> None:
+        self._pending.append(frame)
+        if (
+            self._sending is None
+        ):  # an idle page has no task of its own: with thousands of them that is memory
+            self._sending = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        with suppress(WebSocketDisconnect):  # gone already: the one who listens learns it too
+            while self._pending:
+                frame = self._pending.popleft()
+                if isinstance(frame, End):
+                    await self._websocket.close(frame.code, frame.reason)
+                else:
+                    await self._websocket.send_text(frame)
+        self._sending = None
+
+
+async def serve_page(websocket: WebSocket) -> None:
+    """The life of one connection."""
+    yamchi: Yamchi = websocket.app.state.yamchi
+    notifications = yamchi.notifications
+    await websocket.accept()
+    try:
+        _check_origin(websocket, yamchi)
+        page = await _introduce(websocket, notifications.hub, notifications.persons)
+    except End as end:
+        await websocket.close(end.code, end.reason)
+        return
+    except WebSocketDisconnect:
+        return
+    try:
+        await _listen(websocket, page, notifications.persons)
+    finally:
+        page.stop()
+
+
+route = WebSocketRoute("/ws", serve_page)
+
+
+def _check_origin(websocket: WebSocket, yamchi: Yamchi) -> None:
+    """A page of another site needs to be named in CORS_ORIGINS; without ADMIN_TOKEN, only this machine is served."""
+    headers = websocket.headers
+    is_open = yamchi.settings.admin_token is None
+    if is_open and not is_loopback(hostname_of(headers.get("host", ""))):
+        raise End(BAD_ORIGIN, "This server serves its own machine only: open it as localhost.")
+    is_named = headers.get("origin", "").lower() in yamchi.settings.cors_origins
+    if "origin" in headers and not is_named and not is_same_origin(headers):
+        raise End(BAD_ORIGIN, "Pages of this origin may not connect: name it in CORS_ORIGINS.")
+
+
+async def _introduce(websocket: WebSocket, hub: Hub, persons: PersonTokens) -> OpenPage:
+    try:
+        async with asyncio.timeout(HELLO_WITHIN):
+            hello = await _receive(websocket)
+    except TimeoutError:
+        raise End(NO_HELLO, f"No hello came within {HELLO_WITHIN:g} s.") from None
+    since = hello.get("since")
+    if hello.get("type") != "hello" or not isinstance(since, int | None) or isinstance(since, bool):
+        raise End(
+            BAD_MESSAGE, 'Begin with {"type": "hello", "token": …, "since": the last seq seen or null}.'
+        )
+    page = OpenPage(websocket, hub, await _check(hello, persons), since)
+    if not hub.join(page):
+        raise End(TOO_MANY, "This person has too many pages open: close one.")
+    return page
+
+
+async def _listen(websocket: WebSocket, page: OpenPage, persons: PersonTokens) -> None:
+    """Until the page goes away. It has little to say."""
+    while True:
+        try:
+            message = await _receive(websocket)
+            match message.get("type"):
+                case "token":
+                    page.renew(await _check(message, persons))
+                case "pong":
+                    continue
+                case kind:
+                    raise End(BAD_MESSAGE, f"There is no message of type {str(kind)[:40]!r}.")
+        except End as end:
+            page.end(end)
+        except WebSocketDisconnect:
+            return
+
+
+async def _check(message: dict[str, Any], persons: PersonTokens) -> Person:
+    try:
+        return await persons.check(str(message.get("token", "")))
+    except TokenRefused as refused:
+        raise End(BAD_TOKEN, str(refused)) from refused
+
+
+async def _receive(websocket: WebSocket) -> dict[str, Any]:
+    event = await websocket.receive()
+    if event["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(event.get("code", 1005))
+    content = event.get("text") or event.get("bytes") or ""
+    if len(content) > LARGEST:
+        raise End(TOO_LARGE, f"A message may have {LARGEST:,} bytes.")
+    try:
+        message = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        raise End(BAD_MESSAGE, "The message is not JSON.") from None
+    if not isinstance(message, dict):
+        raise End(BAD_MESSAGE, "The message is not a JSON object.")
+    return message
