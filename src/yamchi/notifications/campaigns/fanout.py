@@ -1,0 +1,222 @@
+"""From the audience to the queue, so that a crash anywhere loses nobody and doubles nobody.
+
+A window of people gets its deliveries, and the cursor moves past it, in one transaction; then the jobs are queued. Ids are
+derived, so queueing may be repeated: whoever takes a campaign over queues the last window again. One process at a time
+holds a campaign; a move of the cursor counts only if it is still the holder's and stands where the holder saw it.
+The queue is never flooded: when many jobs wait in it, people stay where they are, and a pause or an end costs nothing.
+"""
+
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import EngineError
+from yamchi.faultpoints import fault_point
+from yamchi.notifications.campaigns.audience import Audience
+from yamchi.notifications.campaigns.counts import CampaignCounts
+from yamchi.notifications.campaigns.model import Campaign
+from yamchi.notifications.campaigns.planning import Planned, plan
+from yamchi.notifications.service import JOB
+from yamchi.queues.job import NewJob
+from yamchi.queues.queue import Queue
+from yamchi.storage.database import Database
+from yamchi.storage.tables import campaigns, notification_delivery
+
+log = structlog.get_logger("yamchi.campaigns")
+
+PRIORITIES = {"normal": 1, "high": 10}
+"""A campaign waits behind what people wait for."""
+
+BATCH = 1_000
+"""People in one transaction."""
+
+BACKLOG = 5_000
+"""Jobs that wait in the queue; when there are more, nobody is added."""
+
+AHEAD: Millis = 2_000
+"""With a rate, this much of the future is queued."""
+
+HOLD: Millis = 10_000
+"""How long a campaign belongs to a process that gives no sign of life."""
+
+IDLE: Millis = 1_000
+BUSY: Millis = 50
+"""Pauses between two looks: when there is no campaign, and when there is one that can't go on."""
+
+table = campaigns
+
+
+class FanOut:
+    """Fans out whatever campaigns are due. Every worker has one."""
+
+    def __init__(self, database: Database, queue: Queue, counts: CampaignCounts, clock: Clock) -> None:
+        self._database = database
+        self._queue = queue
+        self._counts = counts
+        self._clock = clock
+        self._name = secrets.token_hex(8)
+        self._mine: set[str] = set()
+        dialect = sqlite if database.is_embedded else postgresql
+        self._new = dialect.insert(notification_delivery).on_conflict_do_nothing()
+
+    async def watch(self) -> None:
+        """Fan out for ever; any number of processes may."""
+        try:
+            while True:
+                try:
+                    pause = await self.turn()
+                except EngineError as error:
+                    log.warning("campaigns could not go on; trying again", error=str(error))
+                    pause = IDLE
+                await self._clock.sleep(pause)
+        finally:
+            await self._let_go()
+
+    async def run(self) -> None:
+        """Fan out until nothing is left that may be queued now."""
+        while await self.turn() == 0:
+            continue
+
+    async def turn(self) -> Millis:
+        """A window of every campaign that is due; how long to wait before the next turn."""
+        due, has_moved = await self._due(), False
+        for campaign in due:
+            if await self._hold(campaign) and await self._has_room():
+                has_moved |= await self._step(campaign)
+        return 0 if has_moved else BUSY if due else IDLE
+
+    async def _due(self) -> list[Campaign]:
+        query = select(table).where(table.c.fanned_out_at.is_(None), table.c.state == "running")
+        rows = await self._database.read(lambda connection: connection.execute(query).mappings().all())
+        now, found = self._clock.now(), [Campaign(**row) for row in rows]
+        return [campaign for campaign in found if (campaign.send_after or 0) <= now]
+
+    async def _has_room(self) -> bool:
+        return (await self._queue.engine.counts(self._queue.name))["waiting"] < BACKLOG
+
+    # ── Holding ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _hold(self, campaign: Campaign) -> bool:
+        """Whether this process is the one that fans the campaign out. Who takes it over queues the last window again."""
+        now, is_mine = self._clock.now(), campaign.campaign_id in self._mine
+        if is_mine and campaign.holder == self._name and (campaign.held_until or 0) > now + HOLD // 2:
+            return True
+        is_free = or_(table.c.holder.is_(None), table.c.holder == self._name, table.c.held_until <= now)
+        claim = update(table).where(_is(campaign), is_free).values(holder=self._name, held_until=now + HOLD)
+        if not await self._database.write(lambda connection: connection.execute(claim).rowcount):
+            self._mine.discard(campaign.campaign_id)
+            return False
+        if not is_mine and campaign.cursor is not None:
+            await self._queue_again(campaign, campaign.cursor)
+        self._mine.add(campaign.campaign_id)
+        return True
+
+    async def _queue_again(self, campaign: Campaign, cursor: str) -> None:
+        people = await Audience.of(self._database, campaign).fanned_out(campaign.queued, cursor)
+        await self._enqueue(campaign, plan(campaign, people, self._clock.now()))
+
+    async def _let_go(self) -> None:
+        """So that another process need not wait until the hold has run out."""
+        mine = update(table).where(table.c.holder == self._name).values(holder=None, held_until=None)
+        try:
+            await self._database.write(lambda connection: connection.execute(mine).rowcount)
+        except EngineError as error:
+            log.debug("the hold on campaigns runs out by itself", error=str(error))
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _step(self, campaign: Campaign) -> bool:
+        """One window: a look, a transaction, a call to the queue. False if there was nothing to do."""
+        if campaign.expires_at and campaign.expires_at <= self._clock.now():
+            return await self._finish(campaign)
+        size, turns = self._allowance(campaign)
+        if size == 0:
+            return False
+        window = await Audience.of(self._database, campaign).window(campaign.cursor, size)
+        if window.end is None:
+            return await self._finish(campaign)
+        planned = plan(campaign, window.people, self._clock.now(), turns)
+        next_turn = turns[len(planned)] if turns else None
+        advance = {"cursor": window.end, "queued": campaign.cursor, "next_turn": next_turn}
+        if not await self._database.write(lambda c: self._store(c, campaign, planned, advance)):
+            return False
+        fault_point("campaign.stored")
+        await self._enqueue(campaign, planned)
+        fault_point("campaign.enqueued")
+        return True
+
+    def _allowance(self, campaign: Campaign) -> tuple[int, list[Millis]]:
+        """How many people may be queued now, and the turn of each where the campaign has a rate."""
+        rate, now = campaign.rate, self._clock.now()
+        if rate is None:
+            return BATCH, []
+        start = max(campaign.next_turn or 0, now)
+        if start > now + AHEAD // 2:
+            return 0, []
+        size = min(BATCH, 1 + int((now + AHEAD - start) / rate.spacing))
+        return size, [start + ceil(number * rate.spacing) for number in range(size + 1)]
+
+    def _store(
+        self, connection: Connection, campaign: Campaign, planned: Sequence[Planned], advance: dict[str, Any]
+    ) -> bool:
+        """The deliveries of a window, and the cursor past it. False if the campaign is no longer ours, or not running."""
+        now = self._clock.now()
+        is_ours = (table.c.holder == self._name) & table.c.cursor.is_not_distinct_from(campaign.cursor)
+        move = update(table).where(_is(campaign), is_ours).values(**advance, held_until=now + HOLD)
+        if not connection.execute(move).rowcount:
+            return False
+        if planned:
+            rows = [_delivery(campaign, one, now) for one in planned]
+            added = connection.execute(self._new.returning(notification_delivery.c.variant), rows)
+            places = Counter((campaign.campaign_id, variant or "", "QUEUED") for variant in added.scalars())
+            self._counts.shift(connection, places)
+        return True
+
+    async def _enqueue(self, campaign: Campaign, planned: Sequence[Planned]) -> None:
+        if planned:
+            options = self._queue.definition.options
+            priority = PRIORITIES[campaign.body["priority"]]
+            jobs = [NewJob(one.job_id, JOB, one.payload, options, priority, one.run_at) for one in planned]
+            await self._queue.engine.add(self._queue.name, jobs)
+
+    async def _finish(self, campaign: Campaign) -> bool:
+        """Nobody is left. Everybody up to the cursor has been queued: this is a step after the last window's."""
+        now = self._clock.now()
+        done = update(table).where(_is(campaign), table.c.holder == self._name)
+        ended = done.values(fanned_out_at=now, queued=campaign.cursor, holder=None, held_until=None)
+        await self._database.write(lambda connection: connection.execute(ended).rowcount)
+        self._mine.discard(campaign.campaign_id)
+        log.info(f"campaign {campaign.campaign_id} is fanned out")
+        return True
+
+
+def _is(campaign: Campaign) -> Any:
+    """The campaign, while it is to go on."""
+    return (
+        (table.c.campaign_id == campaign.campaign_id)
+        & (table.c.state == "running")
+        & table.c.fanned_out_at.is_(None)
+    )
+
+
+def _delivery(campaign: Campaign, one: Planned, now: Millis) -> dict[str, Any]:
+    return {
+        "job_id": one.job_id,
+        "channel": campaign.body["channel"],
+        "template_code": one.template_code,
+        "user_id": one.user_id,
+        "event_id": campaign.campaign_id,
+        "campaign_id": campaign.campaign_id,
+        "status": "QUEUED",
+        "attempts": 0,
+        "created_at": now,
+        "updated_at": now,
+        "variant": one.variant,
+    }

@@ -1,0 +1,98 @@
+"""What each person of a campaign gets: the variant, the id of the job, and the job as it will lie in the queue.
+
+All of it is derived from the campaign and the person, so planning again gives the same. What a thousand jobs have in
+common is written as JSON once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate, zip_longest
+from typing import Any
+
+import orjson
+
+from yamchi.clock import Millis, isoformat
+from yamchi.notifications.campaigns.audience import Person
+from yamchi.notifications.campaigns.model import WHOLE, Campaign
+from yamchi.notifications.schemas.notification_job import derived_id
+
+DEFAULT_LOCALE = "ru"
+EVENT_TYPE = "campaign"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A message to one person, before it is in the table or the queue."""
+
+    job_id: str
+    user_id: str
+    variant: str | None
+    template_code: str
+    payload: bytes
+    run_at: Millis | None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the messages of one variant have in common."""
+
+    variant: str | None
+    template_code: str
+    data: dict[str, Any]
+    common: dict[str, Any]
+
+    @classmethod
+    def of(cls, campaign: Campaign, variant: dict[str, Any] | None, now: Millis) -> "Form":
+        body, name = campaign.body, variant["name"] if variant else None
+        meta = {
+            "event_type": EVENT_TYPE,
+            "event_id": campaign.campaign_id,
+            "campaign_id": campaign.campaign_id,
+            "priority": body["priority"],
+            **({"variant": name} if name else {}),
+        }
+        data = {**body["data"], **(variant["data"] if variant else {})}
+        code = (variant and variant["template_code"]) or body["template_code"]
+        common = {
+            "channel": body["channel"],
+            "template_code": code,
+            "data": orjson.Fragment(orjson.dumps(data)),
+            "meta": orjson.Fragment(orjson.dumps(meta)),
+            "created_at": isoformat(now),
+            "send_after": None,
+            "expires_at": body["expires_at"],
+        }
+        return cls(name, code, data, common)
+
+    def fill(self, job_id: str, person: Person, locale: str, run_at: Millis | None) -> bytes:
+        own: dict[str, Any] = {"job_id": job_id, "user_id": person.user_id, "locale": locale}
+        if person.data:
+            own["data"] = {**self.data, **person.data}
+        if run_at is not None:
+            own["send_after"] = isoformat(run_at)
+        return orjson.dumps({**self.common, **own})
+
+
+def plan(
+    campaign: Campaign, people: Sequence[Person], now: Millis, turns: Sequence[Millis] = ()
+) -> list[Planned]:
+    """A message to each of these people, at their turns if there are any."""
+    body = campaign.body
+    default = body["locale"] or DEFAULT_LOCALE
+    forms = [Form.of(campaign, variant, now) for variant in (*campaign.variants, None)]
+    bounds = [bound / WHOLE for bound in accumulate(variant["percent"] for variant in campaign.variants)]
+    planned = []
+    for person, turn in zip_longest(people, turns[: len(people)]):
+        form = forms[_place(campaign.campaign_id, person.user_id, bounds)]
+        job_id = str(derived_id("campaign", campaign.campaign_id, person.user_id, body["channel"]))
+        payload = form.fill(job_id, person, person.locale or default, turn)
+        planned.append(Planned(job_id, person.user_id, form.variant, form.template_code, payload, turn))
+    return planned
+
+
+def _place(campaign_id: str, user_id: str, bounds: Sequence[float]) -> int:
+    """Which variant a person gets: always the same one, and another in another campaign; without variants it is 0."""
+    digest = blake2b(f"{campaign_id}\x1f{user_id}".encode(), digest_size=8).digest()
+    share = int.from_bytes(digest) / 2**64
+    return next((place for place, bound in enumerate(bounds) if share < bound), max(len(bounds) - 1, 0))

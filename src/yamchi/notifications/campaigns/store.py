@@ -1,0 +1,203 @@
+"""The campaigns themselves: made once, however often they are asked for; paused, resumed, cancelled; shown with progress.
+
+A campaign is a draft until its list is complete, so a crash while it is made leaves nobody half reached: the same request
+again goes on where the first one ended.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import desc, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from yamchi.clock import Clock, isoformat
+from yamchi.errors import InvalidJob, UnknownJob, WrongState
+from yamchi.notifications.campaigns.audience import Audience
+from yamchi.notifications.campaigns.counts import CampaignCounts
+from yamchi.notifications.campaigns.enrolling import Enrollment
+from yamchi.notifications.campaigns.gate import CampaignGate
+from yamchi.notifications.campaigns.lists import Report
+from yamchi.notifications.campaigns.model import AudienceIn, Campaign, CampaignIn, ShownState, State
+from yamchi.notifications.campaigns.planning import DEFAULT_LOCALE
+from yamchi.notifications.channels.base import Channel
+from yamchi.notifications.templates.locales import locale_chain
+from yamchi.notifications.templates.model import TemplateStore, UnknownTemplate
+from yamchi.storage.database import Database
+from yamchi.storage.tables import campaigns
+
+table = campaigns
+
+DATA_LIMIT = 65_536
+"""Bytes of data: it is in every message."""
+
+WAITING = ("QUEUED", "RETRYING")
+ALIASES = {"browser": "push"}
+
+
+class Campaigns:
+    """What `app.notifications.campaigns` is."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        channels: Mapping[str, Channel],
+        templates: TemplateStore,
+        counts: CampaignCounts,
+        gate: CampaignGate,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._channels = channels
+        self._templates = templates
+        self._counts = counts
+        self._gate = gate
+        self._enrollment = Enrollment(database, clock)
+        dialect = sqlite if database.is_embedded else postgresql
+        self._new = dialect.insert(table).on_conflict_do_nothing()
+
+    # ── Making ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, wish: CampaignIn) -> dict[str, Any]:
+        """Make a campaign and let it begin. The same again answers what has become of it."""
+        await self._check(wish)
+        await self._database.write(lambda connection: connection.execute(self._new, self._row(wish)).rowcount)
+        campaign = await self.get(wish.campaign_id)
+        if campaign.fingerprint != wish.fingerprint:
+            raise WrongState(
+                f"There is a campaign {wish.campaign_id!r} already, and it is another one: "
+                "choose another campaign_id, or send exactly what was sent before."
+            )
+        if campaign.state == "draft" and not wish.audience.upload:
+            await self._start(campaign, await self._enroll(wish.campaign_id, wish.audience))
+        return await self.show(wish.campaign_id)
+
+    async def upload(self, campaign_id: str, lines: Iterable[str]) -> dict[str, Any]:
+        """Take the list of a draft, in place of what it had, and let it begin."""
+        campaign = await self.get(campaign_id)
+        if campaign.state != "draft":
+            raise WrongState(f"The campaign {campaign_id} has begun: its list can't be changed any more.")
+        await self._enrollment.empty(campaign_id)
+        await self._start(campaign, await self._enrollment.by_csv(campaign_id, lines))
+        return await self.show(campaign_id)
+
+    async def _check(self, wish: CampaignIn) -> None:
+        channel = ALIASES.get(wish.channel, wish.channel)
+        if channel not in self._channels:
+            known = ", ".join(sorted(self._channels))
+            raise InvalidJob(f"The channel {channel} is not set up here: set it up, or use one of {known}.")
+        locales = locale_chain(wish.locale or DEFAULT_LOCALE)
+        for code in {wish.template_code, *(one.template_code for one in wish.variants)} - {None}:
+            if await self._templates.find(str(code), channel, locales) is None:
+                raise InvalidJob(str(UnknownTemplate(str(code), channel, locales)))
+        size = sum(map(len, map(orjson.dumps, [wish.data, *(one.data for one in wish.variants)])))
+        if size > DATA_LIMIT:
+            raise InvalidJob(
+                f"data is {size:,} bytes, more than the {DATA_LIMIT:,} allowed: it goes into every message."
+            )
+        if wish.expires_at and wish.expires_at.timestamp() * 1000 <= self._clock.now():
+            raise InvalidJob("expires_at is in the past: nobody would ever get it.")
+        Audience(self._database, wish.campaign_id, wish.audience.where)  # says what is wrong with the filter
+
+    def _row(self, wish: CampaignIn) -> dict[str, Any]:
+        return {
+            "campaign_id": wish.campaign_id,
+            "body": wish.body(),
+            "fingerprint": wish.fingerprint,
+            "state": "draft",
+            "created_at": self._clock.now(),
+        }
+
+    async def _enroll(self, campaign_id: str, audience: AudienceIn) -> Report | None:
+        if audience.user_ids is not None:
+            return await self._enrollment.by_ids(campaign_id, map(str, audience.user_ids))
+        if audience.csv is not None:
+            return await self._enrollment.by_csv(campaign_id, audience.csv.splitlines(keepends=True))
+        return None
+
+    async def _start(self, campaign: Campaign, report: Report | None) -> None:
+        total = await Audience.of(self._database, campaign).count()
+        values = {"state": "running", "total": total, "report": report and report.shown()}
+        ready = (table.c.campaign_id == campaign.campaign_id) & (table.c.state == "draft")
+        begin = update(table).where(ready).values(values)
+        await self._database.write(lambda connection: connection.execute(begin).rowcount)
+
+    # ── Steering ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def pause(self, campaign_id: str) -> dict[str, Any]:
+        """Send nothing more until it is resumed; what is being sent this moment still goes."""
+        return await self._turn(campaign_id, ("running",), "paused")
+
+    async def resume(self, campaign_id: str) -> dict[str, Any]:
+        return await self._turn(campaign_id, ("paused",), "running")
+
+    async def cancel(self, campaign_id: str) -> dict[str, Any]:
+        """Send nothing more, ever. Those who have not got it yet never will."""
+        return await self._turn(campaign_id, ("draft", "running", "paused"), "cancelled")
+
+    async def _turn(self, campaign_id: str, before: Sequence[State], after: State) -> dict[str, Any]:
+        shown = await self.show(campaign_id)
+        if shown["state"] != "finished" and shown["state"] != after:
+            turn = update(table).where(table.c.campaign_id == campaign_id, table.c.state.in_(before))
+            turned = turn.values(state=after)
+            if await self._database.write(lambda connection: connection.execute(turned).rowcount):
+                self._gate.forget(campaign_id)
+                return await self.show(campaign_id)
+        raise WrongState(f"The campaign {campaign_id} can't become {after}: it is {shown['state']}.")
+
+    # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, campaign_id: str) -> Campaign:
+        query = select(table).where(table.c.campaign_id == campaign_id)
+        row = await self._database.read(lambda connection: connection.execute(query).mappings().first())
+        if row is None:
+            raise UnknownJob(f"There is no campaign {campaign_id!r}.")
+        return Campaign(**row)
+
+    async def show(self, campaign_id: str) -> dict[str, Any]:
+        """A campaign with its progress, for people and programs."""
+        return await self._shown(await self.get(campaign_id))
+
+    async def list(self, *, offset: int = 0, limit: int = 50) -> list[dict[str, Any]]:
+        """Campaigns, newest first."""
+        query = select(table).order_by(desc(table.c.created_at)).offset(offset).limit(limit)
+        rows = await self._database.read(lambda connection: connection.execute(query).mappings().all())
+        return [await self._shown(Campaign(**row)) for row in rows]
+
+    async def _shown(self, campaign: Campaign) -> dict[str, Any]:
+        by_variant = await self._counts.of(campaign.campaign_id)
+        whole: Counter[str] = sum(by_variant.values(), Counter())
+        moments = ("created_at", "fanned_out_at")
+        return {
+            **campaign.body,
+            "state": self._state(campaign, whole),
+            "progress": {"total": campaign.total, **_progress(whole)},
+            "by_variant": {name: _progress(by_variant.get(name, Counter())) for name in _names(campaign)},
+            "list": campaign.report,
+            **{name: _iso(getattr(campaign, name)) for name in moments},
+        }
+
+    def _state(self, campaign: Campaign, counts: Counter[str]) -> ShownState:
+        if campaign.state != "running":
+            return campaign.state
+        if campaign.send_after and campaign.send_after > self._clock.now():
+            return "scheduled"
+        is_over = campaign.fanned_out_at is not None and not any(counts[status] for status in WAITING)
+        return "finished" if is_over else "running"
+
+
+def _names(campaign: Campaign) -> Sequence[str]:
+    return [variant["name"] for variant in campaign.variants]
+
+
+def _progress(counts: Counter[str]) -> dict[str, int]:
+    named = ("SENT", "FAILED", "SUPPRESSED", "EXPIRED", "CANCELLED", "UNKNOWN")
+    waiting = sum(counts[status] for status in WAITING)
+    shown = {status.lower(): counts[status] for status in named}
+    return {"fanned_out": counts.total(), "waiting": waiting, **shown}
+
+
+def _iso(moment: int | None) -> str | None:
+    return None if moment is None else isoformat(moment)
