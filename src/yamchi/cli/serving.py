@@ -27,11 +27,25 @@ from yamchi.observe import logging as house_logging
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
 
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
 log = structlog.get_logger("yamchi")
 
 GRACE = 5.0
 """Seconds beyond SHUTDOWN_TIMEOUT after which a stop that hangs is ended."""
 FORCED = 130
+
+DEAD_AFTER_MS = 60_000
+"""A connection whose other end takes nothing for so long is over; else one that stopped reading would stay for ever."""
+
+LARGEST_FRAME = 64 * 1024
+"""Bytes that a page may send over `/ws` in one message."""
+
+OPEN_FILES = 65_536
+"""Each open page is one; the usual limit of 1,024 would be met by a thousand pages."""
 
 
 def start_logging(settings: Settings) -> None:
@@ -46,6 +60,8 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
         listener.bind(address)
         listener.listen(512)
     except OSError as error:
@@ -112,6 +128,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(web: ASGIApp, settings: Settings) -> Server:
+    _lift_limit_of_files()
     is_debug = settings.log_level == "debug"
     return Server(
         uvicorn.Config(
@@ -122,8 +139,20 @@ def make_server(web: ASGIApp, settings: Settings) -> Server:
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=2,
+            ws_max_size=LARGEST_FRAME,
+            ws_ping_interval=20,  # a page that answers no ping is closed
+            ws_ping_timeout=20,
+            ws_per_message_deflate=False,  # frames are small, and a window for each connection is not
         )
     )
+
+
+def _lift_limit_of_files() -> None:
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def live(
