@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, asc, desc, or_, select, update
+from sqlalchemy import Connection, Row, and_, asc, desc, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, isoformat, to_moment
@@ -13,6 +13,7 @@ from yamchi.notifications.campaigns.counts import CampaignCounts, Place
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.storage.database import Database, Put, Together
 from yamchi.storage.database import Row as NewRow
+from yamchi.storage.hotrows import write_rows
 from yamchi.storage.loading import Loader
 from yamchi.storage.tables import delivery_attempts, notification_delivery
 
@@ -50,7 +51,7 @@ class Deliveries:
             "sent_at",
             "due_at",
         )
-        is_over = or_(table.c.status != "CANCELLED", new.excluded.status.not_in(WAITING))
+        is_over = or_(table.c.status != "CANCELLED", and_(*(new.excluded.status != one for one in WAITING)))
         self._save = new.on_conflict_do_update(
             index_elements=["job_id"],
             set_={name: new.excluded[name] for name in changed},
@@ -65,7 +66,7 @@ class Deliveries:
         """Inside a transaction of the caller: these are about to be queued."""
         if jobs:
             now = self._clock.now()
-            connection.execute(self._queue, [_row(job, "QUEUED", now, keep_job=True) for job in jobs])
+            write_rows(connection, self._queue, [_row(job, "QUEUED", now, keep_job=True) for job in jobs])
 
     async def record(
         self,
@@ -89,14 +90,14 @@ class Deliveries:
     def _save_together(self, connection: Connection, rows: Sequence[NewRow]) -> None:
         if of_campaigns := [row for row in rows if row["campaign_id"]]:
             self._shift_counts(connection, of_campaigns)
-        connection.execute(self._save, [dict(row) for row in rows])
+        write_rows(connection, self._save, rows)
 
     def _shift_counts(self, connection: Connection, rows: Sequence[NewRow]) -> None:
         """Move the counts of campaigns with what is about to be saved. One look for all of the rows."""
         ids = sorted(row["job_id"] for row in rows)
         query = select(table.c.job_id, table.c.status).where(table.c.job_id.in_(ids))
         before = connection.execute(query.order_by(table.c.job_id).with_for_update())
-        statuses: dict[str, str] = dict(before.tuples().all())
+        statuses: dict[str, str] = {row.job_id: row.status for row in before}
         moves: Counter[Place] = Counter()
         for row in rows:
             old, new = statuses.get(row["job_id"]), row["status"]

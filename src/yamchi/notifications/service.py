@@ -22,7 +22,9 @@ from yamchi.notifications.rules import EventRulesHandler
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.queues.queue import New, Queue
+from yamchi.storage.batching import Batcher
 from yamchi.storage.database import Database
+from yamchi.storage.hotrows import write_rows
 from yamchi.storage.tables import events
 
 log = structlog.get_logger("yamchi.notifications")
@@ -57,10 +59,14 @@ class NotificationService:
         self._clock = clock
         dialect = sqlite if database.is_embedded else postgresql
         self._new_event = dialect.insert(events).on_conflict_do_nothing()
+        self._arriving = Batcher(self.handle_events)
 
     async def handle_event(self, event: Event) -> EventAnswer:
-        """Accept one event; when this returns, everything it leads to is safely queued."""
-        return (await self.handle_events([event]))[0]
+        """Accept one event; when this returns, everything it leads to is safely queued.
+
+        Events that come at the same time are accepted together.
+        """
+        return await self._arriving.do(event)
 
     async def handle_events(self, batch: Sequence[Event]) -> list[EventAnswer]:
         """Accept many events with one transaction and one call to the queue."""
@@ -181,7 +187,7 @@ def _insert_each(connection: Connection, statement: Any, rows: list[dict[str, An
         fresh.append(row["event_id"] not in taken)
         taken.add(row["event_id"])
     new = [row for row, is_new in zip(rows, fresh, strict=True) if is_new]
-    if new and connection.execute(statement, new).rowcount not in (len(new), -1):
+    if new and write_rows(connection, statement, new) not in (len(new), -1):
         raise EngineError("The same events were accepted elsewhere at this moment: send them again.")
     return fresh
 

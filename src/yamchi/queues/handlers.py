@@ -5,6 +5,7 @@ A handler's annotation is its contract: `Job[Thumb]` means that data which is no
 
 import inspect
 import re
+import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,6 +62,11 @@ class Handler:
     def _adapter(self) -> TypeAdapter[Any] | None:
         return None if self.model in (None, Any, dict) else TypeAdapter(self.model)
 
+    @cached_property
+    def _models(self) -> tuple[type, ...]:
+        """The classes whose instances fit as they are."""
+        return tuple(part for part in _alternatives(self.model) if isinstance(part, type))
+
     def decode(self, payload: bytes) -> Any:
         """Data as the handler wants it."""
         if self._adapter is None:
@@ -74,12 +80,22 @@ class Handler:
     def encode(self, data: Any) -> bytes:
         """Data as JSON, refused here if it would be refused there."""
         payload = encode_json(data)
-        if self._adapter is not None and not (isinstance(self.model, type) and isinstance(data, self.model)):
+        if self._adapter is not None and not isinstance(data, self._models):
             try:
                 self._adapter.validate_json(payload)
             except ValidationError as error:
                 raise InvalidJob(f"The data of {self.name} does not fit: {describe(error)}") from error
         return payload
+
+
+def _alternatives(model: Any) -> list[Any]:
+    """The model, or each of those it may be."""
+    origin, parts = typing.get_origin(model), typing.get_args(model)
+    if origin is typing.Annotated:
+        return _alternatives(parts[0])
+    if origin in (typing.Union, types.UnionType):
+        return [one for part in parts for one in _alternatives(part)]
+    return [model]
 
 
 def encode_json(data: Any) -> bytes:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import Connection, Engine, Executable, create_engine, event
+from sqlalchemy import Connection, Engine, Insert, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from yamchi.errors import EngineError, EngineUnavailable, StorageFull
 from yamchi.storage.groupcommit import GroupCommit
+from yamchi.storage.hotrows import write_rows
 from yamchi.storage.migrating import is_current, upgrade
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ _PRAGMAS = (
 class Put:
     """One row for a statement that others may be using at the same moment."""
 
-    statement: Executable | Together
+    statement: Insert | Together
     row: Row
 
     def __call__(self, connection: Connection) -> None:
@@ -109,7 +110,7 @@ class Database:
         await self.open()
         return await self._writer.run(op)
 
-    async def put(self, statement: Executable | Together, row: Row) -> None:
+    async def put(self, statement: Insert | Together, row: Row) -> None:
         """Write one row by a statement (the same object each time) that is used often."""
         await self.write(Put(statement, row))
 
@@ -146,8 +147,8 @@ def _transact(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
 
 def _put_all(connection: Connection, puts: Sequence[Put]) -> None:
     statement, rows = puts[0].statement, [put.row for put in puts]
-    if isinstance(statement, Executable):
-        connection.execute(statement, [dict(row) for row in rows])
+    if isinstance(statement, Insert):
+        write_rows(connection, statement, rows)
     else:
         statement(connection, rows)
 
