@@ -1,5 +1,6 @@
 """What a request may not exceed: bodies have a size, so that nobody fills the memory of the server."""
 
+import re
 from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
@@ -10,7 +11,12 @@ from yamchi.web.problems import problem
 BODY_LIMIT = 4 * 1024 * 1024
 """The largest body, in bytes: a job of the largest size four times over."""
 
-SENTENCE = f"The body is larger than the {BODY_LIMIT:,} bytes allowed: keep large things in a file and send its address."
+LIST_LIMIT = 1024 * 1024 * 1024
+"""The same for lists of people, which are read piece by piece."""
+
+LISTS = re.compile(r"/api/v1/campaigns/[^/]+/audience")
+
+SENTENCE = "The body is larger than the {:,} bytes allowed: keep large things in a file and send its address."
 
 
 class BodyLimit:
@@ -20,25 +26,27 @@ class BodyLimit:
         self.app, self.limit = app, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._announced(scope) > self.limit:
-            refusal = problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, SENTENCE, headers={"connection": "close"})
+        limit = LIST_LIMIT if LISTS.fullmatch(scope.get("path", "")) else self.limit
+        if scope["type"] == "http" and self._announced(scope) > limit:
+            sentence = SENTENCE.format(limit)
+            refusal = problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence, headers={"connection": "close"})
             await refusal(scope, receive, send)
             return
-        await self.app(scope, self._counted(receive), send)
+        await self.app(scope, self._counted(receive, limit), send)
 
     def _announced(self, scope: Scope) -> int:
         length = dict(scope["headers"]).get(b"content-length", b"0")
         return int(length) if length.isdigit() else 0
 
-    def _counted(self, receive: Receive) -> Receive:
+    def _counted(self, receive: Receive, limit: int) -> Receive:
         size = 0
 
         async def counted() -> Message:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self.limit:
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, SENTENCE)
+            if size > limit:
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, SENTENCE.format(limit))
             return message
 
         return counted

@@ -6,6 +6,7 @@ again goes on where the first one ended.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from typing import Any
 
 import orjson
@@ -114,7 +115,7 @@ class Campaigns:
         if audience.user_ids is not None:
             return await self._enrollment.by_ids(campaign_id, map(str, audience.user_ids))
         if audience.csv is not None:
-            return await self._enrollment.by_csv(campaign_id, audience.csv.splitlines(keepends=True))
+            return await self._enrollment.by_csv(campaign_id, StringIO(audience.csv, newline=""))
         return None
 
     async def _start(self, campaign: Campaign, report: Report | None) -> None:
