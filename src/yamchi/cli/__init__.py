@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from yamchi.cli import api, bench, board, dlq, doctor, jobs, queues, send, template, top, up, worker
+from yamchi.cli import api, bench, board, campaign, dlq, doctor, jobs, queues, send, template, top, up, worker
 from yamchi.errors import YamchiError
 
 
@@ -59,7 +59,7 @@ def _options(
 
 for command in (up, api, worker, board, send, doctor, top, bench):
     cli.command(name=command.__name__.rpartition(".")[2])(command.run)
-for group in (queues, jobs, dlq, template):
+for group in (queues, jobs, dlq, template, campaign):
     cli.add_typer(group.group, name=group.__name__.rpartition(".")[2])
 
 
