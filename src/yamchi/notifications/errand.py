@@ -89,7 +89,7 @@ class Errands:
         name = ALIASES.get(notification.channel, notification.channel)
         channel = self._channels.get(name)
         if channel is None:
-            raise NotHere(f"The channel {name} is not set up here.")
+            raise NotHere(f"The channel {name} is not set up here")
         return Errand(
             notification,
             policy_of(notification),

@@ -17,8 +17,10 @@ from yamchi.notifications.channels.smtp import SmtpServer
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries
 from yamchi.notifications.dlq import DLQPublisher
+from yamchi.notifications.erasure import Erasure
 from yamchi.notifications.errand import Errands
 from yamchi.notifications.gates import Gate
+from yamchi.notifications.history import History
 from yamchi.notifications.inbox.feed import Feed
 from yamchi.notifications.inbox.hub import Hub
 from yamchi.notifications.inbox.store import Inbox
@@ -99,6 +101,8 @@ class Notifications:
         self.campaigns = Campaigns(database, clock, self.channels, self.templates, counts, self.gate)
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
+        self.history = History(database)
+        self.erasure = Erasure(database, self.service, queue)
         self.register(self._email(clock))
         self.register(NullChannel(clock))
         self.register(InboxChannel(self.inbox))

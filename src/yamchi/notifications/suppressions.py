@@ -6,7 +6,7 @@ They are fed by permanent failures (no such mailbox, the bot is blocked) and by 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, desc, or_, select, tuple_
+from sqlalchemy import Row, and_, delete, desc, literal, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, isoformat
@@ -52,9 +52,13 @@ class Suppressions:
         return await self._loader.get((channel, address))
 
     async def list(
-        self, *, channel: str | None = None, after: tuple[Millis, str, str] | None = None, limit: int = 50
+        self,
+        *,
+        channel: str | None = None,
+        after: tuple[Millis, Sequence[str]] | None = None,
+        limit: int = 50,
     ) -> Sequence[Row[Any]]:
-        """Newest first, from the one after `after` (its moment, channel and address)."""
+        """Newest first, from the one after `after` (its moment; its channel and address)."""
         order = (desc(table.c.created_at), desc(table.c.channel), desc(table.c.address))
         query = select(table).order_by(*order).limit(limit)
         if channel is not None:
@@ -71,11 +75,11 @@ class Suppressions:
         return {(row.channel, row.address): row.reason for row in rows}
 
 
-def _before(moment: Millis, channel: str, address: str) -> Any:
+def _before(moment: Millis, place: Sequence[str]) -> Any:
     is_same = table.c.created_at == moment
     return or_(
         table.c.created_at < moment,
-        and_(is_same, tuple_(table.c.channel, table.c.address) < tuple_(channel, address)),
+        and_(is_same, tuple_(table.c.channel, table.c.address) < tuple_(*map(literal, place))),
     )
 
 

@@ -21,7 +21,9 @@ from yamchi.web.routes import (
     mailbox,
     notifications,
     queues,
+    suppressions,
     templates,
+    users,
 )
 
 ABOUT = """Everything the board can do, for programs.
@@ -42,7 +44,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     web.include_router(inbox.router, prefix="/api/v1")
     for resource in (queues, jobs, letters):
         web.include_router(resource.router, prefix="/api", dependencies=[Depends(require_admin)])
-    for resource in (notifications, templates, mailbox):
+    for resource in (notifications, users, suppressions, templates, mailbox):
         web.include_router(resource.router, prefix="/api/v1", dependencies=[Depends(require_admin)])
     web.router.routes.append(live.route)
     web.include_router(mailbox.pages)

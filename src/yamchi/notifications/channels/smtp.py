@@ -6,6 +6,7 @@ leaves its fate unknown.
 """
 
 import asyncio
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,13 +22,16 @@ from aiosmtplib import (
 )
 
 from yamchi.errors import Outage, Retryable, Unrecoverable
-from yamchi.notifications.channels.base import AnswerLost
+from yamchi.notifications.channels.base import AnswerLost, Unreachable
 from yamchi.notifications.channels.mime import Letter
 
 Security = Literal["starttls", "tls", "none"]
 TIMEOUT = 30.0
 SERVICE_TROUBLE = (421, 454)
 """Answers that speak of the server, not of the letter."""
+
+NO_SUCH_MAILBOX = (550, 551, 553)
+_ENHANCED = re.compile(r"5\.\d{1,3}\.\d{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class SmtpPool:
             except SMTPRecipientsRefused as error:
                 self._idle.append(connection)
                 refusal = error.recipients[0]
-                raise _refused(refusal.code, refusal.message) from error
+                raise _recipient_refused(refusal.code, refusal.message) from error
             except SMTPNotSupported as error:
                 self._idle.append(connection)
                 raise Unrecoverable(f"The mail server can't write to {letter.recipient}: {error}") from error
@@ -153,8 +157,19 @@ def _options(letter: Letter) -> list[str]:
     return [] if is_ascii else ["SMTPUTF8"]
 
 
+def _recipient_refused(code: int, text: str) -> Exception:
+    """A 55x before the letter itself was seen is about the mailbox, unless it says that it is about us (5.7.x)."""
+    status = _ENHANCED.match(text)
+    is_mailbox = code in NO_SUCH_MAILBOX and (status is None or status[0].startswith(("5.1.", "5.2.1")))
+    return Unreachable(_said(code, text)) if is_mailbox else _refused(code, text)
+
+
+def _said(code: int, text: str) -> str:
+    return f"{code} {' '.join(text.split())}"
+
+
 def _refused(code: int, text: str) -> Exception:
-    said = f"{code} {' '.join(text.split())}"
+    said = _said(code, text)
     if code in SERVICE_TROUBLE:
         return Outage(f"The mail server asks to wait: {said}", retry_after=timedelta(seconds=5))
     return Unrecoverable(said) if code >= 500 else Retryable(said)

@@ -1,14 +1,11 @@
-"""What became of notifications, and what decides about them: deliveries, people, rules, dead letters."""
+"""What became of notifications, and what decides about them: deliveries, rules, dead letters."""
 
 from typing import Annotated, Any
-from uuid import UUID
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from yamchi.errors import UnknownJob
 from yamchi.notifications.deliveries import Status
-from yamchi.notifications.recipients import User
 from yamchi.notifications.rules import Rule
 from yamchi.web.problems import documented
 from yamchi.web.routes.events import TheNotifications
@@ -16,12 +13,6 @@ from yamchi.web.routes.jobs import PageNumber, PageSize, Search
 from yamchi.web.schemas import Done, Replay
 
 router = APIRouter(tags=["notifications"], responses=documented(401, 403, 404, 422, 503))
-
-
-class UserOut(User):
-    """A person, as kept."""
-
-    user_id: UUID
 
 
 class RuleOut(BaseModel):
@@ -58,28 +49,6 @@ async def show_delivery(notifications: TheNotifications, job_id: str) -> dict[st
 )
 async def cancel_delivery(notifications: TheNotifications, job_id: str) -> None:
     await notifications.service.cancel(job_id)
-
-
-@router.put("/users/{user_id}", summary="Make or replace a person")
-async def put_user(notifications: TheNotifications, user_id: UUID, user: User) -> UserOut:
-    await notifications.recipients.put(str(user_id), user)
-    return UserOut(user_id=user_id, **user.model_dump())
-
-
-@router.get("/users/{user_id}", summary="A person")
-async def show_user(notifications: TheNotifications, user_id: UUID) -> UserOut:
-    known = await notifications.recipients.get(str(user_id))
-    if known is None:
-        raise UnknownJob(f"There is no user {user_id}.")
-    return UserOut(
-        user_id=user_id,
-        email=known.email,
-        phone=known.phone,
-        telegram_id=known.telegram_id,
-        locale=known.locale,
-        timezone=known.timezone,
-        attributes=dict(known.attributes),
-    )
 
 
 @router.get("/rules", summary="The rules in force, of the file and of the table")

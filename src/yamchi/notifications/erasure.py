@@ -1,0 +1,156 @@
+"""Erasing a person: everything that says who they are or what they were told goes, the counts stay.
+
+Done in steps that may each be repeated, the person's own row last: what a crash interrupts, the next call finishes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Table, delete, or_, select, update
+
+from yamchi.errors import UnknownJob, WrongState
+from yamchi.notifications.deliveries import FINAL
+from yamchi.notifications.service import NotificationService
+from yamchi.queues.queue import Queue
+from yamchi.storage.database import Database
+from yamchi.storage.tables import (
+    campaign_people,
+    campaigns,
+    cap_slots,
+    delivery_attempts,
+    delivery_parts,
+    digest_items,
+    digests,
+    events,
+    inbox,
+    live_feed,
+    mailbox,
+    null_ledger,
+    preferences,
+    push_subscriptions,
+    suppressions,
+    users,
+)
+from yamchi.storage.tables import notification_delivery as deliveries
+
+DELETED: tuple[Table, ...] = (
+    preferences,
+    cap_slots,
+    digests,
+    digest_items,
+    inbox,
+    live_feed,
+    push_subscriptions,
+)
+"""Of no use to anybody else."""
+
+THOUGHT_OF = (*DELETED, users, suppressions, deliveries, events, campaign_people, null_ledger)
+"""Every table that names people."""
+
+AT_ONCE = 500
+EVENTS_AT_ONCE = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What was found of a person."""
+
+    cancelled: int
+    deliveries: int
+    events: int
+
+
+class Erasure:
+    """Forgets people."""
+
+    def __init__(self, database: Database, service: NotificationService, queue: Queue) -> None:
+        self._database = database
+        self._service = service
+        self._queue = queue
+
+    async def erase(self, user_id: str) -> Erased:
+        """Call off what is under way, empty what is kept for the counts, delete the rest."""
+        cancelled, emptied = 0, 0
+        while rows := await self._deliveries(user_id):
+            cancelled += await self._call_off(rows)
+            await self._empty(rows)
+            emptied += len(rows)
+        told = await self._empty_events(user_id)
+        was_known = await self._database.write(lambda connection: _delete(connection, user_id))
+        if not (was_known or emptied or told):
+            raise UnknownJob(f"There is no user {user_id}.")
+        return Erased(cancelled, emptied, told)
+
+    async def _deliveries(self, user_id: str) -> Sequence[Any]:
+        columns = (deliveries.c.job_id, deliveries.c.status, deliveries.c.provider_message_id)
+        query = select(*columns).where(deliveries.c.user_id == user_id).limit(AT_ONCE)
+        return await self._database.read(lambda connection: connection.execute(query).all())
+
+    async def _call_off(self, rows: Sequence[Any]) -> int:
+        """Cancel what is pending, and take the jobs and dead letters, which hold the same words, out of the queue."""
+        cancelled = 0
+        for row in rows:
+            if row.status not in FINAL:
+                cancelled += await self._cancel(row.job_id)
+        ids = [row.job_id for row in rows]
+        await self._queue.engine.remove(self._queue.name, ids)
+        await self._queue.dead_letters.purge(ids)
+        return cancelled
+
+    async def _cancel(self, job_id: str) -> bool:
+        try:
+            await self._service.cancel(job_id)
+        except WrongState:
+            return False  # it has just been sent
+        return True
+
+    async def _empty(self, rows: Sequence[Any]) -> None:
+        ids = [row.job_id for row in rows]
+        letters = [row.provider_message_id for row in rows if row.provider_message_id]
+        nothing = {"user_id": None, "job": None, "last_error": None, "provider_message_id": None}
+
+        def empty(connection: Connection) -> None:
+            connection.execute(delete(mailbox).where(mailbox.c.message_id.in_(letters)))
+            connection.execute(delete(delivery_parts).where(delivery_parts.c.job_id.in_(ids)))
+            connection.execute(
+                update(delivery_attempts).where(delivery_attempts.c.job_id.in_(ids)).values(answer=None)
+            )
+            connection.execute(update(deliveries).where(deliveries.c.job_id.in_(ids)).values(nothing))
+
+        await self._database.write(empty)
+
+    async def _empty_events(self, user_id: str) -> int:
+        """Events have no index by person, which each would pay for: they are gone through, some thousands at a time."""
+        emptied, last = 0, ""
+        while rows := await self._events_after(last):
+            last = rows[-1].event_id
+            theirs = [row.event_id for row in rows if row.user_id == user_id]
+            if theirs:
+                emptied += await self._database.write(partial(_empty_events, event_ids=theirs))
+        return emptied
+
+    async def _events_after(self, last: str) -> Sequence[Any]:
+        query = select(events.c.event_id, events.c.user_id).where(events.c.event_id > last)
+        query = query.order_by(events.c.event_id).limit(EVENTS_AT_ONCE)
+        return await self._database.read(lambda connection: connection.execute(query).all())
+
+
+def _empty_events(connection: Connection, event_ids: Sequence[str]) -> int:
+    theirs = events.c.event_id.in_(event_ids)
+    return connection.execute(update(events).where(theirs).values(user_id=None, data={})).rowcount
+
+
+def _delete(connection: Connection, user_id: str) -> int:
+    """Whether there was such a person."""
+    for table in DELETED:
+        connection.execute(delete(table).where(table.c.user_id == user_id))
+    addresses = select(users.c.email, users.c.phone, users.c.telegram_id).where(users.c.user_id == user_id)
+    known = [address for address in connection.execute(addresses).first() or () if address]
+    is_theirs = or_(suppressions.c.user_id == user_id, suppressions.c.address.in_(known))
+    connection.execute(delete(suppressions).where(is_theirs))
+    listed = campaign_people.c.campaign_id.in_(select(campaigns.c.campaign_id))
+    connection.execute(delete(campaign_people).where(listed & (campaign_people.c.user_id == user_id)))
+    connection.execute(update(null_ledger).where(null_ledger.c.user_id == user_id).values(user_id=None))
+    return connection.execute(delete(users).where(users.c.user_id == user_id)).rowcount

@@ -1,0 +1,107 @@
+"""People: where they are reached, what they want, what they will get and got, and forgetting them."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from yamchi.errors import UnknownJob
+from yamchi.notifications.history import HistoryPage
+from yamchi.notifications.preferences import Preferences
+from yamchi.notifications.recipients import User
+from yamchi.web.problems import documented
+from yamchi.web.routes.events import TheNotifications
+
+router = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503))
+
+ONE = "/users/{user_id}"
+Limit = Annotated[int, Query(ge=1, le=500)]
+Cursor = Annotated[str | None, Query(max_length=300, description="`next_cursor` of the page before.")]
+
+
+class UserOut(User):
+    """A person, as kept."""
+
+    user_id: UUID
+
+
+class DeliveryOut(BaseModel):
+    """A message to a person: what became of it or will, when, and why it is so."""
+
+    job_id: str
+    channel: str
+    template_code: str
+    status: str
+    when: str | None = Field(
+        description="When it is due, or was sent or given up; null: as soon as possible."
+    )
+    why: str | None = Field(description="What it waits for, why it was skipped, or what went wrong.")
+    attempts: int
+    event_id: str | None
+    campaign_id: str | None
+    created_at: str
+
+
+class DeliveriesOut(BaseModel):
+    items: list[DeliveryOut]
+    next_cursor: str | None = Field(description="Give it as `cursor` to go on; null at the end.")
+
+    @classmethod
+    def of(cls, page: HistoryPage) -> "DeliveriesOut":
+        items = [DeliveryOut.model_validate(item) for item in page.items]
+        return cls(items=items, next_cursor=page.next_cursor)
+
+
+class ErasedOut(BaseModel):
+    """What was found of a person: messages called off, deliveries and events emptied."""
+
+    cancelled: int
+    deliveries: int
+    events: int
+
+
+@router.put(ONE, summary="Make or replace a person; what they chose stays")
+async def put_user(notifications: TheNotifications, user_id: UUID, user: User) -> UserOut:
+    await notifications.recipients.put(str(user_id), user)
+    return UserOut(user_id=user_id, **user.model_dump())
+
+
+@router.get(ONE, summary="A person")
+async def show_user(notifications: TheNotifications, user_id: UUID) -> UserOut:
+    known = await notifications.recipients.get(str(user_id))
+    if known is None:
+        raise UnknownJob(f"There is no user {user_id}.")
+    fields: dict[str, Any] = {name: getattr(known, name) for name in User.model_fields}
+    return UserOut(user_id=user_id, **fields)
+
+
+@router.delete(ONE, summary="Erase a person: what says who they are is gone, the counts stay")
+async def erase_user(notifications: TheNotifications, user_id: UUID) -> ErasedOut:
+    return ErasedOut(**asdict(await notifications.erasure.erase(str(user_id))))
+
+
+@router.get(f"{ONE}/preferences", summary="What a person chose; everything is on by default")
+async def show_preferences(notifications: TheNotifications, user_id: UUID) -> Preferences:
+    return await notifications.preferences.get(str(user_id))
+
+
+@router.put(f"{ONE}/preferences", summary="Replace what a person chose")
+async def put_preferences(notifications: TheNotifications, user_id: UUID, chosen: Preferences) -> Preferences:
+    await notifications.preferences.put(str(user_id), chosen)
+    return await notifications.preferences.get(str(user_id))
+
+
+@router.get(f"{ONE}/pending", summary="What a person will get, soonest first, and what it waits for")
+async def list_pending(
+    notifications: TheNotifications, user_id: UUID, cursor: Cursor = None, limit: Limit = 50
+) -> DeliveriesOut:
+    return DeliveriesOut.of(await notifications.history.pending(str(user_id), cursor, limit))
+
+
+@router.get(f"{ONE}/history", summary="What a person got or did not get, newest first, and why")
+async def list_history(
+    notifications: TheNotifications, user_id: UUID, cursor: Cursor = None, limit: Limit = 50
+) -> DeliveriesOut:
+    return DeliveriesOut.of(await notifications.history.past(str(user_id), cursor, limit))

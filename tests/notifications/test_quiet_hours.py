@@ -1,0 +1,130 @@
+"""Quiet hours by the person's own clock: what is normal waits, what is urgent goes, also when clocks are changed."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.notifications.conftest import USER
+from tests.notifications.house import House, a_house
+from tests.services.mail import MailServer
+from yamchi.clock import as_datetime, isoformat, to_moment
+from yamchi.notifications.quiet import QuietHours, moment_of
+
+NIGHT = {"from": "22:00", "until": "08:00"}
+
+
+@pytest.fixture
+async def house(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[House]:
+    async with a_house(tmp_path, mail_server, default_timezone="Asia/Almaty") as house:
+        await house.person(timezone="Europe/Berlin")
+        await house.choose(quiet_hours=NIGHT)
+        yield house
+
+
+# Berlin: clocks go forward on 29 March 2026 at 01:00 UTC, and back on 25 October at 01:00 UTC.
+NIGHTS = [
+    ("2026-03-27T23:30:00", "2026-03-28T07:00:00"),
+    ("2026-03-28T23:30:00", "2026-03-29T06:00:00"),
+    ("2026-03-29T23:30:00", "2026-03-30T06:00:00"),
+    ("2026-10-24T23:30:00", "2026-10-25T07:00:00"),
+    ("2026-10-25T23:30:00", "2026-10-26T07:00:00"),
+]
+
+
+@pytest.mark.parametrize(("evening", "morning"), NIGHTS)
+async def test_it_waits_until_the_morning_on_both_sides_of_a_change(
+    house: House, evening: str, morning: str
+) -> None:
+    await house.at(evening)
+    job = await house.notify()
+    await house.app.drain()
+    delivery = await house.delivery(job)
+    assert (delivery["status"], delivery["due_at"]) == ("QUEUED", f"{morning}Z")
+    (pending,) = (await house.client.get(f"/users/{USER}/pending")).json()["items"]
+    assert pending["when"] == f"{morning}Z"
+    assert "quiet hours in Europe/Berlin" in pending["why"]
+    await house.at((datetime.fromisoformat(morning) - timedelta(seconds=1)).isoformat())
+    assert house.mail.letters == []
+    await house.at(morning)
+    assert len(house.mail.letters) == 1
+    delivery = await house.delivery(job)
+    assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("SENT", 1, None)
+
+
+async def test_what_is_urgent_goes_at_once(house: House) -> None:
+    await house.at("2026-03-28T23:30:00")
+    job = await house.notify(meta={"priority": "high"})
+    await house.app.drain()
+    assert await house.status(job) == "SENT"
+
+
+async def test_by_day_nothing_waits(house: House) -> None:
+    await house.at("2026-03-28T12:00:00")
+    job = await house.notify()
+    await house.app.drain()
+    assert await house.status(job) == "SENT"
+
+
+async def test_what_expires_in_the_night_is_not_sent_in_the_morning(house: House) -> None:
+    await house.at("2026-03-27T23:30:00")
+    soon = isoformat(house.app.clock.now() + 3_600_000)
+    job = await house.notify(expires_at=soon)
+    await house.app.drain()
+    await house.at("2026-03-28T00:31:00")
+    assert await house.status(job) == "EXPIRED"
+    await house.at("2026-03-28T08:00:00")
+    assert house.mail.letters == []
+    assert await house.dead_letters() == []
+
+
+async def test_waiting_takes_no_attempts_and_holds_no_slot(house: House) -> None:
+    await house.at("2026-03-27T23:30:00")
+    jobs = [await house.notify() for _ in range(30)]  # more than a worker runs at once
+    await house.app.drain()
+    urgent = await house.notify(meta={"priority": "high"})
+    await house.app.drain()
+    assert await house.status(urgent) == "SENT"
+    await house.at("2026-03-28T07:00:00")
+    assert [(await house.delivery(job))["attempts"] for job in jobs] == [1] * 30
+
+
+async def test_a_person_without_a_zone_lives_in_the_default_one(house: House) -> None:
+    await house.person(timezone=None)
+    await house.at("2026-03-27T17:30:00")  # 22:30 in Almaty
+    job = await house.notify()
+    await house.app.drain()
+    assert (await house.delivery(job))["due_at"] == "2026-03-28T03:00:00Z"
+
+
+async def test_called_off_while_it_waits(house: House) -> None:
+    await house.at("2026-03-27T23:30:00")
+    job = await house.notify()
+    await house.app.drain()
+    assert (await house.client.delete(f"/notifications/{job}")).status_code == 204
+    await house.at("2026-03-28T08:00:00")
+    assert await house.status(job) == "CANCELLED"
+    assert house.mail.letters == []
+
+
+ZONES = st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Almaty", "UTC"])
+TIMES = st.times().map(lambda when: when.replace(second=0, microsecond=0, tzinfo=None))
+MOMENTS = st.datetimes(datetime(2025, 1, 1), datetime(2027, 12, 31), timezones=st.just(UTC))
+
+
+@given(MOMENTS, TIMES, TIMES, ZONES)
+def test_quiet_ends_when_the_clock_shows_its_end(now: datetime, start: time, end: time, zone: str) -> None:
+    if start == end:
+        return
+    moment, place = to_moment(now), ZoneInfo(zone)
+    until = QuietHours(start, end).until(moment, place)
+    if until is None:
+        return
+    assert moment < until <= moment + 26 * 3_600_000
+    shown = as_datetime(until).astimezone(place)
+    assert until == moment_of(shown.date(), end, place) or shown.time() != end  # skipped by the clock
+    assert QuietHours(start, end).until(until, place) is None
