@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Insert, Row, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, to_moment
@@ -178,8 +178,12 @@ class NotificationService:
         return EventAnswer(event_id=event.event_id, jobs=planned, duplicate=True)
 
 
-def _insert_each(connection: Connection, statement: Any, rows: list[dict[str, Any]]) -> list[bool]:
-    """Which rows are new: all of them nearly always, and then it is one statement; else one by one."""
+def _insert_each(connection: Connection, statement: Insert, rows: list[dict[str, Any]]) -> list[bool]:
+    """Which rows are new: all of them nearly always, and then it is one statement; else those known are left out."""
+    with connection.begin_nested() as attempt:
+        if write_rows(connection, statement, rows) == len(rows):
+            return [True] * len(rows)
+        attempt.rollback()
     known = select(events.c.event_id).where(events.c.event_id.in_([row["event_id"] for row in rows]))
     taken = set(connection.execute(known).scalars())
     fresh = []
@@ -187,7 +191,7 @@ def _insert_each(connection: Connection, statement: Any, rows: list[dict[str, An
         fresh.append(row["event_id"] not in taken)
         taken.add(row["event_id"])
     new = [row for row, is_new in zip(rows, fresh, strict=True) if is_new]
-    if new and write_rows(connection, statement, new) not in (len(new), -1):
+    if new and write_rows(connection, statement, new) != len(new):
         raise EngineError("The same events were accepted elsewhere at this moment: send them again.")
     return fresh
 

@@ -1,6 +1,7 @@
 """Many rows by one statement, straight to the driver: what SQLAlchemy works out for each row is worked out once."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,19 +29,32 @@ def _prepare(statement: Insert, dialect: Dialect, columns: Sequence[str]) -> tup
     compiled = statement.compile(dialect=dialect, column_keys=columns)
     constants = compiled.construct_params(dict.fromkeys(columns)) or {}
     places = (compiled.positiontup or []) if compiled.positional else list(constants)
-    values = [(name, _value(statement, dialect, constants, name)) for name in places]
+    values = _getter(statement, dialect, columns, constants, places)
     if compiled.positional:
-        return str(compiled), lambda row: tuple([value(row) for _, value in values])
-    return str(compiled), lambda row: {name: value(row) for name, value in values}
+        return str(compiled), values
+    return str(compiled), lambda row: dict(zip(places, values(row), strict=True))
 
 
-def _value(statement: Insert, dialect: Dialect, constants: Row, name: str) -> Callable[[Row], Any]:
-    """How to get one parameter from a row: a column's value as the driver wants it, or what the statement says."""
-    column = statement.table.columns.get(name)
-    if column is None:
-        constant = constants[name]
-        return lambda row: constant
-    process = column.type.dialect_impl(dialect).bind_processor(dialect)
-    if process is None:
-        return lambda row: row[name]
-    return lambda row: process(row[name])
+def _getter(
+    statement: Insert, dialect: Dialect, columns: Sequence[str], constants: Row, places: Sequence[str]
+) -> Callable[[Row], tuple[Any, ...]]:
+    """The values of a row in the order of their places, as the driver wants them."""
+    own = {name: value for name, value in constants.items() if name not in columns}
+    pick = itemgetter(*places)
+    processors = [
+        (place, process)
+        for place, name in enumerate(places)
+        if name not in own and (process := _processor(statement, dialect, name))
+    ]
+
+    def values(row: Row) -> tuple[Any, ...]:
+        found = list(pick({**own, **row}))
+        for place, process in processors:
+            found[place] = process(found[place])
+        return tuple(found)
+
+    return values
+
+
+def _processor(statement: Insert, dialect: Dialect, name: str) -> Callable[[Any], Any] | None:
+    return statement.table.columns[name].type.dialect_impl(dialect).bind_processor(dialect)
