@@ -77,7 +77,7 @@ class Outlet:
             self._address.client(
                 **{
                     "enable.idempotence": True,  # with acks=all: written by every replica in sync, once
-                    "linger.ms": 1,
+                    "linger.ms": 0,
                     "delivery.timeout.ms": DELIVERY,
                     "compression.type": "lz4",
                     "queue.buffering.max.messages": 200_000,
