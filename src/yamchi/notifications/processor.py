@@ -30,6 +30,7 @@ from yamchi.notifications.schemas.notification_job import DirectMessage, Notific
 from yamchi.notifications.suppressions import Suppressions
 from yamchi.notifications.templates.model import Rendered
 from yamchi.notifications.templates.rendering import render
+from yamchi.notifications.unsubscribe import Unsubscribing
 from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.notifications")
@@ -45,6 +46,7 @@ class JobProcessor:
         self,
         errands: Errands,
         gate: Gate,
+        unsubscribing: Unsubscribing,
         deliveries: Deliveries,
         suppressions: Suppressions,
         circuits: Circuits,
@@ -55,6 +57,7 @@ class JobProcessor:
     ) -> None:
         self._errands = errands
         self._gate = gate
+        self._unsubscribing = unsubscribing
         self._deliveries = deliveries
         self._suppressions = suppressions
         self._circuits = circuits
@@ -105,7 +108,7 @@ class JobProcessor:
             if held := await self._held(errand):
                 return held
             await self._circuits.enter(errand.circuit)
-            message = self._compose(errand, ready or self._render(errand))
+            message = await self._compose(errand, ready)
         except (Outage, Snooze):
             raise
         except Exception as error:
@@ -164,23 +167,26 @@ class JobProcessor:
 
     # ── What ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _compose(self, errand: Errand, rendered: Rendered) -> Message:
+    async def _compose(self, errand: Errand, ready: Rendered | None) -> Message:
         job = errand.job
+        unsubscribe_url = await self._unsubscribing.url_of(errand)
         return Message(
             job.delivery_id,
             errand.address or "",
-            rendered,
+            ready or self._render(errand, unsubscribe_url),
             is_urgent=errand.is_urgent,
             expires_at=errand.expires_at,
+            unsubscribe_url=unsubscribe_url,
             user_id=errand.recipient.user_id,
             template_code=job.template_code,
             category=errand.category,
         )
 
-    def _render(self, errand: Errand) -> Rendered:
+    def _render(self, errand: Errand, unsubscribe_url: str | None) -> Rendered:
         assert errand.template is not None
         data = {**errand.job.data, "user": as_template_data(errand.recipient)}
-        return render(errand.template, data, now=as_datetime(self._clock.now()))
+        now = as_datetime(self._clock.now())
+        return render(errand.template, data, now=now, unsubscribe_url=unsubscribe_url)
 
     async def _send(self, errand: Errand, message: Message) -> dict[str, Any]:
         if campaign := errand.job.meta.campaign_id:

@@ -35,6 +35,7 @@ from yamchi.notifications.service import JOB, NotificationService
 from yamchi.notifications.signing import Signer
 from yamchi.notifications.suppressions import Suppressions
 from yamchi.notifications.templates.files import FileTemplates
+from yamchi.notifications.unsubscribe import Unsubscribing
 from yamchi.notifications.versions import VersionedTemplates
 from yamchi.observe.metrics import Metrics
 from yamchi.queues.handlers import Handler
@@ -86,9 +87,11 @@ class Notifications:
             self.deliveries,
             clock,
         )
+        self.unsubscribing = Unsubscribing(self.signer, self.preferences, _public_url(settings))
         self.processor = JobProcessor(
             Errands(self.channels, self.templates, self.recipients, settings.default_timezone),
             Gate(self.suppressions, clock),
+            self.unsubscribing,
             self.deliveries,
             self.suppressions,
             self.circuits,
@@ -144,3 +147,9 @@ class Notifications:
             settings.smtp_host, settings.smtp_port, settings.smtp_user, password, settings.smtp_security
         )
         return EmailChannel(server, settings.smtp_from, clock)
+
+
+def _public_url(settings: Settings) -> str | None:
+    """Where links in messages lead; letters that stay at home are read on this machine."""
+    is_at_home = settings.smtp_host is None
+    return settings.public_url or (f"http://localhost:{settings.port}" if is_at_home else None)

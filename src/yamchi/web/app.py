@@ -23,6 +23,7 @@ from yamchi.web.routes import (
     queues,
     suppressions,
     templates,
+    unsubscribe,
     users,
 )
 
@@ -48,6 +49,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
         web.include_router(resource.router, prefix="/api/v1", dependencies=[Depends(require_admin)])
     web.router.routes.append(live.route)
     web.include_router(mailbox.pages)
+    web.include_router(unsubscribe.pages)
     web.include_router(health.router)
     web.include_router(board.router)
     web.mount("/board", StaticFiles(directory=board.BOARD), name="board")

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from yamchi.notifications.templates.model import Button, ButtonRows, Format, Layout, Template, TemplateError
 
@@ -47,7 +47,7 @@ class TemplateSettings(BaseModel):
     image: str | None = None
     document: str | None = None
     preheader: str | None = None
-    category: str = "general"
+    category: str = Field(default="general", pattern=r"^[^\r\n]{1,64}$")
     transactional: bool = False
     buttons: list[ButtonSettings | list[ButtonSettings]] = []
     layout: bool = True

@@ -1,0 +1,59 @@
+"""Links to unsubscribe: each names a person, a channel and a category, and is signed, so that nobody need sign in.
+
+A link never lapses, since letters are kept for years; it is worthless to who did not get the letter, and can do nothing
+but stop messages and let them come again.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+
+from yamchi.notifications.errand import Errand
+from yamchi.notifications.preferences import PreferenceBook
+from yamchi.notifications.signing import Signer
+from yamchi.notifications.wishes import ANY
+
+PURPOSE = "unsubscribe"
+PATH = "/unsubscribe"
+LONGEST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Whom it lets stop what."""
+
+    user_id: str
+    channel: str
+    category: str
+
+
+class Unsubscribing:
+    """Makes the links and does what they say."""
+
+    def __init__(self, signer: Signer, preferences: PreferenceBook, base: str | None) -> None:
+        self._signer = signer
+        self._preferences = preferences
+        self._base = base
+
+    async def url_of(self, errand: Errand) -> str | None:
+        """The link for a message; none for what must arrive, and where nobody knows our address."""
+        user_id = errand.recipient.user_id
+        if self._base is None or user_id is None or errand.is_transactional:
+            return None
+        token = await self.token(Link(user_id, errand.channel.name, errand.category))
+        return f"{self._base}{PATH}/{token}"
+
+    async def token(self, link: Link) -> str:
+        said = urlsafe_b64encode("\n".join((link.user_id, link.channel, link.category)).encode()).decode()
+        return f"{said}.{await self._signer.sign(PURPOSE, said)}"
+
+    async def read(self, token: str) -> Link | None:
+        """What the link says, if it is one of ours."""
+        said, _, signature = token.partition(".")
+        if len(token) > LONGEST or not await self._signer.is_genuine(PURPOSE, said, signature):
+            return None
+        return Link(*urlsafe_b64decode(said).decode().split("\n"))
+
+    async def choose(self, link: Link, *, whole_channel: bool, is_allowed: bool) -> None:
+        """Stop the category on the channel, or all of the channel; or let them come again."""
+        category = ANY if whole_channel else link.category
+        await self._preferences.choose(link.user_id, link.channel, category, is_allowed)

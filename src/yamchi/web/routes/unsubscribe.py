@@ -1,0 +1,132 @@
+"""The page behind the link to unsubscribe, and the one click of mail programs (RFC 8058).
+
+Looking at the page changes nothing: programs that scan letters open every link. A press of the button does, and so does
+a POST without a choice, which is what a mail program sends.
+"""
+
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import parse_qs
+
+import yaml
+from fastapi import APIRouter, Request
+from jinja2 import Environment
+from starlette.responses import HTMLResponse, Response
+
+from yamchi.notifications.channels.base import Recipient
+from yamchi.notifications.room import Notifications
+from yamchi.notifications.templates.locales import locale_chain
+from yamchi.notifications.unsubscribe import PATH, Link
+from yamchi.web.routes.events import TheNotifications
+
+pages = APIRouter(include_in_schema=False)
+
+FOLDER = Path(__file__).parents[1] / "unsubscribe"
+LINK = f"{PATH}/{{token:path}}"
+LANGUAGES = ("en", "ru", "kk")
+Scope = Literal["category", "channel"]
+
+
+@pages.api_route(PATH, methods=["GET", "HEAD"])
+@pages.api_route(LINK, methods=["GET", "HEAD"])
+async def ask(request: Request, notifications: TheNotifications) -> Response:
+    link = await notifications.unsubscribing.read(request.path_params.get("token", ""))
+    if link is None:
+        return _wrong(request, notifications)
+    person = await notifications.recipients.get(link.user_id) or Recipient()
+    page = _Page(notifications, link, _language(request, person.locale))
+    return page.ask() if person.wishes.allow(link.channel, link.category) else page.stopped("category")
+
+
+@pages.post(PATH)
+@pages.post(LINK)
+async def stop(request: Request, notifications: TheNotifications) -> Response:
+    link = await notifications.unsubscribing.read(request.path_params.get("token", ""))
+    if link is None:
+        return _wrong(request, notifications)
+    form = parse_qs((await request.body()).decode("utf-8", "replace"))
+    scope: Scope = "channel" if form.get("scope") == ["channel"] else "category"
+    is_allowed = form.get("allow") == ["yes"]
+    await notifications.unsubscribing.choose(link, whole_channel=scope == "channel", is_allowed=is_allowed)
+    person = await notifications.recipients.get(link.user_id) or Recipient()
+    page = _Page(notifications, link, _language(request, person.locale))
+    return page.allowed() if is_allowed else page.stopped(scope)
+
+
+class _Page:
+    """The page in one language, in each of its states."""
+
+    def __init__(self, notifications: Notifications, link: Link, language: str) -> None:
+        self._brand = _brand(notifications)
+        self._language = language
+        words, chosen = _words()[language], self._brand.get("categories") or {}
+        named = chosen.get(link.category) or words["categories"].get(link.category, link.category)
+        what = named.get(language, link.category) if isinstance(named, dict) else named
+        channel = words["channels"].get(link.channel, link.channel)
+        self._words = _filled(words, what=what, channel=channel)
+
+    def ask(self) -> Response:
+        return self._show("ask", self._words["ask"])
+
+    def stopped(self, scope: Scope) -> Response:
+        return self._show("stopped", self._words[f"stopped_{scope}"], scope=scope)
+
+    def allowed(self) -> Response:
+        return self._show("allowed", self._words["allowed"])
+
+    def _show(self, state: str, said: dict[str, str], **more: str) -> Response:
+        return _page(self._brand, self._language, self._words, {"state": state, **said, **more})
+
+
+def _wrong(request: Request, notifications: Notifications) -> Response:
+    language = _language(request, None)
+    words = _words()[language]
+    values = {"state": "wrong", **words["wrong"]}
+    return _page(_brand(notifications), language, words, values, HTTPStatus.NOT_FOUND)
+
+
+def _page(
+    brand: Any, language: str, words: Any, values: dict[str, str], status: HTTPStatus = HTTPStatus.OK
+) -> Response:
+    html, style, policy = _looks()
+    shown = html.render(brand=brand["name"], locale=language, words=words, style=style, **values)
+    return HTMLResponse(shown, status, {"content-security-policy": policy, "cache-control": "no-store"})
+
+
+def _brand(notifications: Notifications) -> Any:
+    return notifications.templates.files.layout().brand
+
+
+def _language(request: Request, locale: str | None) -> str:
+    """The person's own language, or else the browser's, if the page speaks it."""
+    asked = request.headers.get("accept-language", "").split(",")
+    wanted = [locale] if locale else [part.partition(";")[0].strip() for part in asked]
+    known = (name for tag in wanted for name in locale_chain(tag or "en")[:1])
+    return next((name[:2] for name in known if name[:2] in LANGUAGES), LANGUAGES[0])
+
+
+def _filled(words: dict[str, Any], **names: str) -> dict[str, Any]:
+    return {
+        key: _filled(value, **names) if isinstance(value, dict) else value.format(**names)
+        for key, value in words.items()
+    }
+
+
+@cache
+def _words() -> dict[str, dict[str, Any]]:
+    words: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "words.yaml").read_text(encoding="utf-8"))
+    return words
+
+
+@cache
+def _looks() -> tuple[Any, str, str]:
+    """The page, its style, and the policy that lets in this style and nothing else."""
+    html = (FOLDER / "page.html").read_text(encoding="utf-8")
+    style = (FOLDER / "style.css").read_text(encoding="utf-8")
+    mark = b64encode(sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{mark}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    return Environment(autoescape=True).from_string(html), style, policy
