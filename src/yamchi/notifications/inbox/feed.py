@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import orjson
 import structlog
-from sqlalchemy import Connection, Select, asc, delete, func, select, update
+from sqlalchemy import Connection, Select, asc, delete, false, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
@@ -50,7 +50,8 @@ class Feed:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._tell = (sqlite if database.is_embedded else postgresql).insert(table).on_conflict_do_nothing()
+        dialect = sqlite if database.is_embedded else postgresql
+        self._tell = dialect.insert(table).inline().on_conflict_do_nothing()  # nobody asks for its number
         self.listeners: set[Callable[[], None]] = set()
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,14 +115,14 @@ class Feed:
 
     async def missed(self, user_id: str, since: int, until: int, limit: int) -> list[News]:
         """What one person has missed. A message that has expired meanwhile is no news."""
-        is_theirs = (table.c.user_id == user_id) & (table.c.seq > since) & (table.c.seq <= until)
-        return await self._look(select(*_COLUMNS).where(is_theirs & self._is_fresh()).limit(limit))
+        return await self._look(self._of(user_id, until).where(table.c.seq > since).limit(limit))
 
-    async def undelivered(self, user_id: str, until: int, limit: int) -> list[News]:
-        """Messages that no page has received yet."""
-        is_theirs = (table.c.user_id == user_id) & (table.c.seq <= until) & (table.c.kind == "message")
-        query = select(*_COLUMNS).where(is_theirs & ~table.c.is_delivered & self._is_fresh())
-        return await self._look(query.limit(limit))
+    async def messages(self, user_id: str, since: int | None, until: int, limit: int) -> list[News]:
+        """Messages since that number; where there is none, those that no page has received yet."""
+        is_new = table.c.is_delivered == false() if since is None else table.c.seq > since
+        return await self._look(
+            self._of(user_id, until).where((table.c.kind == "message") & is_new).limit(limit)
+        )
 
     async def bounds(self) -> tuple[int, int]:
         """The oldest number that is kept, and the newest."""
@@ -129,8 +130,9 @@ class Feed:
         oldest, newest = await self._database.read(lambda connection: connection.execute(query).one())
         return oldest or 0, newest or 0
 
-    def _is_fresh(self) -> Any:
-        return table.c.expires_at.is_(None) | (table.c.expires_at > self._clock.now())
+    def _of(self, user_id: str, until: int) -> Select[Any]:
+        is_fresh = table.c.expires_at.is_(None) | (table.c.expires_at > self._clock.now())
+        return select(*_COLUMNS).where((table.c.user_id == user_id) & (table.c.seq <= until) & is_fresh)
 
     async def _look(self, query: Select[Any]) -> list[News]:
         ordered = query.order_by(asc(table.c.seq))

@@ -36,7 +36,7 @@ class Limits:
     """Seconds between two looks for what other processes wrote."""
     heartbeat: Millis = 25_000
     pages_of_a_person: int = 20
-    most_missed: int = 100
+    most_missed: int = 500
     """Who missed more starts anew, which is quicker than to hear it all."""
     most_pending: int = 200
     """Frames that may wait for a slow page; with more it is sent away, to come back and catch up."""
@@ -48,6 +48,9 @@ class Page(Protocol):
     user_id: str
     since: int | None
     """The last number it has seen, if it has been here before."""
+
+    def admit(self, frames: Sequence[str]) -> None:
+        """It is in. These first, however many they are."""
 
     def offer(self, frame: str) -> None:
         """Send this as soon as the page takes it; never waits."""
@@ -168,20 +171,20 @@ class Hub:
                 continue
             del self._joining[page]
             self._pages[page.user_id].add(page)
-            for frame in (welcome, *(frame for _, frame in told)):
-                page.offer(frame)
+            page.admit([welcome, *(frame for _, frame in told)])
         await self._note_delivered([one for _, told in greetings for one in told])
         if self._joining:
             self._news.set()
 
     async def _greet(self, page: Page, oldest: int, cursor: int) -> tuple[str, list[Told]]:
         """Where a page stands, and what it missed. With `reset` it must ask for the whole anew."""
-        since, most = page.since, self.limits.most_missed
-        is_known = since is not None and oldest - 1 <= since <= cursor
-        news = await self._feed.missed(page.user_id, since or 0, cursor, most + 1) if is_known else []
-        is_anew = not is_known or len(news) > most
+        most, since = self.limits.most_missed, page.since
+        if since is not None and not oldest - 1 <= since <= cursor:
+            since = None  # it was here too long ago, or with another database
+        news = [] if since is None else await self._feed.missed(page.user_id, since, cursor, most + 1)
+        is_anew = since is None or len(news) > most
         if is_anew:
-            news = await self._feed.undelivered(page.user_id, cursor, most)
+            news = await self._feed.messages(page.user_id, since, cursor, most)
         unread = await self._inbox.unread([page.user_id])
         welcome = _frame("welcome", cursor, unread=unread[page.user_id], reset=is_anew)
         return welcome, await self._frames(news)

@@ -7,6 +7,7 @@ Before its token expires, the page sends another: `{"type": "token", "token": "â
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -44,12 +45,16 @@ class OpenPage:
     def __init__(self, websocket: WebSocket, hub: Hub, person: Person, since: int | None) -> None:
         self.user_id = person.user_id
         self.since = since
-        self._expires_at = person.expires_at
+        self.expires_at = person.expires_at
         self._websocket = websocket
         self._hub = hub
         self._pending: deque[str | End] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._is_over = False
+
+    def admit(self, frames: Sequence[str]) -> None:
+        for frame in frames:
+            self._put(frame)
 
     def offer(self, frame: str) -> None:
         if len(self._pending) >= self._hub.limits.most_pending:
@@ -58,7 +63,7 @@ class OpenPage:
             self._put(frame)
 
     def beat(self, frame: str, now: Millis) -> None:
-        if self._expires_at <= now:
+        if self.expires_at <= now:
             self.end(End(BAD_TOKEN, "This token has expired: let your backend mint another."))
         else:
             self.offer(frame)
@@ -66,7 +71,7 @@ class OpenPage:
     def renew(self, person: Person) -> None:
         if person.user_id != self.user_id:
             raise End(BAD_TOKEN, "This token is another person's.")
-        self._expires_at = person.expires_at
+        self.expires_at = person.expires_at
 
     def end(self, end: End) -> None:
         """Say why and close; what was waiting is dropped, and told again when the page comes back."""
