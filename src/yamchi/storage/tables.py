@@ -360,10 +360,13 @@ delivery_parts = Table(
     Index("part_by_time", "arrived_at"),
 )
 
-# When the next message may go out under a limit that all processes share, in milliseconds, to be reckoned with in SQL.
+# A limit that all processes share has as many turns as messages in its period; each says from when it may be used again.
+# In milliseconds, to be reckoned with in SQL.
 send_turns = Table(
     "send_turns",
     metadata,
     Column("key", String(128), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
     Column("next", Double, nullable=False),
+    Column("held_until", Double, nullable=False),
 )

@@ -18,27 +18,20 @@ from yamchi.notifications.channels.chathtml import BOLD, LONGEST_CAPTION, Run
 from yamchi.notifications.parts import Parts
 from yamchi.notifications.templates.model import ButtonRows, Rendered
 from yamchi.notifications.turns import Limit, Turns
-from yamchi.queues.engines.base import RateLimit
 
 ADMIN_GROUP = "admin_group"
 """The address that means the chat TELEGRAM_ADMIN_GROUP_ID."""
 
+LONGEST_KEY = 100
 PHOTO_TYPES = ("image/jpeg", "image/png", "image/webp")
 LARGEST_PHOTO = 10 * 1024 * 1024
 LARGEST_DOCUMENT = 50 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often the bot may send in all, to one chat, and to one group."""
-
-    overall: RateLimit
-    chat: RateLimit
-    group: RateLimit
-
-
-PACE = Pace(overall=RateLimit(30, 1_200), chat=RateLimit(1, 1_200), group=RateLimit(20, 61_000, burst=5))
-"""30 a second, 1 a second, 20 a minute, with room for what is late on its way: Telegram counts arrivals."""
+OVERALL = 30, 1_000
+TO_A_CHAT = 1, 1_000
+TO_A_GROUP = 20, 60_000
+"""How many in how many milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +57,6 @@ class TelegramChannel:
         clock: Clock,
         *,
         admin_group: str | None = None,
-        pace: Pace = PACE,
     ) -> None:
         self.provider = f"bot{api.bot_id}"
         self._api = api
@@ -72,8 +64,7 @@ class TelegramChannel:
         self._parts = parts
         self._clock = clock
         self._admin_group = admin_group
-        self._pace = pace
-        self._overall = Limit(self.provider, pace.overall)
+        self._overall = Limit(self.provider, *OVERALL)
 
     def address(self, recipient: Recipient) -> str | None:
         return recipient.telegram_id
@@ -108,21 +99,21 @@ class TelegramChannel:
 
     async def _call(self, chat: str, call: Call, is_urgent: bool) -> str:
         """One message to a chat in its turn; its id."""
-        await self._turns.take(self._limits(chat), is_urgent=is_urgent)
-        try:
-            sent = await self._api.call(call.method, {"chat_id": chat, **call.fields}, call.file)
-        except Outage as outage:
-            if outage.retry_after is not None:
-                until = self._clock.now() + to_millis(outage.retry_after)
-                await self._turns.pause(self._overall, until)
-            raise
+        async with self._turns.hold(self._limits(chat), is_urgent=is_urgent):
+            try:
+                sent = await self._api.call(call.method, {"chat_id": chat, **call.fields}, call.file)
+            except Outage as outage:
+                if outage.retry_after is not None:
+                    until = self._clock.now() + to_millis(outage.retry_after)
+                    await self._turns.pause(self._overall, until)
+                raise
         return str(sent["message_id"])
 
     def _limits(self, chat: str) -> list[Limit]:
         """The ids of groups and channels are negative, or names."""
-        limits = [self._overall, Limit(f"{self.provider}:{chat}"[:120], self._pace.chat)]
+        limits = [Limit(f"{self.provider}:{chat}"[:LONGEST_KEY], *TO_A_CHAT), self._overall]
         if chat.startswith(("-", "@")):
-            limits.append(Limit(f"{self.provider}:{chat}"[:114] + ":group", self._pace.group))
+            limits.insert(0, Limit(f"{self.provider}:group{chat}"[:LONGEST_KEY], *TO_A_GROUP))
         return limits
 
 

@@ -114,7 +114,9 @@ def _devices() -> None:
     op.create_table(
         "send_turns",
         sa.Column("key", sa.String(128), primary_key=True),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("next", sa.Double, nullable=False),
+        sa.Column("held_until", sa.Double, nullable=False),
     )
 
 

@@ -1,0 +1,225 @@
+"""A Bot API server in this process: keeps every message with the moment it came, and can be told how to answer.
+
+It is as strict as Telegram about what it takes: the token, the length of a text, the tags in it, the buttons under it.
+"""
+
+import json
+import re
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email import message_from_bytes, policy
+from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tests.services.server import free_port
+
+TOKEN = "123456:AAE-test"
+TAGS = {
+    "a",
+    "b",
+    "blockquote",
+    "code",
+    "del",
+    "em",
+    "i",
+    "ins",
+    "pre",
+    "s",
+    "span",
+    "strike",
+    "strong",
+    "tg-emoji",
+    "tg-spoiler",
+    "u",
+}
+LONGEST = {"text": 4096, "caption": 1024}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message that a bot sent, or tried to."""
+
+    at: float
+    method: str
+    fields: dict[str, Any]
+    file: bytes | None
+    status: int
+
+    @property
+    def chat(self) -> str:
+        return str(self.fields.get("chat_id"))
+
+
+Answer = tuple[int, dict[str, Any]]
+
+
+def refusal(status: int, description: str, **parameters: Any) -> Answer:
+    body: dict[str, Any] = {"ok": False, "error_code": status, "description": description}
+    return status, body | ({"parameters": parameters} if parameters else {})
+
+
+@dataclass
+class BotServer:
+    """`answers` are given to the next messages, in order; `refusals` to all messages to a chat."""
+
+    port: int = field(default_factory=free_port)
+    answers: deque[Answer] = field(default_factory=deque)
+    refusals: dict[str, Answer] = field(default_factory=dict)
+    hang_ups: int = 0
+    log: list[Sent] = field(default_factory=list)
+    clock: Callable[[], float] = time.time
+    connections: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _server: "_Server | None" = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._server = _Server(("127.0.0.1", self.port), _Handler)
+        self._server.bot = self
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    @property
+    def messages(self) -> list[Sent]:
+        """What was delivered."""
+        with self._lock:
+            return [sent for sent in self.log if sent.status == 200]
+
+    def texts(self, chat: str) -> list[str]:
+        return [
+            sent.fields.get("text") or sent.fields.get("caption", "")
+            for sent in self.messages
+            if sent.chat == chat
+        ]
+
+    def by_chat(self) -> Counter[str]:
+        return Counter(sent.chat for sent in self.messages)
+
+    def most_within(self, seconds: float, chat: str | None = None) -> int:
+        """The most messages that came within any span of this length."""
+        moments = sorted(sent.at for sent in self.log if chat in (None, sent.chat))
+        most, first = 0, 0
+        for last, moment in enumerate(moments):
+            while moment - moments[first] >= seconds:
+                first += 1
+            most = max(most, last - first + 1)
+        return most
+
+    def answer(self, token: str, method: str, fields: dict[str, Any], file: bytes | None) -> Answer | None:
+        """What to say; None to hang up without a word, having done what was asked."""
+        if token != TOKEN:
+            return refusal(401, "Unauthorized")
+        if method == "getMe":
+            return 200, {"ok": True, "result": {"id": 123456, "is_bot": True}}
+        with self._lock:
+            status, body = self._judge(fields)
+            self.log.append(Sent(self.clock(), method, fields, file, status))
+            if status == 200:
+                body["result"] = {"message_id": len(self.log)}
+            if self.hang_ups:
+                self.hang_ups -= 1
+                return None
+        return status, body
+
+    def _judge(self, fields: dict[str, Any]) -> Answer:
+        if self.answers:
+            return self.answers.popleft()
+        if refused := self.refusals.get(str(fields.get("chat_id"))):
+            return refused
+        for name, longest in LONGEST.items():
+            if wrong := _wrong(fields.get(name, ""), longest):
+                return refusal(400, f"Bad Request: {wrong}")
+        return 200, {"ok": True}
+
+
+def _wrong(html: str, longest: int) -> str | None:
+    checker = _Checker()
+    checker.feed(html)
+    checker.close()
+    if checker.trouble or checker.opened:
+        return f"can't parse entities: {checker.trouble or checker.opened}"
+    if len("".join(checker.text).encode("utf-16-le")) // 2 > longest:
+        return "message is too long"
+    return None
+
+
+class _Checker(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+        self.text: list[str] = []
+        self.trouble = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in TAGS:
+            self.trouble = f"unsupported start tag {tag}"
+        self.opened.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.opened or self.opened.pop() != tag:
+            self.trouble = f"unexpected end tag {tag}"
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 100
+    bot: BotServer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    path_of_bots = re.compile(r"/bot([^/]+)/(\w+)")
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.bot.connections += 1
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        found = self.path_of_bots.fullmatch(self.path)
+        assert found, self.path
+        said = self.server.bot.answer(found[1], found[2], *_read(self.headers.get("Content-Type", ""), body))
+        if said is None:
+            self.close_connection = True
+            return
+        status, answer = said
+        content = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Tests read `log`."""
+
+
+def _read(kind: str, body: bytes) -> tuple[dict[str, Any], bytes | None]:
+    if not kind.startswith("multipart/"):
+        return json.loads(body or b"{}"), None
+    whole = message_from_bytes(f"Content-Type: {kind}\r\n\r\n".encode() + body, policy=policy.HTTP)
+    fields: dict[str, Any] = {}
+    file = None
+    for part in whole.iter_parts():
+        content = part.get_payload(decode=True)
+        if part.get_filename():
+            file = content
+        else:
+            fields[str(part.get_param("name", header="content-disposition"))] = content.decode()
+    return fields, file
