@@ -92,6 +92,16 @@ async def test_an_event_ends_in_the_inbox_once(app: TestApp, client: httpx2.Asyn
     assert await app.notifications.deliveries.status(item["id"]) == "SENT"
 
 
+async def test_words_are_sent_to_a_user_by_id(app: TestApp) -> None:
+    app.notifications.serve()
+    options = {"to": [USER, OTHER], "subject": "Hello", "text": "There is news."}
+    await app.notifications.queue.add({"channel": "database", "options": options})
+    await app.drain()
+    for person in (USER, OTHER):
+        (item,) = (await app.notifications.inbox.page(person)).items
+        assert (item["title"], item["text"]) == ("Hello", "There is news.")
+
+
 async def test_a_message_sent_twice_is_there_once(app: TestApp) -> None:
     inbox = app.notifications.inbox
     await asyncio.gather(*(inbox.add(message(1)) for _ in range(5)))

@@ -1,5 +1,6 @@
 """Messages to an address, with no user behind it: how each becomes a notification like any other."""
 
+import re
 from typing import Any
 
 from yamchi.clock import Millis, as_datetime
@@ -16,6 +17,7 @@ from yamchi.queues.queue import New
 from yamchi.queues.ticket import Job
 
 NOBODY = derived_id("nobody")
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def addresses_of(direct: DirectMessage) -> list[str]:
@@ -24,8 +26,10 @@ def addresses_of(direct: DirectMessage) -> list[str]:
 
 
 def at(address: str) -> Recipient:
-    """Whoever is at this address, whichever kind of address it is."""
-    return Recipient(email=address, phone=address, telegram_id=address)
+    """Whoever is at this address, whichever kind of address it is: for what is read in the product, the user's id."""
+    return Recipient(
+        address if _ID.fullmatch(address) else None, email=address, phone=address, telegram_id=address
+    )
 
 
 def ready_words(options: DirectOptions) -> Rendered | None:

@@ -28,7 +28,7 @@ class LiveChannel:
         rendered = message.rendered
         body = {
             "id": message.job_id,
-            "title": rendered.title,
+            "title": rendered.title or rendered.subject,
             "text": rendered.text,
             "url": rendered.url,
             "buttons": links(rendered.buttons),

@@ -172,7 +172,7 @@ def _row(message: Message, now: Millis) -> dict[str, Any]:
         "user_id": message.to,
         "template_code": message.template_code,
         "category": message.category,
-        "title": rendered.title,
+        "title": rendered.title or rendered.subject,
         "text": rendered.text,
         "url": rendered.url,
         "buttons": links(rendered.buttons),
