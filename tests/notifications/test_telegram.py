@@ -309,6 +309,8 @@ async def test_two_processes_together_keep_to_the_limits(
     chats = [str(5_000 + number) for number in range(single)] + ["42"] * busy
     messages = [DirectMessage(channel="telegram", options={"to": chat, "text": chat}) for chat in chats]
     await app.notifications.queue.add_many([New(message, name="send") for message in messages])
+    bot.answers.extend([(200, {"ok": True}) for _ in range(60)])
+    bot.answers.append(refusal(429, "Too Many Requests: retry after 3", retry_after=3))
     environment = {
         "QUEUE_URL": queue,
         "DATABASE_URL": url,
@@ -318,7 +320,7 @@ async def test_two_processes_together_keep_to_the_limits(
     }
     workers = [Process(tmp_path, "worker", "--app", str(APPLICATION), **environment) for _ in range(2)]
     try:
-        await eventually(lambda: len(bot.log) >= len(chats), PATIENCE)
+        await eventually(lambda: len(bot.messages) >= len(chats), PATIENCE)
     except AssertionError as error:
         raise AssertionError("\n".join(worker.said[-2_000:] for worker in workers)) from error
     finally:
@@ -327,9 +329,12 @@ async def test_two_processes_together_keep_to_the_limits(
         for worker in workers:
             worker.process.wait()
         await app.close()
+    (refused,) = [sent for sent in bot.log if sent.status == 429]
+    paused = [sent for sent in bot.log if refused.at + 0.5 < sent.at < refused.at + 3]
+    assert paused == [], "one process heard that it was too much, and the other went on"
     spent = bot.log[-1].at - bot.log[0].at
     print(
-        f"{database}: {len(bot.log)} messages in {spent:.1f} s over {bot.connections} connections, at most "
+        f"{database}: {len(bot.log)} messages in {spent:.1f} s with a pause of 3 s, over {bot.connections} connections, at most "
         f"{bot.most_within(1)} in a second, {bot.most_within(1, '42')} to one chat"
     )
     assert bot.by_chat() == {**dict.fromkeys(chats[:single], 1), "42": busy}
