@@ -117,6 +117,7 @@ digests = Table(
     Column("due_at", Moment, nullable=False),
     Column("touched_at", Moment, nullable=False),
     Column("closed_at", Moment),  # from then on nothing is added
+    Column("carrier", String(64), nullable=False),  # the job that tells of it
     Index("digest_of_user", "user_id"),
 )
 

@@ -73,6 +73,7 @@ def _digests() -> None:
         sa.Column("due_at", _MOMENT, nullable=False),
         sa.Column("touched_at", _MOMENT, nullable=False),
         sa.Column("closed_at", _MOMENT),
+        sa.Column("carrier", sa.String(64), nullable=False),
     )
     op.create_index("digest_of_user", "digests", ["user_id"])
     op.create_table(
