@@ -62,7 +62,7 @@ def _redis(found: SuiteResults) -> Iterator[Check]:
     name = f" ({best[0].label})" if best else ""
     yield Check(f"Redis: drain / best Python peer's{name}", ours.get("drain"), best and best[1], 5)
     for entry in entries_of("redis"):
-        if entry.role == "peer" and entry.runtime != "node" and entry.acks:
+        if entry.role == "peer" and entry.runtime != "node" and entry.acks and not entry.tuned:
             yield Check(f"Redis: single adds / {entry.label}'s", ours.get("add_single"), found.get(entry.name, "add_single"), 1)  # fmt: skip
     yield Check("Redis: 100 concurrent adds / Node BullMQ's", ours.get("add_concurrent"), node.get("add_concurrent"), 1)  # fmt: skip
     yield Check("Redis: bulk adds / Node BullMQ's", ours.get("add_bulk"), node.get("add_bulk"), 1)

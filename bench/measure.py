@@ -113,6 +113,7 @@ class Worker:
         environment = environment_of(self._target) | {
             "BENCH_HITS": str(self.hits_file),
             "BENCH_THREADS": str(self._entry.threads),
+            "BENCH_TUNED": "1" if self._entry.tuned else "",
         }
         with self._log.open("w") as log:
             self._process = subprocess.Popen(

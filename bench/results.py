@@ -23,7 +23,7 @@ class SuiteResults:
         peers = [
             (entry, value)
             for entry in entries_of(suite)
-            if entry.role == "peer" and not (python_only and entry.runtime == "node")
+            if entry.role == "peer" and not entry.tuned and not (python_only and entry.runtime == "node")
             if (value := self.get(entry.name, figure)) is not None
         ]
         return max(peers, key=lambda peer: peer[1], default=None)

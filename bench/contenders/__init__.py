@@ -26,6 +26,8 @@ class Entry:
     """Where it is, if not in the module of its name."""
     threads: int = 8
     """For workers that run jobs in threads."""
+    tuned: bool = False
+    """Set up better than its documentation shows: in the table, but not the peer that goals speak of."""
 
 
 ENTRIES = (
@@ -36,6 +38,7 @@ ENTRIES = (
     Entry("redis", "yamchi", "Yamchi on Redis", 20_000, "us"),
     Entry("redis", "bullmq_node", "BullMQ (Node)", 15_000, runtime="node"),
     Entry("redis", "bullmq_python", "bullmq-python", 2_000),
+    Entry("redis", "bullmq_python_pool", "bullmq-python, own pool", 2_000, module="bullmq_python", tuned=True, note="given a client with 200 connections; from a URL it makes one, behind a lock"),
     Entry("redis", "dramatiq", "Dramatiq", 3_000, note="8 threads"),
     Entry("redis", "taskiq", "taskiq (streams)", 3_000),
     Entry("redis", "huey_redis", "Huey, 8 threads", 3_000, acks=False),

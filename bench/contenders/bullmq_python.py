@@ -1,4 +1,4 @@
-"""BullMQ's own Python package, with a pool of connections: given a URL it would use one, behind a lock."""
+"""BullMQ's own Python package: as documented, by a URL; tuned, with a client of many connections."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from bench.contenders.base import AsyncContender, Payload
 from bench.hits import hit
-from bench.target import CONCURRENCY, KEEP_COMPLETED, KEEP_FAILED, QUEUE, URL
+from bench.target import CONCURRENCY, KEEP_COMPLETED, KEEP_FAILED, QUEUE, TUNED, URL
 
 KEEPING = {"removeOnComplete": {"count": KEEP_COMPLETED}, "removeOnFail": {"count": KEEP_FAILED}}
 
@@ -19,6 +19,8 @@ async def noop(job: Any, _token: str) -> None:
 
 
 def connection() -> dict[str, Any]:
+    if not TUNED:
+        return {"connection": URL}
     return {"connection": Redis.from_url(URL, decode_responses=True, max_connections=2 * CONCURRENCY)}
 
 
