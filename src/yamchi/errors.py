@@ -23,11 +23,17 @@ class Unrecoverable(YamchiError):
 
 
 class Outage(YamchiError):
-    """The provider is down, not the job: costs no attempt. `retry_after` is the provider's own wish, if it has one."""
+    """The provider is down, not the job: costs no attempt. `retry_after` is the provider's own wish, if it has one.
 
-    def __init__(self, message: str = "", *, retry_after: timedelta | None = None) -> None:
+    `provider` names it where a channel has several.
+    """
+
+    def __init__(
+        self, message: str = "", *, retry_after: timedelta | None = None, provider: str | None = None
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.provider = provider
 
 
 class Snooze(YamchiError):

@@ -6,7 +6,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from yamchi.clock import Millis, to_moment
-from yamchi.errors import Unrecoverable
+from yamchi.errors import Outage, Unrecoverable
 from yamchi.notifications.channels.base import Channel, Recipient
 from yamchi.notifications.policy import Policy, policy_of
 from yamchi.notifications.quiet import zone_of
@@ -42,6 +42,9 @@ class Errand:
     @property
     def circuit(self) -> str:
         return f"{self.channel.name}:{self.channel.provider}"
+
+    def circuit_of(self, outage: Outage) -> str:
+        return f"{self.channel.name}:{outage.provider or self.channel.provider}"
 
     @property
     def address(self) -> str | None:

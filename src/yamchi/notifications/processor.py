@@ -226,11 +226,13 @@ class JobProcessor:
         )
         if isinstance(error, Unreachable):
             await self._remember(errand, address, said)
-            if gone_on := await self._go_on(job, "FAILED", said, attempt):
-                return gone_on
+        if isinstance(error, Unreachable | NotHere) and (
+            gone_on := await self._go_on(job, "FAILED", said, attempt)
+        ):
+            return gone_on
         verdict = decision.verdict
         if isinstance(outage, Outage):
-            told = await self._circuits.failed(errand.circuit, outage, began)
+            told = await self._circuits.failed(errand.circuit_of(outage), outage, began)
             verdict = verdict and told
         if verdict is not None:
             raise verdict
