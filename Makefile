@@ -83,6 +83,6 @@ $(VENV)/.full: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(BIN)/python -m venv .venv-bench && $(BIN)/python -m venv .venv-bench-arq
 	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all]' -r bench/requirements.txt
 	@.venv-bench-arq/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements-arq.txt
-	@.venv-bench/bin/python -m tests.services install
+	@.venv-bench/bin/python -m bench.install
 	@npm ci --silent --prefix bench/node || echo "npm is not here: Node's BullMQ will not be measured"
 	@touch $@

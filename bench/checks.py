@@ -37,11 +37,18 @@ class Check:
 
 def print_all(results: Results) -> bool:
     """Print every check; whether none failed."""
-    checks = [check for suite, found in results.suites.items() for check in CHECKS[suite](found)]
+    checks = all_checks(results)
     print("\nGoals, as ratios within this run")
     for check in checks:
         print(check)
     return all(check.passed is not False for check in checks)
+
+
+def all_checks(results: Results) -> list[Check]:
+    from bench.notifications import run as notifications
+
+    queues = [check for suite, found in results.suites.items() for check in CHECKS[suite](found)]
+    return queues + (notifications.checks(results.notifications) if results.notifications else [])
 
 
 def _embedded(found: SuiteResults) -> Iterator[Check]:

@@ -1,6 +1,6 @@
 """The figures of a run: per suite and contender, and why a contender has none."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bench.contenders import Entry, entries_of
@@ -36,6 +36,22 @@ class Results:
     machine: dict[str, str]
     full: bool
     suites: dict[str, SuiteResults]
+    notifications: dict[str, float] = field(default_factory=dict)
+    """Letters and events a second."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> "Results":
+        return cls(
+            **found | {"suites": {name: SuiteResults(**suite) for name, suite in found["suites"].items()}}
+        )
+
+    def over(self, older: "Results") -> "Results":
+        """What this run measured, and what only an older one did."""
+        return replace(
+            self,
+            suites={**older.suites, **self.suites},
+            notifications=self.notifications or older.notifications,
+        )

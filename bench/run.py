@@ -19,6 +19,7 @@ from bench import checks, report
 from bench.backlog import measure_backlog
 from bench.contenders import SUITES, Entry, entries_of
 from bench.measure import FULL, QUICK, CannotRun, Figures, Sizes, measure_drain, measure_latency
+from bench.notifications import run as notifications
 from bench.results import Results, SuiteResults
 from bench.stores import Fresh, store_of
 
@@ -29,16 +30,18 @@ REPETITIONS = {"quick": 3, "full": 5}
 def main() -> int:
     options = _options()
     sizes, repetitions = (FULL, REPETITIONS["full"]) if options.full else (QUICK, REPETITIONS["quick"])
-    suites = SUITES if options.suite == "all" else (options.suite,)
+    repetitions = options.repetitions or repetitions
+    suites = SUITES if options.suite == "all" else tuple({options.suite} & set(SUITES))
     results = Results(_machine(), options.full, {})
     _warn_of_load()
     for suite in suites:
         entries = _chosen(suite, options.only)
         if entries:
-            results.suites[suite] = _run_suite(
-                suite, entries, sizes, options.repetitions or repetitions, options.backlog
-            )
+            results.suites[suite] = _run_suite(suite, entries, sizes, repetitions, options.backlog)
             print(report.table(suite, results.suites[suite]), flush=True)
+    if options.suite in ("notifications", "all") and not options.only:
+        results.notifications = notifications.measure(repetitions)
+        print(notifications.table(results.notifications), flush=True)
     _write(results, options.publish)
     return 0 if checks.print_all(results) or not options.strict else 1
 
@@ -47,7 +50,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--suite", choices=[*SUITES, "all"], default="all")
+    parser.add_argument("--suite", choices=[*SUITES, "notifications", "all"], default="all")
     parser.add_argument("--only", help="these contenders only, by name: yamchi,huey_sqlite")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="less than ten minutes in all (the default)")

@@ -16,6 +16,8 @@ from tests.services.server import ServerMissing, free_port, program
 from bench.measure import ROOT, CannotRun
 from bench.notifications.letters import user_of
 
+SINGLE, BATCH = "events: one a call", "events: 500 a call"
+BARE = "rows: a bare endpoint, one a call"
 SECONDS = os.environ.get("BENCH_SECONDS", "4")
 START_SECONDS = 30
 CONNECTIONS = {1: "32", 500: "4"}
@@ -30,11 +32,11 @@ def measure_intake(folder: Path) -> dict[str, float]:
     with _serving(
         ["-m", "bench.notifications.bare", str(port)], {"BENCH_DATABASE": f"{folder}/bare.db"}, url
     ):
-        rates["bare endpoint"] = _load(f"{url}/events", 1)
+        rates[BARE] = _load(f"{url}/events", 1)
     settings = {"YAMCHI_HOME": str(folder), "LOG_LEVEL": "warning", "QUEUE_URL": "sqlite:///var/jobs.db"}
     with _serving(["-m", "yamchi", "api", "--port", str(port)], settings, url):
-        rates["events, one a call"] = _load(f"{url}/api/v1/events", 1)
-        rates["events, 500 a call"] = _load(f"{url}/api/v1/events/batch", 500)
+        rates[SINGLE] = _load(f"{url}/api/v1/events", 1)
+        rates[BATCH] = _load(f"{url}/api/v1/events/batch", 500)
     return rates
 
 

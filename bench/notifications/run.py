@@ -1,6 +1,6 @@
-"""`python -m bench.notifications.run [letters|intake|all]`: measure in turns, print figures and which goals are met.
+"""Letters and events, measured in turns beside what people write by hand; the figures are medians.
 
-Each figure is the median of the repetitions; contenders take turns within each.
+`python -m bench.run --suite notifications`, or this module alone: `python -m bench.notifications.run [letters|events]`.
 """
 
 import os
@@ -8,18 +8,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.checks import Check
 from bench.measure import ROOT
-from bench.notifications.intake import measure_intake
+from bench.notifications.intake import BARE, BATCH, SINGLE, measure_intake
 from bench.notifications.sink import running_sink, source
 from bench.stores import store_of
 
-REPETITIONS = int(os.environ.get("BENCH_REPETITIONS", "3"))
-LETTERS = {"smtp-source": 10_000, "Yamchi on SQLite": 6_000, "Yamchi on Redis": 6_000, "Celery": 1_000}
+CELERY, LIMIT = "letters: Celery + smtplib", "letters: smtp-source, the limit"
+OURS = ("letters: Yamchi on SQLite", "letters: Yamchi on Redis")
+LETTERS = {CELERY: 1_000, **dict.fromkeys(OURS, 6_000), LIMIT: 10_000}
+NAMES = (*OURS, CELERY, LIMIT, SINGLE, BATCH, BARE)
 WORKERS = os.cpu_count() or 1
 """As many as Celery starts of its own."""
 
@@ -27,53 +30,64 @@ Rates = dict[str, float]
 
 
 def main(what: str = "all") -> None:
-    print(f"load {os.getloadavg()[0]:.1f}")
-    checks: list[Check] = []
-    if what in ("letters", "all"):
-        checks += _letter_checks(_medians(_measure_letters))
-    if what in ("intake", "all"):
-        checks += _intake_checks(_medians(measure_intake))
-    print(f"\nGoals, as ratios within this run (load {os.getloadavg()[0]:.1f})", *checks, sep="\n")
+    rates = measure(3, what)
+    print(table(rates), "", *checks(rates), sep="\n")
 
 
-def _medians(measure: Callable[[Path], Rates]) -> Rates:
+def measure(repetitions: int, what: str = "all") -> Rates:
+    """Letters or events a second, by who took or sent them."""
+    wanted = [
+        one for name, one in (("letters", _letters), ("events", measure_intake)) if what in (name, "all")
+    ]
     samples: dict[str, list[float]] = defaultdict(list)
-    # Beside the project, not in /tmp, which may be memory: a commit must reach a disk.
-    for _ in range(REPETITIONS):
+    for _ in range(repetitions):
+        # Beside the project, not in /tmp, which may be memory: a commit must reach a disk.
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT) as folder:
-            for name, rate in measure(Path(folder)).items():
-                samples[name].append(rate)
-                print(f"  {name:28} {rate:>10,.0f}/s", flush=True)
+            for one in wanted:
+                for name, rate in one(Path(folder)).items():
+                    samples[name].append(rate)
+                    print(
+                        f"{time.strftime('%H:%M:%S')}  {name:32} {rate:>10,.0f}/s",
+                        file=sys.stderr,
+                        flush=True,
+                    )
     return {name: statistics.median(rates) for name, rates in samples.items()}
 
 
-def _letter_checks(rates: Mapping[str, float]) -> list[Check]:
-    celery = rates.get("Celery")
-    ours = [name for name in LETTERS if name.startswith("Yamchi")]
-    return [Check(f"Letters: {name} / Celery + smtplib", rates.get(name), celery, 5) for name in ours]
+def table(rates: Mapping[str, float]) -> str:
+    lines = [f"{name:32} {rates[name]:>10,.0f}/s" for name in NAMES if name in rates]
+    return "\n".join(["", "Letters and events", *lines])
 
 
-def _intake_checks(rates: Mapping[str, float]) -> list[Check]:
-    bare = rates.get("bare endpoint")
+def markdown(rates: Mapping[str, float]) -> str:
+    lines = [f"| {name} | {rates[name]:,.0f} |" for name in NAMES if name in rates]
+    return "\n".join(["| | a second |", "|---|---:|", *lines])
+
+
+def checks(rates: Mapping[str, float]) -> list[Check]:
+    celery, bare = rates.get(CELERY), rates.get(BARE)
+    ours = [Check(f"{name} / {CELERY}", rates.get(name), celery, 5) for name in OURS]
     return [
-        Check("Events: one a call / a bare endpoint's rows", rates.get("events, one a call"), bare, 0.5),
-        Check("Events: 500 a call / a bare endpoint's rows", rates.get("events, 500 a call"), bare, 5),
+        *ours,
+        Check(f"{SINGLE} / {BARE}", rates.get(SINGLE), bare, 0.5),
+        Check(f"{BATCH} / {BARE}", rates.get(BATCH), bare, 5),
     ]
 
 
 # ── Letters ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _measure_letters(folder: Path) -> Rates:
+def _letters(folder: Path) -> Rates:
+    on_sqlite, on_redis = OURS
     with store_of("redis") as fresh:
         redis = fresh().url
         rates = {
-            "Celery": _send(folder / "c", "celery_letters", "Celery", {"BENCH_URL": redis}),
-            "Yamchi on Redis": _send(folder / "r", "yamchi_letters", "Yamchi on Redis", {"QUEUE_URL": redis}),
+            CELERY: _send(folder / "c", "celery_letters", CELERY, {"BENCH_URL": redis}),
+            on_redis: _send(folder / "r", "yamchi_letters", on_redis, {"QUEUE_URL": redis}),
         }
     own = {"QUEUE_URL": "sqlite:///var/jobs.db"}
-    rates["Yamchi on SQLite"] = _send(folder / "s", "yamchi_letters", "Yamchi on SQLite", own)
-    return rates | {"smtp-source": _limit(folder)}
+    rates[on_sqlite] = _send(folder / "s", "yamchi_letters", on_sqlite, own)
+    return rates | {LIMIT: _limit(folder)}
 
 
 def _send(home: Path, module: str, contender: str, settings: Mapping[str, str]) -> float:
@@ -109,7 +123,7 @@ def _environment(home: Path, port: int) -> dict[str, str]:
 
 
 def _limit(folder: Path) -> float:
-    letters = LETTERS["smtp-source"]
+    letters = LETTERS[LIMIT]
     with running_sink(folder) as sink:
         process = source(sink.port, letters)
         try:

@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.services.kafka import JARS
@@ -36,11 +37,10 @@ class InstallFailed(Exception):
     """One part could not be installed; the message says which and what to do."""
 
 
-def install() -> Sequence[str]:
-    """Install everything missing, and say what could not be had."""
-    return [
-        problem for step in (_debian_packages, _kafka_jars, _node_packages) if (problem := _attempt(step))
-    ]
+def install(more: Mapping[str, str] | None = None) -> Sequence[str]:
+    """Install everything missing, with the Debian packages of `more` programs, and say what could not be had."""
+    packages = partial(_debian_packages, PACKAGES | dict(more or {}))
+    return [problem for step in (packages, _kafka_jars, _node_packages) if (problem := _attempt(step))]
 
 
 def _attempt(step: Callable[[], None]) -> str | None:
@@ -51,8 +51,8 @@ def _attempt(step: Callable[[], None]) -> str | None:
     return None
 
 
-def _debian_packages() -> None:
-    missing = [package for name, package in PACKAGES.items() if not _is_here(name)]
+def _debian_packages(packages: Mapping[str, str]) -> None:
+    missing = [package for name, package in packages.items() if not _is_here(name)]
     if not missing:
         return
     wish = f"apt-get install --no-install-recommends {' '.join(missing)}"
