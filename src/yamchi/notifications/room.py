@@ -127,7 +127,7 @@ class Notifications:
 
         definition.handlers[JOB] = Handler(JOB, send)
         self.queue.listeners.on("failed", self.processor.note_failure)  # this process's own failures
-        self._companions += (self.service.watch, self.feed.watch)
+        self._companions += (self.service.watch, self.feed.watch, self.fan_out.watch)
 
     async def close(self) -> None:
         await self.hub.close()
