@@ -12,6 +12,7 @@ from yamchi.web.limits import BodyLimit
 from yamchi.web.problems import Problem, install_problems
 from yamchi.web.routes import (
     board,
+    campaigns,
     events,
     health,
     inbox,
@@ -45,7 +46,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     web.include_router(inbox.router, prefix="/api/v1")
     for resource in (queues, jobs, letters):
         web.include_router(resource.router, prefix="/api", dependencies=[Depends(require_admin)])
-    for resource in (notifications, users, suppressions, templates, mailbox):
+    for resource in (notifications, users, suppressions, campaigns, templates, mailbox):
         web.include_router(resource.router, prefix="/api/v1", dependencies=[Depends(require_admin)])
     web.router.routes.append(live.route)
     web.include_router(mailbox.pages)
