@@ -18,10 +18,11 @@ from yamchi.notifications.templates.rendering import _compiled
 
 EMAILS = (
     "welcome_email new_film_recommendation black_friday_sale email_1 email_2 remind_24h remind_5h"
-    " checkup_done report_ready payment_succeeded payment_failed"
+    " checkup_done report_ready payment_succeeded payment_failed new_films_digest"
 )
 LEAST = {
     "new_film_recommendation": {"film_title": "The Matrix"},
+    "new_films_digest": {"items": [{"film_title": "The Matrix"}], "count": 1},
     "black_friday_sale": {"discount": "50%", "promo_code": "BFRIDAY2025"},
     "call_needed": {"leadId": "7", "name": "", "phone": ""},
     "remind_24h": {"leadId": "7", "lessonDatetime": "2026-02-25T15:00:00Z"},

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, and_, asc, desc, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, asc, desc, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, isoformat, to_moment
@@ -22,7 +22,7 @@ Outcome = Literal["sent", "retryable", "permanent", "outage", "unknown"]
 Observer = Callable[[str, str], None]
 """Told of every channel and status that is recorded."""
 
-FINAL = ("SENT", "FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
+FINAL: tuple[Status, ...] = ("SENT", "FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
 WAITING = ("QUEUED", "RETRYING")
 
 table = notification_delivery
@@ -59,6 +59,8 @@ class Deliveries:
         )
         self._note = dialect.insert(delivery_attempts).on_conflict_do_nothing()
         self._save_all: Together = self._save_together
+        self.when_cancelled: list[Callable[[Connection, str], None]] = []
+        """Called in the transaction that cancels a job, with its id."""
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,19 +129,12 @@ class Deliveries:
 
     async def cancel(self, job_id: str) -> None:
         """Write the tombstone that is checked before sending; refused when it is too late."""
-        pending = (table.c.job_id == job_id) & table.c.status.not_in(FINAL)
-        look = select(table.c.campaign_id, table.c.variant, table.c.status).where(pending).with_for_update()
-        change = update(table).where(pending).values(status="CANCELLED", updated_at=self._clock.now())
 
         def call_off(connection: Connection) -> bool:
-            found = connection.execute(look).first()
-            if found is None:
+            if not self.end(connection, table.c.job_id == job_id, "CANCELLED"):
                 return False
-            connection.execute(change)
-            moves: Counter[Place] = Counter()
-            if found.campaign_id:
-                _move(moves, found.campaign_id, found.variant, found.status, "CANCELLED")
-            self.campaign_counts.shift(connection, moves)
+            for tell in self.when_cancelled:
+                tell(connection, job_id)
             return True
 
         if not await self._database.write(call_off):
@@ -147,6 +142,30 @@ class Deliveries:
             if current is None:
                 raise UnknownJob(f"There is no notification {job_id!r}.")
             raise WrongState(f"Notification {job_id} can't be cancelled: it is {current}.")
+
+    def end(
+        self,
+        connection: Connection,
+        which: ColumnElement[bool],
+        status: Status,
+        *,
+        unless: Sequence[Status] = FINAL,
+        error: str | None = None,
+        provider_message_id: str | None = None,
+    ) -> int:
+        """Inside a transaction of the caller: these are over, unless they were before; how many."""
+        pending = which & table.c.status.not_in(unless)
+        look = select(table.c.campaign_id, table.c.variant, table.c.status).where(pending).with_for_update()
+        found = connection.execute(look).all()
+        moves: Counter[Place] = Counter()
+        for row in found:
+            if row.campaign_id:
+                _move(moves, row.campaign_id, row.variant, row.status, status)
+        self.campaign_counts.shift(connection, moves)
+        now = self._clock.now()
+        values = {"status": status, "updated_at": now, "last_error": error, "due_at": None}
+        values |= {"provider_message_id": provider_message_id, "sent_at": now if status == "SENT" else None}
+        return connection.execute(update(table).where(pending).values(values)).rowcount
 
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,6 +1,6 @@
 """May this go now? The one question before a message is made, and its answers as values.
 
-Asked in this order: does the person want it, is there an address that works, is it to be collected, is it night there,
+Asked in this order: does the person want it, is it to be collected, is there an address that works, is it night there,
 has there been enough of it. All but the last is known from what was loaded with the person.
 """
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.notifications.errand import Errand, NotHere
+from yamchi.notifications.policy import Digest
 from yamchi.notifications.suppressions import Suppressions
 
 SILENT = ("database", "ws")
@@ -35,7 +36,14 @@ class Suppress:
     is_unreachable: bool = False
 
 
-Answer = Go | Wait | Suppress
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Not by itself: it is told of together with others."""
+
+    digest: Digest
+
+
+Answer = Go | Wait | Suppress | Collect
 
 
 class Gate:
@@ -46,7 +54,13 @@ class Gate:
         self._clock = clock
 
     async def ask(self, errand: Errand) -> Answer:
-        return _unwanted(errand) or await self._unreachable(errand) or self._quiet(errand) or Go()
+        return (
+            _unwanted(errand)
+            or _collected(errand)
+            or await self._unreachable(errand)
+            or self._quiet(errand)
+            or Go()
+        )
 
     async def _unreachable(self, errand: Errand) -> Suppress | None:
         address, channel = errand.address, errand.channel.name
@@ -71,6 +85,10 @@ def _unwanted(errand: Errand) -> Suppress | None:
     if errand.is_transactional or errand.recipient.wishes.allow(channel, category):
         return None
     return Suppress(f"The person opted out of {category!r} on {channel}")
+
+
+def _collected(errand: Errand) -> Collect | None:
+    return Collect(errand.policy.digest) if errand.policy.digest else None
 
 
 def _wait(errand: Errand, until: Millis, reason: str) -> Wait:

@@ -105,8 +105,8 @@ class Policy(BaseModel):
     digest: Digest | None = None
     cap: Cap | None = None
     escalate: Escalation | None = None
-    gathers: bool = False
-    """This job is a digest: what was collected for it is its data."""
+    gathers: str | None = None
+    """This job tells of the digest of this id: what was collected for it is its data."""
     unless_read: str | None = None
     """The job whose message must not have been read."""
 
@@ -116,13 +116,24 @@ NONE = Policy()
 
 def policy_of(job: NotificationJob) -> Policy:
     """What the job says of its handling; none at all nearly always."""
-    given = job.meta.model_extra and job.meta.model_extra.get("policy")
+    given = _given(job)
     if not given:
         return NONE
     try:
         return Policy.model_validate(given)
     except ValidationError as error:
         raise Unrecoverable(f"The job's meta.policy can't be used: {describe(error)}.") from error
+
+
+def digest_of(job: NotificationJob) -> str | None:
+    """The digest that this job tells of, if it does."""
+    given = _given(job)
+    digest_id = given.get("gathers") if isinstance(given, dict) else None
+    return digest_id if isinstance(digest_id, str) else None
+
+
+def _given(job: NotificationJob) -> Any:
+    return job.meta.model_extra and job.meta.model_extra.get("policy")
 
 
 def as_meta(policy: Policy) -> dict[str, Any]:

@@ -6,6 +6,7 @@ before sending: a message may have waited for a connection in between. Whether i
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -20,10 +21,11 @@ from yamchi.notifications.campaigns.gate import CampaignGate
 from yamchi.notifications.channels.base import AnswerLost, Kept, Message, Recipient, Unreachable
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries, Status
+from yamchi.notifications.digests import Digests
 from yamchi.notifications.errand import Errand, Errands, NotHere
 from yamchi.notifications.fallback import going_on
-from yamchi.notifications.gates import Gate, Go, Suppress, Wait
-from yamchi.notifications.policy import policy_of
+from yamchi.notifications.gates import Collect, Gate, Go, Suppress, Wait
+from yamchi.notifications.policy import Digest, digest_of, policy_of
 from yamchi.notifications.recipients import as_template_data
 from yamchi.notifications.retry import RetryEngine, sentence
 from yamchi.notifications.schemas.notification_job import DirectMessage, NotificationJob
@@ -47,6 +49,7 @@ class JobProcessor:
         errands: Errands,
         gate: Gate,
         unsubscribing: Unsubscribing,
+        digests: Digests,
         deliveries: Deliveries,
         suppressions: Suppressions,
         circuits: Circuits,
@@ -58,6 +61,7 @@ class JobProcessor:
         self._errands = errands
         self._gate = gate
         self._unsubscribing = unsubscribing
+        self._digests = digests
         self._deliveries = deliveries
         self._suppressions = suppressions
         self._circuits = circuits
@@ -71,7 +75,15 @@ class JobProcessor:
         """Send one notification; the answer is the delivery's status."""
         if isinstance(job.data, DirectMessage):
             return await self._handle_direct(job, job.data)
-        return await self._handle(job, job.data, None)
+        digest_id = digest_of(job.data)
+        return await (self._handle_digest(job, digest_id) if digest_id else self._handle(job, job.data, None))
+
+    async def _handle_digest(self, job: Job[Any], digest_id: str) -> dict[str, Any]:
+        """What was collected shares the fate of the job that tells of it."""
+        try:
+            return await self._handle(job, job.data, None)
+        finally:
+            await self._digests.settle(digest_id, job.data.delivery_id)
 
     async def _handle_direct(self, job: Job[Any], direct: DirectMessage) -> dict[str, Any]:
         addresses = directs.addresses_of(direct)
@@ -92,6 +104,8 @@ class JobProcessor:
             return  # poison, or a message to an address: there is no delivery to speak of
         if await self._deliveries.status(notification.delivery_id) != "FAILED":
             await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
+            if digest_id := digest_of(notification):
+                await self._digests.settle(digest_id, notification.delivery_id)
 
     async def _handle(
         self,
@@ -107,6 +121,11 @@ class JobProcessor:
             errand = await self._errands.of(job, notification, recipient, ready)
             if held := await self._held(errand):
                 return held
+            if digest_id := errand.policy.gathers:
+                gathered = await self._gathered(errand, digest_id)
+                if gathered is None:
+                    return await self._end(notification, "SUPPRESSED", "Nothing was left to tell", 0)
+                errand = gathered
             await self._circuits.enter(errand.circuit)
             message = await self._compose(errand, ready)
         except (Outage, Snooze):
@@ -147,8 +166,26 @@ class JobProcessor:
             case Suppress(reason=reason, is_unreachable=is_unreachable):
                 gone_on = is_unreachable and await self._go_on(job, "SUPPRESSED", reason, paid)
                 return gone_on or await self._end(job, "SUPPRESSED", reason, paid)
+            case Collect(digest=digest):
+                return await self._collect(errand, digest)
             case Go():
                 return None
+
+    async def _collect(self, errand: Errand, digest: Digest) -> dict[str, Any]:
+        """Keep it for its digest. Each step may be repeated."""
+        carrier = await self._digests.collect(errand, digest)
+        await self._enqueue([carrier])
+        due = to_moment(carrier.send_after) if carrier.send_after else None
+        said = f"collected for {digest.template}, a digest"
+        await self._deliveries.record(errand.job, "QUEUED", attempts=0, error=said, due_at=due)
+        return {"status": "QUEUED", "digest": carrier.delivery_id}
+
+    async def _gathered(self, errand: Errand, digest_id: str) -> Errand | None:
+        """With what was collected as its data; None if there is nothing to tell."""
+        gathered = await self._digests.gather(digest_id)
+        if not gathered.count:
+            return None
+        return replace(errand, job=errand.job.model_copy(update={"data": gathered.as_data()}))
 
     async def _end(self, job: NotificationJob, status: Status, reason: str, attempts: int) -> dict[str, Any]:
         await self._deliveries.record(job, status, attempts=attempts, error=reason)
@@ -161,6 +198,8 @@ class JobProcessor:
         following = going_on(job, policy_of(job))
         if following is None:
             return None
+        if digest_id := digest_of(job):
+            await self._digests.hand_over(digest_id, job.delivery_id, following.delivery_id)
         await self._enqueue([following])
         said = f"{reason}; went on to {following.channel}"
         return await self._end(job, status, said, attempts) | {"next": following.delivery_id}

@@ -16,6 +16,7 @@ from yamchi.notifications.channels.outfitting import channels_of
 from yamchi.notifications.channels.smtp import SmtpServer
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries
+from yamchi.notifications.digests import Digests
 from yamchi.notifications.dlq import DLQPublisher
 from yamchi.notifications.erasure import Erasure
 from yamchi.notifications.errand import Errands
@@ -92,6 +93,7 @@ class Notifications:
             Errands(self.channels, self.templates, self.recipients, settings.default_timezone),
             Gate(self.suppressions, clock),
             self.unsubscribing,
+            Digests(database, self.deliveries, clock),
             self.deliveries,
             self.suppressions,
             self.circuits,

@@ -1,0 +1,258 @@
+"""Digests: many events, one letter; nothing is lost or told twice, whatever crashes, and whoever collects at the same time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from tests.notifications.conftest import USER
+from tests.notifications.house import ADDRESS, House, a_house
+from tests.services.mail import MailServer
+from yamchi.clock import as_datetime, isoformat
+from yamchi.notifications.channels.base import Unreachable
+from yamchi.notifications.digests import next_due
+from yamchi.notifications.policy import Digest
+from yamchi.storage.tables import digest_items, digests
+
+RULES = """
+- on: film_out
+  notify:
+    channel: email
+    template: new_film_recommendation
+    digest: {every: 1d, at: "09:00", template: new_films_digest}
+- on: film_out_anywhere
+  notify:
+    first_of: [telegram, email]
+    template: new_film_recommendation
+    digest: {every: 1h, template: new_films_digest}
+- on: short_film
+  notify:
+    channel: email
+    template: new_film_recommendation
+    expires_in: 1h
+    digest: {every: 1d, at: "09:00", template: new_films_digest}
+"""
+DIGEST = "---\nsubject: films\ncategory: recommendations\n---\n{% for film in items %}{{ film.film_title }};{% endfor %}"
+
+
+@pytest.fixture
+async def house(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[House]:
+    async with a_house(tmp_path, mail_server, default_timezone="Asia/Almaty") as house:
+        house.rules(RULES)
+        await house.person(telegram_id=777)
+        yield house
+
+
+async def left(house: House) -> int:
+    query = select(func.count()).select_from(digest_items)
+    return int(await house.app.database.read(lambda connection: connection.execute(query).scalar_one()))
+
+
+async def test_twenty_events_are_one_letter(house: House) -> None:
+    jobs = [(await house.event("film_out", film_title=f"Film {n}"))[0]["job_id"] for n in range(20)]
+    await house.app.drain()
+    assert house.mail.letters == []
+    pending = (await house.client.get(f"/users/{USER}/pending")).json()["items"]
+    assert len(pending) == 21  # each of them, and the letter itself
+    assert {item["when"] for item in pending} == {"2026-01-01T04:00:00Z"}  # 09:00 in Almaty
+    assert sum("digest" in (item["why"] or "") for item in pending) == 20
+
+    await house.at("2026-01-01T03:59:59")
+    assert house.mail.letters == []
+    await house.at("2026-01-01T04:00:00")
+    ((recipient, letter),) = house.mail.letters
+    assert recipient == ADDRESS
+    assert letter["Subject"] == "20 new films for you"
+    text = letter.get_body(("plain",)).get_content()
+    assert all(f"Film {n}" in text for n in range(20))
+    assert text.index("Film 0") < text.index("Film 19")
+    assert {await house.status(job) for job in jobs} == {"SENT"}
+    assert await left(house) == 0
+    await house.app.clock.advance("3d")
+    assert len(house.mail.letters) == 1
+
+
+async def test_the_next_day_has_its_own_letter(house: House) -> None:
+    for day in ("2026-01-01T03:00:00", "2026-01-01T05:00:00", "2026-01-02T03:00:00"):
+        await house.at(day)
+        await house.event("film_out", film_title=day)
+    await house.at("2026-01-05T00:00:00")
+    subjects = [str(letter["Subject"]) for _, letter in house.mail.letters]
+    assert subjects == ["New for you: 2026-01-01T03:00:00", "2 new films for you"]
+
+
+async def test_whatever_is_delivered_again_is_told_once(house: House) -> None:
+    (item,) = await house.event("film_out")
+    await house.app.drain()
+    await house.again(item["job_id"])
+    await house.event("film_out", "e-1")
+    await house.at("2026-01-01T04:00:00")
+    assert len(house.mail.letters) == 1
+    digest = await digest_id(house)
+    await house.again(item["job_id"])
+    await house.again(digest)
+    await house.at("2026-01-03T00:00:00")
+    assert len(house.mail.letters) == 1
+
+
+async def digest_id(house: House) -> str:
+    query = select(digests.c.digest_id).order_by(digests.c.due_at).limit(1)
+    return str(await house.app.database.read(lambda connection: connection.execute(query).scalar_one()))
+
+
+async def test_what_comes_while_it_is_told_goes_into_the_next(house: House) -> None:
+    await house.event("film_out", film_title="early")
+    await house.app.drain()
+    await house.app.notifications.processor._digests.gather(
+        await digest_id(house)
+    )  # closed, and not yet sent
+    await house.event("film_out", film_title="late")
+    await house.app.drain()
+    await house.at("2026-01-03T00:00:00")
+    subjects = [str(letter["Subject"]) for _, letter in house.mail.letters]
+    assert subjects == ["New for you: early", "New for you: late"]
+
+
+async def test_many_collect_at_once(house: House) -> None:
+    await asyncio.gather(*(house.event("film_out", f"many-{n}", film_title=f"F{n}") for n in range(100)))
+    await house.app.drain()
+    await house.at("2026-01-01T04:00:00")
+    ((_, letter),) = house.mail.letters
+    assert letter["Subject"] == "100 new films for you"
+
+
+async def test_more_than_a_letter_holds_is_counted(house: House) -> None:
+    await asyncio.gather(*(house.event("film_out", f"many-{n}", film_title=f"F{n}") for n in range(230)))
+    await house.app.drain()
+    await house.at("2026-01-01T04:00:00")
+    ((_, letter),) = house.mail.letters
+    assert "And 30 more." in letter.get_body(("plain",)).get_content()
+
+
+async def test_what_expired_or_was_called_off_is_not_told(house: House) -> None:
+    (kept,) = await house.event("film_out", film_title="kept")
+    (gone,) = await house.event("film_out", film_title="gone")
+    (late,) = await house.event("short_film", film_title="late")
+    await house.app.drain()
+    assert (await house.client.delete(f"/notifications/{gone['job_id']}")).status_code == 204
+    await house.at("2026-01-01T04:00:00")
+    ((_, letter),) = house.mail.letters
+    assert letter["Subject"] == "New for you: kept"
+    statuses = [await house.status(job["job_id"]) for job in (kept, gone, late)]
+    assert statuses == ["SENT", "CANCELLED", "EXPIRED"]
+
+
+async def test_nothing_left_to_tell(house: House) -> None:
+    (item,) = await house.event("film_out")
+    await house.app.drain()
+    await house.client.delete(f"/notifications/{item['job_id']}")
+    await house.at("2026-01-02T00:00:00")
+    assert house.mail.letters == []
+    assert await house.dead_letters() == []
+
+
+async def test_a_digest_that_is_called_off_takes_its_items_with_it(house: House) -> None:
+    (item,) = await house.event("film_out", film_title="first")
+    await house.app.drain()
+    assert (await house.client.delete(f"/notifications/{await digest_id(house)}")).status_code == 204
+    assert await house.status(item["job_id"]) == "CANCELLED"
+    await house.event("film_out", film_title="second")
+    await house.at("2026-01-05T00:00:00")
+    assert [str(letter["Subject"]) for _, letter in house.mail.letters] == ["New for you: second"]
+
+
+async def test_who_opted_out_meanwhile_gets_no_digest(house: House) -> None:
+    (item,) = await house.event("film_out")
+    await house.app.drain()
+    await house.choose(allowed={"email": {"recommendations": False}})
+    (other,) = await house.event("film_out")
+    await house.at("2026-01-02T00:00:00")
+    assert house.mail.letters == []
+    assert [await house.status(job["job_id"]) for job in (item, other)] == ["SUPPRESSED", "SUPPRESSED"]
+    assert await left(house) == 0
+
+
+async def test_a_digest_that_fails_can_be_replayed(house: House) -> None:
+    house.mail.refusals[ADDRESS] = "554 no"
+    (item,) = await house.event("film_out")
+    await house.at("2026-01-02T00:00:00")
+    assert await house.status(item["job_id"]) == "FAILED"
+    (letter,) = await house.dead_letters()
+    house.mail.refusals.clear()
+    await house.client.post(f"/dlq/{letter['id']}/replay")
+    await house.app.drain()
+    assert await house.status(item["job_id"]) == "SENT"
+    assert len(house.mail.letters) == 1
+
+
+async def test_quiet_hours_hold_a_digest_too(house: House) -> None:
+    await house.choose(quiet_hours={"from": "22:00", "until": "10:30"})
+    await house.event("film_out")
+    await house.at("2026-01-01T05:29:59")
+    assert house.mail.letters == []
+    await house.at("2026-01-01T05:30:00")
+    assert len(house.mail.letters) == 1
+
+
+async def test_a_digest_goes_on_to_the_next_channel(house: House) -> None:
+    house.template("new_films_digest", "{{ count }} films", channel="telegram")
+    house.pigeon.answers = [Unreachable("blocked")]
+    jobs = [(await house.event("film_out_anywhere"))[0]["job_id"] for _ in range(3)]
+    await house.app.clock.advance("61m")
+    assert house.mail.by_recipient() == {ADDRESS: 1}
+    assert {await house.status(job) for job in jobs} == {"SENT"}
+    await house.again(await digest_id(house))
+    assert house.mail.by_recipient() == {ADDRESS: 1}
+
+
+async def test_an_erased_person_has_no_digest(house: House) -> None:
+    await house.event("film_out")
+    await house.app.drain()
+    await house.client.delete(f"/users/{USER}")
+    assert await left(house) == 0
+    await house.app.clock.advance("3d")
+    assert house.mail.letters == []
+
+
+# ── When ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("every", "at", "zone", "now", "due"),
+    [
+        ("1d", "09:00", "Asia/Almaty", "2026-01-01T03:59:00Z", "2026-01-01T04:00:00Z"),
+        ("1d", "09:00", "Asia/Almaty", "2026-01-01T04:00:00Z", "2026-01-02T04:00:00Z"),
+        ("1d", None, "UTC", "2026-01-01T10:00:00Z", "2026-01-02T09:00:00Z"),
+        ("1d", "09:00", "Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-29T07:00:00Z"),
+        (
+            "1d",
+            "02:30",
+            "Europe/Berlin",
+            "2026-03-28T12:00:00Z",
+            "2026-03-29T01:30:00Z",
+        ),  # skipped by the clock
+        ("7d", "18:00", "UTC", "2026-01-01T00:00:00Z", "2026-01-05T18:00:00Z"),  # a Monday
+        ("1h", None, "Asia/Kolkata", "2026-01-01T10:20:00Z", "2026-01-01T11:00:00Z"),
+        ("15m", None, "UTC", "2026-01-01T10:15:00Z", "2026-01-01T10:30:00Z"),
+    ],
+)
+def test_when_it_is_due(every: str, at: str | None, zone: str, now: str, due: str) -> None:
+    digest = Digest(every=every, at=at, template="t")
+    moment = round(datetime.fromisoformat(now).timestamp() * 1000)
+    assert isoformat(next_due(digest, moment, ZoneInfo(zone))) == due
+
+
+@given(st.datetimes(datetime(2025, 1, 1), datetime(2027, 1, 1)), st.integers(1, 10))
+def test_it_is_due_after_now_and_within_the_period(now: datetime, days: int) -> None:
+    digest = Digest(every=f"{days}d", at="02:30", template="t")
+    moment = round(now.timestamp() * 1000)
+    for zone in ("Europe/Berlin", "America/New_York", "Asia/Almaty"):
+        due = next_due(digest, moment, ZoneInfo(zone))
+        assert moment < due <= moment + days * 86_400_000 + 2 * 3_600_000
+        assert as_datetime(due).astimezone(ZoneInfo(zone)).date().toordinal() % days == 1 % days
