@@ -18,7 +18,8 @@ from yamchi.storage.database import Database
 from yamchi.storage.tables import (
     campaign_people,
     campaigns,
-    cap_slots,
+    cap_turns,
+    cap_uses,
     delivery_attempts,
     delivery_parts,
     digest_items,
@@ -37,7 +38,8 @@ from yamchi.storage.tables import notification_delivery as deliveries
 
 DELETED: tuple[Table, ...] = (
     preferences,
-    cap_slots,
+    cap_turns,
+    cap_uses,
     digests,
     digest_items,
     inbox,

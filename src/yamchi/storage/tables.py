@@ -97,16 +97,25 @@ suppressions = Table(
     Index("suppression_by_time", "created_at"),
 )
 
-# As many rows as a cap allows messages: each says which job used it last, and when.
-cap_slots = Table(
-    "cap_slots",
+# Whoever counts what a person got under a cap first writes this row, so that they count one after the other.
+cap_turns = Table(
+    "cap_turns",
     metadata,
     Column("user_id", String(64), primary_key=True),
     Column("channel", String(32), primary_key=True),
     Column("category", String(64), primary_key=True),
-    Column("slot", Integer, primary_key=True),
-    Column("job_id", String(64), nullable=False),
+    Column("touched_at", Moment, nullable=False),
+)
+
+cap_uses = Table(
+    "cap_uses",
+    metadata,
+    Column("job_id", String(64), primary_key=True),
+    Column("user_id", String(64), nullable=False),
+    Column("channel", String(32), nullable=False),
+    Column("category", String(64), nullable=False),
     Column("used_at", Moment, nullable=False),
+    Index("uses_of_cap", "user_id", "channel", "category", "used_at"),
 )
 
 digests = Table(

@@ -53,14 +53,21 @@ def _preferences() -> None:
     op.create_index("suppression_of_user", "suppressions", ["user_id"])
     op.create_index("suppression_by_time", "suppressions", ["created_at"])
     op.create_table(
-        "cap_slots",
+        "cap_turns",
         sa.Column("user_id", sa.String(64), primary_key=True),
         sa.Column("channel", sa.String(32), primary_key=True),
         sa.Column("category", sa.String(64), primary_key=True),
-        sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("job_id", sa.String(64), nullable=False),
+        sa.Column("touched_at", _MOMENT, nullable=False),
+    )
+    op.create_table(
+        "cap_uses",
+        sa.Column("job_id", sa.String(64), primary_key=True),
+        sa.Column("user_id", sa.String(64), nullable=False),
+        sa.Column("channel", sa.String(32), nullable=False),
+        sa.Column("category", sa.String(64), nullable=False),
         sa.Column("used_at", _MOMENT, nullable=False),
     )
+    op.create_index("uses_of_cap", "cap_uses", ["user_id", "channel", "category", "used_at"])
     _digests()
 
 
