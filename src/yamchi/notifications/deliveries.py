@@ -79,14 +79,15 @@ class Deliveries:
         error: str | None = None,
         provider_message_id: str | None = None,
         due_at: Millis | None = None,
+        beside: Sequence[Put] = (),
     ) -> None:
-        """Set the status. A job that another system queued gets its row here."""
+        """Set the status, and write what is beside it, together. A job that another system queued gets its row here."""
         now = self._clock.now()
         row = _row(job, status, now)
         row |= {"attempts": attempts, "last_error": error, "provider_message_id": provider_message_id}
         row["due_at"] = due_at
         row["sent_at"] = now if status == "SENT" else None
-        await self._database.put(self._save_all, row)
+        await self._database.put_all(Put(self._save_all, row), *beside)
         self._observe(job.channel, status)
 
     def _save_together(self, connection: Connection, rows: Sequence[NewRow]) -> None:
@@ -108,24 +109,19 @@ class Deliveries:
                 statuses[row["job_id"]] = new
         self.campaign_counts.shift(connection, moves)
 
-    async def note_attempt(
+    def attempt(
         self, job_id: str, attempt: int, outcome: Outcome, answer: str | None, started_at: Millis
-    ) -> None:
-        await self._database.put(
-            self._note,
-            {
-                "job_id": job_id,
-                "started_at": started_at,
-                "attempt": attempt,
-                "outcome": outcome,
-                "answer": answer,
-                "finished_at": self._clock.now(),
-            },
-        )
-
-    async def keep(self, message: Put) -> None:
-        """Write a message that stays in our own tables; asked for together with `record`, it is one transaction."""
-        await self._database.write(message)
+    ) -> Put:
+        """The row of an attempt that has just ended, to be written beside the status."""
+        row = {
+            "job_id": job_id,
+            "started_at": started_at,
+            "attempt": attempt,
+            "outcome": outcome,
+            "answer": answer,
+            "finished_at": self._clock.now(),
+        }
+        return Put(self._note, row)
 
     async def cancel(self, job_id: str) -> None:
         """Write the tombstone that is checked before sending; refused when it is too late."""

@@ -4,7 +4,6 @@ Whether it was sent already, has been cancelled or has expired is asked at the s
 before sending: a message may have waited for a connection in between. Whether it may go now is asked at the gate.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -242,12 +241,11 @@ class JobProcessor:
         await self._circuits.succeeded(errand.circuit)
         self._observe(errand.channel.name, errand.channel.provider, "sent")
         provider_id = answer.id if isinstance(answer, Kept) else answer
-        await asyncio.gather(  # one transaction
-            *([self._deliveries.keep(answer.put)] if isinstance(answer, Kept) else ()),
-            self._deliveries.note_attempt(errand.job.delivery_id, errand.attempt, "sent", provider_id, began),
-            self._deliveries.record(
-                errand.job, "SENT", attempts=errand.attempt, provider_message_id=provider_id
-            ),
+        job, attempt = errand.job, errand.attempt
+        beside = [self._deliveries.attempt(job.delivery_id, attempt, "sent", provider_id, began)]
+        beside += [answer.put] if isinstance(answer, Kept) else []
+        await self._deliveries.record(
+            job, "SENT", attempts=attempt, provider_message_id=provider_id, beside=beside
         )
         return {"status": "SENT", "provider_message_id": provider_id}
 
@@ -259,10 +257,10 @@ class JobProcessor:
         outage = error.outage if isinstance(error, AnswerLost) else error
         paid = attempt - 1 if isinstance(outage, Outage) else attempt
         self._observe(errand.channel.name, errand.channel.provider, decision.outcome)
-        await asyncio.gather(
-            self._deliveries.note_attempt(job.delivery_id, attempt, decision.outcome, said, began),
-            self._deliveries.record(job, decision.status, attempts=paid, error=said),
-        )
+        noted = self._deliveries.attempt(job.delivery_id, attempt, decision.outcome, said, began)
+        await self._deliveries.record(job, decision.status, attempts=paid, error=said, beside=[noted])
+        if decision.status == "FAILED" and errand.policy.cap:
+            await self._gate.give_back(errand)
         if isinstance(error, Unreachable):
             await self._remember(errand, address, said)
         if isinstance(error, Unreachable | NotHere) and (

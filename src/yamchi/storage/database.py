@@ -47,6 +47,17 @@ class Put:
         _put_all(connection, [self])
 
 
+@dataclass(frozen=True, slots=True)
+class PutAll:
+    """Rows that are written together, all of them or none."""
+
+    puts: tuple[Put, ...]
+
+    def __call__(self, connection: Connection) -> None:
+        for put in self.puts:
+            put(connection)
+
+
 class Database:
     """The tables, by URL. An embedded database brings its schema up to date itself; others are asked to be migrated."""
 
@@ -114,6 +125,10 @@ class Database:
         """Write one row by a statement (the same object each time) that is used often."""
         await self.write(Put(statement, row))
 
+    async def put_all(self, *puts: Put) -> None:
+        """Write several such rows, all of them or none."""
+        await self.write(PutAll(puts))
+
     async def read(self, op: Op[T]) -> T:
         """Look, without waiting for writers."""
         await self.open()
@@ -137,12 +152,13 @@ class Database:
 def _transact(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
     puts: dict[int, list[Put]] = defaultdict(list)
     for op in ops:
-        if isinstance(op, Put):
-            puts[id(op.statement)].append(op)
+        if isinstance(op, Put | PutAll):
+            for put in op.puts if isinstance(op, PutAll) else (op,):
+                puts[id(put.statement)].append(put)
     with connection.begin():
         for group in puts.values():
             _put_all(connection, group)
-        return [None if isinstance(op, Put) else op(connection) for op in ops]
+        return [None if isinstance(op, Put | PutAll) else op(connection) for op in ops]
 
 
 def _put_all(connection: Connection, puts: Sequence[Put]) -> None:
