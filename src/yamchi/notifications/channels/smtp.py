@@ -7,22 +7,16 @@ leaves its fate unknown.
 
 import asyncio
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
 import aiosmtplib
-from aiosmtplib import (
-    SMTPAuthenticationError,
-    SMTPException,
-    SMTPNotSupported,
-    SMTPRecipientsRefused,
-    SMTPResponseException,
-)
+from aiosmtplib import SMTPAuthenticationError, SMTPException, SMTPHeloError
 
 from yamchi.errors import Outage, Retryable, Unrecoverable
 from yamchi.notifications.channels.base import AnswerLost, Unreachable
+from yamchi.notifications.channels.conversation import Conversation, Refused
 from yamchi.notifications.channels.mime import Letter
 
 Security = Literal["starttls", "tls", "none"]
@@ -50,68 +44,48 @@ class SmtpServer:
         return f"{self.host}:{self.port}"
 
 
-class _Connection(aiosmtplib.SMTP):
-    """Knows whether the letter at hand has been handed over."""
-
-    handed_over = False
-
-    async def data(self, *arguments: Any, **options: Any) -> Any:
-        self.handed_over = True
-        answer = await super().data(*arguments, **options)
-        self.handed_over = False
-        return answer
-
-
 class SmtpPool:
     """At most `connections` at once, each reused for as long as the server likes."""
 
     def __init__(self, server: SmtpServer) -> None:
         self._server = server
-        self._idle: list[_Connection] = []
+        self._idle: list[Conversation] = []
         self._slots = asyncio.Semaphore(server.connections)
 
     async def send(self, letter: Letter) -> str:
         """The server's answer. A connection that failed is not used again."""
         async with self._slots:
-            connection = await self._connected()
+            conversation = await self._connected()
+            _check_writable(letter, conversation)
             try:
-                _, answer = await connection.sendmail(
-                    letter.sender, letter.recipient, letter.content, mail_options=_options(letter)
-                )
-            except SMTPRecipientsRefused as error:
-                self._idle.append(connection)
-                refusal = error.recipients[0]
-                raise _recipient_refused(refusal.code, refusal.message) from error
-            except SMTPNotSupported as error:
-                self._idle.append(connection)
-                raise Unrecoverable(f"The mail server can't write to {letter.recipient}: {error}") from error
-            except SMTPResponseException as error:
-                self._keep_or_drop(connection)
-                raise _refused(error.code, error.message) from error
-            except (SMTPException, OSError) as error:
-                connection.close()
-                raise await self._broken(connection, error) from error
+                answer = await conversation.send(letter)
+            except Refused as refusal:
+                self._idle.append(conversation)
+                raise _refused(refusal) from refusal
+            except OSError as error:  # a timeout is one too
+                conversation.close()
+                raise await self._broken(conversation, error) from error
             except BaseException:
-                connection.close()  # interrupted in the middle of a conversation
+                conversation.close()  # interrupted in the middle
                 raise
-            self._idle.append(connection)
+            self._idle.append(conversation)
             return answer
 
     async def close(self) -> None:
         while self._idle:
-            with suppress(SMTPException, OSError):
-                await self._idle.pop().quit()
+            self._idle.pop().say_goodbye()
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self) -> Conversation:
         while self._idle:
-            connection = self._idle.pop()
-            if connection.is_connected:
-                return connection
+            conversation = self._idle.pop()
+            if conversation.is_open:
+                return conversation
+            conversation.close()
         return await self._connect()
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self) -> Conversation:
         server = self._server
-        connection = _Connection(
+        client = aiosmtplib.SMTP(
             hostname=server.host,
             port=server.port,
             timeout=TIMEOUT,
@@ -121,27 +95,24 @@ class SmtpPool:
             password=server.password,
         )
         try:
-            await connection.connect()
+            await client.connect()
+            await _greet(client)
         except SMTPAuthenticationError as error:
-            connection.close()
+            client.close()
             raise Outage(
                 f"{server.name} refused SMTP_USER and SMTP_PASSWORD: {error.code} {error.message}"
             ) from error
         except (SMTPException, OSError) as error:
-            connection.close()
+            client.close()
             raise Outage(f"The mail server {server.name} can't be reached: {error}") from error
-        return connection
+        return Conversation(client, TIMEOUT)
 
-    def _keep_or_drop(self, connection: _Connection) -> None:
-        connection.handed_over = False
-        if connection.is_connected:
-            self._idle.append(connection)
-
-    async def _broken(self, connection: _Connection, error: Exception) -> Exception:
-        if connection.handed_over:
-            said = f"{self._server.name} took the letter, but its answer was lost: {error}"
+    async def _broken(self, conversation: Conversation, error: OSError) -> Exception:
+        why = str(error) or "it did not answer in time"
+        if conversation.handed_over:
+            said = f"{self._server.name} took the letter, but its answer was lost: {why}"
             return AnswerLost(said, outage=await self._gone())
-        return Outage(f"The mail server {self._server.name} broke off: {error}")
+        return Outage(f"The mail server {self._server.name} broke off: {why}")
 
     async def _gone(self) -> Outage | None:
         """Whether the server has gone, or only broke off over one letter."""
@@ -152,24 +123,34 @@ class SmtpPool:
         return None
 
 
-def _options(letter: Letter) -> list[str]:
+async def _greet(client: aiosmtplib.SMTP) -> None:
+    """Learn what the server can do, if connecting has not shown it already."""
+    if client.is_ehlo_or_helo_needed:
+        try:
+            await client.ehlo()
+        except SMTPHeloError:
+            await client.helo()  # a very old server
+
+
+def _check_writable(letter: Letter, conversation: Conversation) -> None:
     is_ascii = letter.recipient.isascii() and letter.sender.isascii()
-    return [] if is_ascii else ["SMTPUTF8"]
+    if not is_ascii and not conversation.speaks_utf8:
+        raise Unrecoverable(
+            f"The mail server can't write to {letter.recipient}: it knows only addresses in ASCII (no SMTPUTF8)."
+        )
 
 
-def _recipient_refused(code: int, text: str) -> Exception:
-    """A 55x before the letter itself was seen is about the mailbox, unless it says that it is about us (5.7.x)."""
-    status = _ENHANCED.match(text)
-    is_mailbox = code in NO_SUCH_MAILBOX and (status is None or status[0].startswith(("5.1.", "5.2.1")))
-    return Unreachable(_said(code, text)) if is_mailbox else _refused(code, text)
-
-
-def _said(code: int, text: str) -> str:
-    return f"{code} {' '.join(text.split())}"
-
-
-def _refused(code: int, text: str) -> Exception:
-    said = _said(code, text)
+def _refused(refusal: Refused) -> Exception:
+    code, text = refusal.answer
+    said = f"{code} {' '.join(text.split())}"
     if code in SERVICE_TROUBLE:
         return Outage(f"The mail server asks to wait: {said}", retry_after=timedelta(seconds=5))
+    if refusal.is_recipient and _is_mailbox(code, text):
+        return Unreachable(said)
     return Unrecoverable(said) if code >= 500 else Retryable(said)
+
+
+def _is_mailbox(code: int, text: str) -> bool:
+    """A 55x before the letter itself was seen is about the mailbox, unless it says that it is about us (5.7.x)."""
+    status = _ENHANCED.match(text)
+    return code in NO_SUCH_MAILBOX and (status is None or status[0].startswith(("5.1.", "5.2.1")))
