@@ -7,6 +7,7 @@ from yamchi.clock import Clock
 from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.gate import CampaignGate
 from yamchi.notifications.campaigns.store import Campaigns
+from yamchi.notifications.caps import Caps
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.channels.email import EmailChannel, Mailbox, MailboxChannel
 from yamchi.notifications.channels.inbox import InboxChannel
@@ -91,7 +92,7 @@ class Notifications:
         self.unsubscribing = Unsubscribing(self.signer, self.preferences, _public_url(settings))
         self.processor = JobProcessor(
             Errands(self.channels, self.templates, self.recipients, settings.default_timezone),
-            Gate(self.suppressions, clock),
+            Gate(self.suppressions, Caps(database, clock), clock),
             self.unsubscribing,
             Digests(database, self.deliveries, clock),
             self.deliveries,
@@ -112,7 +113,7 @@ class Notifications:
         self.register(NullChannel(clock))
         self.register(InboxChannel(self.inbox))
         self.register(LiveChannel(self.feed, clock))
-        for channel in channels_of(settings, database, clock):
+        for channel in channels_of(settings, database, self.circuits, clock):
             self.register(channel)
 
     def register(self, channel: Channel) -> None:

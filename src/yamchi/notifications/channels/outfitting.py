@@ -3,20 +3,49 @@
 from collections.abc import Iterator
 
 from yamchi.clock import Clock
+from yamchi.errors import MissingExtra
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.channels.botapi import BotApi
 from yamchi.notifications.channels.telegram import TelegramChannel
+from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.parts import Parts
 from yamchi.notifications.turns import Turns
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
 
 
-def channels_of(settings: Settings, database: Database, clock: Clock) -> Iterator[Channel]:
+def channels_of(
+    settings: Settings, database: Database, circuits: Circuits, clock: Clock
+) -> Iterator[Channel]:
     """The channels to outside providers that these settings allow."""
-    parts = Parts(database, clock)
-    if token := settings.telegram_bot_token:
-        api = BotApi(settings.telegram_api_url, token.get_secret_value())
-        yield TelegramChannel(
-            api, Turns(database, clock), parts, clock, admin_group=settings.telegram_admin_group_id
-        )
+    if settings.telegram_bot_token:
+        yield _telegram(settings, database, clock)
+    if settings.vapid_private_key:
+        yield _push(settings, database, circuits, clock)
+
+
+def _telegram(settings: Settings, database: Database, clock: Clock) -> Channel:
+    api = BotApi(settings.telegram_api_url, settings.required("TELEGRAM_BOT_TOKEN"))
+    turns, parts = Turns(database, clock), Parts(database, clock)
+    return TelegramChannel(api, turns, parts, clock, admin_group=settings.telegram_admin_group_id)
+
+
+def _push(settings: Settings, database: Database, circuits: Circuits, clock: Clock) -> Channel:
+    try:
+        from yamchi.notifications.channels.webpush import WebPushChannel
+        from yamchi.notifications.push.post import Post
+        from yamchi.notifications.push.subscriptions import Subscriptions
+        from yamchi.notifications.push.vapid import Vapid, VapidKey
+    except ImportError as error:
+        raise MissingExtra("push", "Web Push") from error
+    allows_private = settings.push_allow_private
+    key = VapidKey.read(settings.required("VAPID_PRIVATE_KEY"))
+    return WebPushChannel(
+        Subscriptions(database, clock),
+        Vapid(key, settings.required("VAPID_SUBJECT"), clock),
+        Post(clock, allows_private=allows_private),
+        Parts(database, clock),
+        circuits,
+        clock,
+        allows_private=allows_private,
+    )

@@ -50,6 +50,7 @@ class Template:
     url: str | None = None
     image: str | None = None
     document: str | None = None
+    topic: str | None = None
     preheader: str | None = None
     buttons: ButtonRows = ()
     layout: Layout | None = None  # none: the body of an e-mail is a whole document
@@ -71,6 +72,7 @@ class Rendered:
     url: str | None = None
     image: str | None = None
     document: str | None = None
+    topic: str | None = None
     preheader: str | None = None
     buttons: ButtonRows = ()
     locale: str = ""

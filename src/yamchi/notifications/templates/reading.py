@@ -46,6 +46,7 @@ class TemplateSettings(BaseModel):
     url: str | None = None
     image: str | None = None
     document: str | None = None
+    topic: str | None = None
     preheader: str | None = None
     category: str = Field(default="general", pattern=r"^[^\r\n]{1,64}$")
     transactional: bool = False
@@ -87,6 +88,7 @@ def read_template(
         url=settings.url,
         image=settings.image,
         document=settings.document,
+        topic=settings.topic,
         preheader=settings.preheader,
         buttons=_rows(settings.buttons),
         layout=layout if _wants_layout(channel, settings, body) else None,

@@ -38,7 +38,7 @@ class _Compiled:
     html: Jinja | None
     is_inlined: bool
     text: Jinja | None
-    lines: Mapping[str, Jinja]  # subject, title, url, image, document, preheader
+    lines: Mapping[str, Jinja]  # subject, title, url and the like
     buttons: tuple[tuple[Mapping[str, Jinja], ...], ...]
 
 
@@ -118,6 +118,7 @@ def _render(template: Template, compiled: _Compiled, values: dict[str, Any]) -> 
         url=_address(lines.get("url")),
         image=_address(lines.get("image")),
         document=_address(lines.get("document")),
+        topic=lines.get("topic"),
         preheader=lines.get("preheader"),
         buttons=_buttons(compiled, values),
         locale=template.locale,
@@ -202,7 +203,8 @@ def _compile(template: Template) -> _Compiled:
     environment = HTML if template.format == "html" else TEXT
     environment.from_string(template.body)  # first as it is, so that an error names the line of the file
     lines = {"subject": template.subject, "title": template.title, "url": template.url}
-    lines |= {"image": template.image, "document": template.document, "preheader": template.preheader}
+    lines |= {"image": template.image, "document": template.document, "topic": template.topic}
+    lines["preheader"] = template.preheader
     html, text = _parts(template)
     return _Compiled(
         html=HTML.from_string(html.source) if html else None,
