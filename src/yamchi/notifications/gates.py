@@ -7,6 +7,7 @@ has there been enough of it. All but the last is known from what was loaded with
 from dataclasses import dataclass
 
 from yamchi.clock import Clock, Millis, isoformat
+from yamchi.notifications.caps import Caps
 from yamchi.notifications.errand import Errand, NotHere
 from yamchi.notifications.policy import Digest
 from yamchi.notifications.suppressions import Suppressions
@@ -49,8 +50,9 @@ Answer = Go | Wait | Suppress | Collect
 class Gate:
     """Decides; changes nothing but the count of a cap."""
 
-    def __init__(self, suppressions: Suppressions, clock: Clock) -> None:
+    def __init__(self, suppressions: Suppressions, caps: Caps, clock: Clock) -> None:
         self._suppressions = suppressions
+        self._caps = caps
         self._clock = clock
 
     async def ask(self, errand: Errand) -> Answer:
@@ -59,8 +61,13 @@ class Gate:
             or _collected(errand)
             or await self._unreachable(errand)
             or self._quiet(errand)
+            or await self._capped(errand)
             or Go()
         )
+
+    async def give_back(self, errand: Errand) -> None:
+        """It went, but did not arrive: that does not count."""
+        await self._caps.release(errand.job.delivery_id)
 
     async def _unreachable(self, errand: Errand) -> Suppress | None:
         address, channel = errand.address, errand.channel.name
@@ -78,6 +85,14 @@ class Gate:
             return None
         end = hours.until(self._clock.now(), errand.zone)
         return None if end is None else _wait(errand, end, f"quiet hours in {errand.zone.key}")
+
+    async def _capped(self, errand: Errand) -> Wait | Suppress | None:
+        cap = errand.policy.cap
+        until = await self._caps.claim(errand, cap) if cap else None
+        if cap is None or until is None:
+            return None
+        said = f"there may be {cap} of {errand.category!r} on {errand.channel.name}"
+        return _wait(errand, until, said) if cap.over == "wait" else Suppress(f"Over the cap: {said}")
 
 
 def _unwanted(errand: Errand) -> Suppress | None:

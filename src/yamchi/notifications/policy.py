@@ -25,6 +25,7 @@ from yamchi.queues.handlers import describe
 
 DAY: Millis = 86_400_000
 MORNING = "09:00"
+LONGEST_CAP: Millis = 90 * DAY
 _UNITS: tuple[tuple[str, Millis], ...] = (("d", DAY), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 
 
@@ -80,8 +81,11 @@ class Cap(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     most: Annotated[int, Field(ge=1, le=1_000)]
-    per: Annotated[Span, Field(gt=0)]
+    per: Annotated[Span, Field(gt=0, le=LONGEST_CAP)]
     over: Literal["wait", "suppress"] = "wait"
+
+    def __str__(self) -> str:
+        return f"{self.most} per {_as_text(self.per)}"
 
 
 class Escalation(BaseModel):
