@@ -113,7 +113,7 @@ class Notifications:
         self.register(NullChannel(clock))
         self.register(InboxChannel(self.inbox))
         self.register(LiveChannel(self.feed, clock))
-        for channel in channels_of(settings, database, clock):
+        for channel in channels_of(settings, database, self.circuits, clock):
             self.register(channel)
 
     def register(self, channel: Channel) -> None:
