@@ -21,6 +21,7 @@ from yamchi.web.routes import (
     live,
     mailbox,
     notifications,
+    push,
     queues,
     suppressions,
     templates,
@@ -44,6 +45,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     web.include_router(events.senders, prefix="/api/v1")
     web.include_router(inbox.senders, prefix="/api/v1")
     web.include_router(inbox.router, prefix="/api/v1")
+    web.include_router(push.router, prefix="/api/v1")
     for resource in (queues, jobs, letters):
         web.include_router(resource.router, prefix="/api", dependencies=[Depends(require_admin)])
     for resource in (notifications, users, suppressions, campaigns, templates, mailbox):
@@ -51,10 +53,12 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     web.router.routes.append(live.route)
     web.include_router(mailbox.pages)
     web.include_router(unsubscribe.pages)
+    web.include_router(push.pages)
     web.include_router(health.router)
     web.include_router(board.router)
     web.mount("/board", StaticFiles(directory=board.BOARD), name="board")
     web.mount("/inbox", StaticFiles(directory=inbox.COMPONENT), name="inbox")
+    web.mount("/push", StaticFiles(directory=push.FILES), name="push")
     _describe_problems(web)
     install_problems(web)
     _guard(web, yamchi)

@@ -23,7 +23,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
-PUBLIC = ("/inbox/",)
+PUBLIC = ("/inbox/", "/push/")
 FOR_ANY_PAGE = {"access-control-allow-origin": "*", "cross-origin-resource-policy": "cross-origin"}
 
 
