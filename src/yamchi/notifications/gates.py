@@ -1,7 +1,8 @@
 """May this go now? The one question before a message is made, and its answers as values.
 
-Asked in this order: does the person want it, is it to be collected, is there an address that works, is it night there,
-has there been enough of it. All but the last is known from what was loaded with the person.
+Asked in this order: does the person want it, is it still needed, is it to be collected, is there an address that works,
+is it night there, has there been enough of it. What nobody set costs nothing: wishes were loaded with the person, and only
+a job that has a cap or an escalation asks for more.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.notifications.caps import Caps
 from yamchi.notifications.errand import Errand, NotHere
+from yamchi.notifications.escalation import ReadReceipts
 from yamchi.notifications.policy import Digest
 from yamchi.notifications.suppressions import Suppressions
 
@@ -50,14 +52,16 @@ Answer = Go | Wait | Suppress | Collect
 class Gate:
     """Decides; changes nothing but the count of a cap."""
 
-    def __init__(self, suppressions: Suppressions, caps: Caps, clock: Clock) -> None:
+    def __init__(self, suppressions: Suppressions, caps: Caps, receipts: ReadReceipts, clock: Clock) -> None:
         self._suppressions = suppressions
         self._caps = caps
+        self._receipts = receipts
         self._clock = clock
 
     async def ask(self, errand: Errand) -> Answer:
         return (
             _unwanted(errand)
+            or await self._needless(errand)
             or _collected(errand)
             or await self._unreachable(errand)
             or self._quiet(errand)
@@ -68,6 +72,12 @@ class Gate:
     async def give_back(self, errand: Errand) -> None:
         """It went, but did not arrive: that does not count."""
         await self._caps.release(errand.job.delivery_id)
+
+    async def _needless(self, errand: Errand) -> Suppress | None:
+        first = errand.policy.unless_read
+        if first and await self._receipts.was_read(first):
+            return Suppress("The person has read it in the inbox")
+        return None
 
     async def _unreachable(self, errand: Errand) -> Suppress | None:
         address, channel = errand.address, errand.channel.name

@@ -22,6 +22,7 @@ from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries, Status
 from yamchi.notifications.digests import Digests
 from yamchi.notifications.errand import Errand, Errands, NotHere
+from yamchi.notifications.escalation import escalation_of
 from yamchi.notifications.fallback import going_on
 from yamchi.notifications.gates import Collect, Gate, Go, Suppress, Wait
 from yamchi.notifications.policy import Digest, digest_of, policy_of
@@ -114,6 +115,8 @@ class JobProcessor:
         ready: Rendered | None = None,
     ) -> dict[str, Any]:
         if settled := await self._settled(notification):
+            if settled == "SENT":  # perhaps by one who got no further
+                await self._follow_up(notification)
             return {"status": settled}
         self._check_moment(notification.send_after)
         try:
@@ -247,7 +250,13 @@ class JobProcessor:
         await self._deliveries.record(
             job, "SENT", attempts=attempt, provider_message_id=provider_id, beside=beside
         )
+        await self._follow_up(job)
         return {"status": "SENT", "provider_message_id": provider_id}
+
+    async def _follow_up(self, job: NotificationJob) -> None:
+        """What is to be sent if this is not read in time."""
+        if later := escalation_of(job, policy_of(job), self._clock.now()):
+            await self._enqueue([later])
 
     # ── What went wrong ───────────────────────────────────────────────────────────────────────────────────────────
 

@@ -21,6 +21,7 @@ from yamchi.notifications.digests import Digests
 from yamchi.notifications.dlq import DLQPublisher
 from yamchi.notifications.erasure import Erasure
 from yamchi.notifications.errand import Errands
+from yamchi.notifications.escalation import InboxReceipts
 from yamchi.notifications.gates import Gate
 from yamchi.notifications.history import History
 from yamchi.notifications.inbox.feed import Feed
@@ -92,7 +93,7 @@ class Notifications:
         self.unsubscribing = Unsubscribing(self.signer, self.preferences, _public_url(settings))
         self.processor = JobProcessor(
             Errands(self.channels, self.templates, self.recipients, settings.default_timezone),
-            Gate(self.suppressions, Caps(database, clock), clock),
+            Gate(self.suppressions, Caps(database, clock), InboxReceipts(database), clock),
             self.unsubscribing,
             Digests(database, self.deliveries, clock),
             self.deliveries,
