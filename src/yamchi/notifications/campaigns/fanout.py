@@ -43,7 +43,7 @@ BACKLOG = 5_000
 AHEAD: Millis = 2_000
 """With a rate, this much of the future is queued."""
 
-HOLD: Millis = 10_000
+HOLD: Millis = 5_000
 """How long a campaign belongs to a process that gives no sign of life."""
 
 IDLE: Millis = 1_000
