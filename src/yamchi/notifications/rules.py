@@ -19,6 +19,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     TypeAdapter,
     ValidationError,
     field_validator,
@@ -63,6 +64,7 @@ class Notify(BaseModel):
     digest: Digest | None = None
     cap: Cap | None = None
     escalate: Escalation | None = None
+    _metas: dict[str, dict[str, Any]] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _has_one_way(self) -> "Notify":
@@ -83,6 +85,12 @@ class Notify(BaseModel):
     def ways(self) -> list[str]:
         """Every channel that it names."""
         return [*self.channels, *(self.first_of or ())]
+
+    def meta_of(self, channel: str) -> dict[str, Any]:
+        """What a job's `meta` says of its policy: the same for every event, so it is put together once."""
+        if channel not in self._metas:
+            self._metas[channel] = as_meta(self.policy(channel))
+        return self._metas[channel]
 
     def policy(self, channel: str) -> Policy:
         """How a job on this channel is to be handled."""
@@ -238,7 +246,7 @@ def _job(
             event_type=event.event_type,
             event_id=event.event_id,
             priority=notify.priority,
-            **as_meta(notify.policy(channel)),
+            **notify.meta_of(channel),
         ),
         created_at=as_datetime(now),
         send_after=as_datetime(now + notify.delay) if notify.delay else None,

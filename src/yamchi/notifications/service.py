@@ -215,10 +215,11 @@ def _queued(job: NotificationJob) -> New:
 
 
 def _answer(event: Event, jobs: Sequence[NotificationJob]) -> EventAnswer:
+    """Made of what has been checked already, so it is not checked again."""
     planned = [
-        PlannedJob(
+        PlannedJob.model_construct(
             job_id=job.delivery_id, channel=job.channel, template_code=job.template_code, status="QUEUED"
         )
         for job in jobs
     ]
-    return EventAnswer(event_id=event.event_id, jobs=planned)
+    return EventAnswer.model_construct(event_id=event.event_id, jobs=planned)
