@@ -9,9 +9,11 @@ import httpx2
 import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from typer.testing import CliRunner
 
 from tests.notifications.conftest import USER
 from tests.services.push import Browser, PushService, decode, encode
+from yamchi.cli import cli
 from yamchi.clock import isoformat
 from yamchi.errors import ConfigurationError
 from yamchi.notifications.channels.base import Message
@@ -124,6 +126,12 @@ def test_a_key_that_is_none(text: str) -> None:
 def test_a_key_is_read_as_it_was_written() -> None:
     assert VapidKey.read(KEY.private_text).public_text == KEY.public_text
     assert len(decode(KEY.public_text)) == 65
+
+
+def test_the_doctor_makes_a_key(own_home: Path) -> None:
+    said = CliRunner().invoke(cli, ["doctor", "--make-vapid"]).stdout
+    made = next(line for line in said.splitlines() if line.startswith("VAPID_PRIVATE_KEY=")).partition("=")[2]
+    assert VapidKey.read(made).public_text in said
 
 
 async def test_a_key_without_a_subject_is_told_at_once(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from tests.notifications.conftest import USER
 from tests.processes import Process
 from tests.services.telegram import TOKEN, BotServer, refusal
 from yamchi import Yamchi
-from yamchi.errors import Snooze
+from yamchi.errors import Outage, Snooze
 from yamchi.notifications.channels import chathtml
 from yamchi.notifications.channels.base import Attachment, Message
+from yamchi.notifications.channels.telegram import TelegramChannel
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import DirectMessage
 from yamchi.notifications.templates.model import Button, Rendered
@@ -212,6 +213,15 @@ async def test_a_wrong_token_is_our_own_mistake(bot: BotServer, tmp_path: Path) 
     assert "TELEGRAM_BOT_TOKEN" in found["last_error"]
     assert "wrong" not in found["last_error"]
     await app.close()
+
+
+async def test_the_doctor_asks_telegram(app: TestApp, bot: BotServer) -> None:
+    channel = app.notifications.channels["telegram"]
+    assert isinstance(channel, TelegramChannel)
+    assert await channel.ping() == "Telegram knows the bot @yamchi_bot"
+    bot.stop()
+    with pytest.raises(Outage, match="can't be reached"):
+        await channel.ping()
 
 
 async def test_telegram_is_away_and_comes_back(app: TestApp, bot: BotServer) -> None:

@@ -122,7 +122,7 @@ class BotServer:
         if token != TOKEN:
             return refusal(401, "Unauthorized")
         if method == "getMe":
-            return 200, {"ok": True, "result": {"id": 123456, "is_bot": True}}
+            return 200, {"ok": True, "result": {"id": 123456, "is_bot": True, "username": "yamchi_bot"}}
         with self._lock:
             status, body = self._judge(fields)
             self.log.append(Sent(self.clock(), method, fields, file, status))

@@ -15,14 +15,22 @@ from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
 from yamchi.cli.output import console, print_json, table, text
 from yamchi.cli.up import HostOption, PortOption
 from yamchi.clock import SystemClock
-from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
+from yamchi.errors import ConfigurationError, EngineUnavailable, MissingExtra, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, new_id
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
 
-EXTRAS = {"redis": "bullmq", "postgres": "psycopg", "kafka": "confluent_kafka", "supabase": "httpx2"}
+EXTRAS = {
+    "redis": "bullmq",
+    "postgres": "psycopg",
+    "kafka": "confluent_kafka",
+    "supabase": "httpx2",
+    "push": "cryptography",
+    "telegram": "httpx2",
+    "sms": "apprise",
+}
 SCRATCH = "_doctor"
 LEASE = 10_000
 PATIENCE = 15_000
@@ -39,6 +47,7 @@ class Check:
 
 
 Migrate = Annotated[bool, typer.Option("--migrate", help="First bring Yamchi's tables up to date.")]
+MakeVapid = Annotated[bool, typer.Option("--make-vapid", help="Make a key for Web Push, print it, and stop.")]
 
 
 def run(
@@ -46,12 +55,16 @@ def run(
     host: HostOption = None,
     port: PortOption = None,
     migrate: Migrate = False,
+    make_vapid: MakeVapid = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check the settings, the folders, every engine, the tables, the providers, the extras and the port.
 
     Example: [cyan]yamchi doctor --app mymodule:app[/]
     """
+    if make_vapid:
+        _print_vapid(as_json)
+        return
     if migrate:
         run_async(Database(Settings().tables_url).migrate())
     checks = run_async(_all(app, host, port))
@@ -61,6 +74,23 @@ def run(
         _print(checks)
     if any(check.ok is False for check in checks):
         raise typer.Exit(1)
+
+
+def _print_vapid(as_json: bool) -> None:
+    """A new key, as lines for `.env`. Nothing is written: the key is the operator's to keep."""
+    try:
+        from yamchi.notifications.push.vapid import VapidKey
+    except ImportError as error:
+        raise MissingExtra("push", "Web Push") from error
+    key = VapidKey.make()
+    if as_json:
+        print_json({"private_key": key.private_text, "public_key": key.public_text})
+        return
+    print("# Keep this key: with another, every browser has to subscribe again.")
+    print(f"VAPID_PRIVATE_KEY={key.private_text}")
+    print("# Whom push services write to when something is wrong.")
+    print("VAPID_SUBJECT=mailto:you@example.com")
+    print(f"# The public key, which pages get at /push/key: {key.public_text}")
 
 
 async def _all(reference: str | None, host: str | None, port: int | None) -> list[Check]:
@@ -111,7 +141,19 @@ async def _providers(app: Yamchi) -> list[Check]:
         return [Check("tables", False, str(mask(str(error))))]
     now = app.clock.now()
     states = [Check(f"channel {one.name}", not one.is_open, one.describe(now)) for one in circuits]
-    return [Check("tables", True, f"up to date, {where}"), *states]
+    return [Check("tables", True, f"up to date, {where}"), *states, *await _pings(app)]
+
+
+async def _pings(app: Yamchi) -> list[Check]:
+    """Channels that can ask their provider whether it knows us."""
+    checks = []
+    for channel in app.notifications.channels.values():
+        if ping := getattr(channel, "ping", None):
+            try:
+                checks.append(Check(f"provider {channel.name}", True, await ping()))
+            except YamchiError as error:
+                checks.append(Check(f"provider {channel.name}", False, str(mask(str(error)))))
+    return checks
 
 
 async def _each_engine(app: Yamchi) -> AsyncIterator[Check]:
@@ -149,7 +191,7 @@ def _completed(claims: list[Claim]) -> list[Completed]:
 def _extras() -> Iterator[Check]:
     for extra, module in EXTRAS.items():
         is_there = find_spec(module) is not None
-        how = "installed" if is_there else f"not installed; for that engine: pip install 'yamchi[{extra}]'"
+        how = "installed" if is_there else f"not installed; if you want it: pip install 'yamchi[{extra}]'"
         yield Check(f"extra {extra}", is_there or None, how)
 
 

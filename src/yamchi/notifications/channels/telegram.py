@@ -87,6 +87,11 @@ class TelegramChannel:
                 answers.append(arrived[part] or "")
         return ",".join(answers)
 
+    async def ping(self) -> str:
+        """Who the bot is, as Telegram knows it."""
+        bot = await self._api.call("getMe", {})
+        return f"Telegram knows the bot @{bot.get('username', self.provider)}"
+
     async def close(self) -> None:
         await self._api.close()
 
