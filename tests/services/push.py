@@ -11,7 +11,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.services.server import free_port
+from tests.services.webserver import WebServer
 
 CURVE = ec.SECP256R1()
 DAY = 86_400
@@ -101,7 +102,6 @@ class PushService:
     browsers: dict[str, Browser] = field(default_factory=dict)
     log: list[Pushed] = field(default_factory=list)
     asked: int = 0
-    connections: int = 0
     clock: Callable[[], float] = time.time
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _server: "_Server | None" = None
@@ -113,13 +113,16 @@ class PushService:
     def start(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), _Handler)
         self._server.service = self
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self._server.start()
 
     def stop(self) -> None:
         if self._server:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.stop()
             self._server = None
+
+    @property
+    def connections(self) -> int:
+        return self._server.connections if self._server else 0
 
     def subscribe(self, server_key: str, host: str = "127.0.0.1") -> Browser:
         """A browser asks for messages of the owner of this key."""
@@ -186,18 +189,13 @@ def _wrong(headers: dict[str, str], body: bytes) -> str | None:
     return "payload is too large" if len(body) > 4096 else None
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(WebServer):
     service: PushService
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
-
-    def setup(self) -> None:
-        super().setup()
-        self.server.service.connections += 1
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from html.parser import HTMLParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from tests.services.server import free_port
+from tests.services.webserver import WebServer
 
 TOKEN = "123456:AAE-test"
 TAGS = {
@@ -72,7 +73,6 @@ class BotServer:
     hang_ups: int = 0
     log: list[Sent] = field(default_factory=list)
     clock: Callable[[], float] = time.time
-    connections: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _server: "_Server | None" = None
 
@@ -83,13 +83,16 @@ class BotServer:
     def start(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), _Handler)
         self._server.bot = self
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self._server.start()
 
     def stop(self) -> None:
         if self._server:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.stop()
             self._server = None
+
+    @property
+    def connections(self) -> int:
+        return self._server.connections if self._server else 0
 
     @property
     def messages(self) -> list[Sent]:
@@ -175,9 +178,7 @@ class _Checker(HTMLParser):
         self.text.append(data)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 100
+class _Server(WebServer):
     bot: BotServer
 
 
@@ -185,10 +186,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
     path_of_bots = re.compile(r"/bot([^/]+)/(\w+)")
-
-    def setup(self) -> None:
-        super().setup()
-        self.server.bot.connections += 1
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
