@@ -60,7 +60,7 @@ class Digest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    every: Annotated[Span, Field(ge=60_000)]
+    every: Annotated[Span, Field(ge=1_000)]
     at: TimeOfDay | None = None
     template: str
 

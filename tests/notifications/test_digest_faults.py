@@ -1,0 +1,146 @@
+"""Digests when things go wrong: workers are killed while they collect and tell, and two processes race at the last moment."""
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from tests.notifications.conftest import USER
+from tests.notifications.house import Pigeon
+from tests.notifications.office import FULL, PATIENCE, Office, UnhurriedMailServer, address_of, number_of
+from yamchi.notifications.channels.base import Recipient
+from yamchi.notifications.deliveries import Deliveries
+from yamchi.notifications.digests import Digests
+from yamchi.notifications.errand import Errand
+from yamchi.notifications.policy import NONE, Digest
+from yamchi.notifications.recipients import User
+from yamchi.notifications.schemas.event import Event
+from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
+from yamchi.storage.database import Database
+from yamchi.storage.tables import digest_items
+from yamchi.testing import MovableClock, eventually
+
+PEOPLE, FILMS, KILLS = (50, 100, 10) if FULL else (10, 20, 3)
+RULES = """
+- on: film_out
+  notify:
+    first_of: [telegram, email]
+    template: new_film_recommendation
+    digest: {every: 1s, template: told}
+"""
+TOLD = "---\nsubject: films\n---\n<p>{% for film in items %}[{{ film.title }}]{% endfor %}</p>"
+
+
+@pytest.fixture
+async def office(tmp_path: Path) -> AsyncIterator[Office]:
+    server = UnhurriedMailServer()
+    server.start()
+    (tmp_path / "rules.yaml").write_text(RULES)
+    folder = tmp_path / "templates" / "told"
+    folder.mkdir(parents=True)
+    (folder / "email.en.html").write_text(TOLD)
+    office = Office(tmp_path, f"sqlite:///{tmp_path}/jobs.db", server)
+    yield office
+    await office.close()
+    server.stop()
+
+
+def told(office: Office, address: str) -> Counter[str]:
+    """How often each film was told of; a letter that came twice counts once."""
+    letters = {str(letter["Message-ID"]): letter for to, letter in office.mail.letters if to == address}
+    texts = [letter.get_body(("plain",)).get_content() for letter in letters.values()]
+    return Counter(film for text in texts for film in re.findall(r"\[(F\d+)\]", text))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+async def test_killed_workers_lose_nothing_of_a_digest(office: Office) -> None:
+    people = office.notifications.recipients
+    for user in range(PEOPLE):
+        await people.put(str(number_of(user)), User(email=address_of(user), locale="en"))
+    for _ in range(2):
+        office.start_worker()
+    moments = set(random.sample(range(1, FILMS), KILLS))
+    for film in range(FILMS):
+        events = [
+            Event(
+                event_type="film_out",
+                event_id=f"{film}-{user}",
+                user_id=number_of(user),
+                data={"title": f"F{film}"},
+            )
+            for user in range(PEOPLE)
+        ]
+        await office.notifications.service.handle_events(events)
+        if film in moments:
+            await office.kill(await office.busy_worker())
+            office.start_worker()
+
+    async def all_over() -> bool:
+        statuses = await office.statuses()
+        return set(statuses) == {"SENT"} and statuses["SENT"] > PEOPLE * FILMS
+
+    try:
+        await eventually(all_over, PATIENCE)
+    except AssertionError as error:
+        said = "\n".join(worker.said[-2_000:] for worker in office.workers)
+        raise AssertionError(f"{await office.statuses()}\n{said}") from error
+    letters = office.mail.by_recipient()
+    print(f"{PEOPLE * FILMS} events, {office.kills} kills: {letters.total()} letters")
+    for user in range(PEOPLE):
+        assert told(office, address_of(user)) == {f"F{film}": 1 for film in range(FILMS)}
+    assert letters.total() < PEOPLE * FILMS / 2
+
+
+# ── Two processes at the last moment ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/data.db"
+    return str(request.getfixturevalue("postgres_database")().url)
+
+
+def errand(number: int) -> Errand:
+    fields: dict[str, Any] = {"user_id": USER, "channel": "telegram", "template_code": "t", "locale": "en"}
+    meta = {"event_type": "test", "event_id": f"e-{number}"}
+    job = NotificationJob.model_validate(
+        fields
+        | {"job_id": derived_id(str(number)), "data": {"number": number}, "meta": meta}
+        | {"created_at": "2026-01-01T00:00:00Z"}
+    )
+    return Errand(job, NONE, Recipient(USER), Pigeon(), None, 1, 5, "UTC")
+
+
+async def test_nothing_slips_into_a_digest_that_is_being_told(url: str) -> None:
+    clock, digest = MovableClock(), Digest(every="1h", template="t")
+    databases = [Database(url) for _ in range(3)]
+    await databases[0].migrate()
+    houses = [Digests(database, Deliveries(database, clock), clock) for database in databases]
+    first = await houses[0].collect(errand(0), digest)
+
+    async def collect(house: Digests, numbers: range) -> None:
+        for number in numbers:
+            await house.collect(errand(number), digest)
+
+    async def tell() -> list[int]:
+        await asyncio.sleep(random.uniform(0, 0.05))
+        gathered = await houses[2].gather(first.delivery_id)
+        return [item["number"] for item in gathered.items]
+
+    *_, told_of = await asyncio.gather(
+        collect(houses[0], range(1, 50)), collect(houses[1], range(50, 100)), tell()
+    )
+    rows = await databases[0].read(lambda c: c.execute(select(digest_items)).all())
+    inside = {row.data["number"] for row in rows if row.digest_id == first.delivery_id}
+    assert inside == set(told_of)
+    assert {row.data["number"] for row in rows} == set(range(100))
+    for database in databases:
+        await database.close()

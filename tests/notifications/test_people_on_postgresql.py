@@ -1,0 +1,100 @@
+"""The same story on PostgreSQL: choices, quiet hours, suppression, digest, cap, escalation, pages and erasing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.notifications.conftest import USER
+from tests.notifications.house import ADDRESS, House, a_house
+from tests.services.mail import MailServer
+from yamchi.notifications.channels.base import Unreachable
+from yamchi.notifications.recipients import _PEOPLE
+from yamchi.storage.database import Database
+from yamchi.storage.tables import users
+
+pytestmark = pytest.mark.services
+
+RULES = """
+- on: digested
+  notify:
+    channel: email
+    template: new_film_recommendation
+    digest: {every: 1d, at: "09:00", template: new_films_digest}
+- on: capped
+  notify: {channel: telegram, template: new_film_recommendation, cap: {most: 1, per: 1d, over: suppress}}
+- on: escalated
+  notify: {channel: database, template: new_film_recommendation, escalate: {after: 1h, channel: email}}
+- on: fallen_back
+  notify: {first_of: [telegram, email], template: new_film_recommendation}
+"""
+
+
+@pytest.fixture
+async def house(tmp_path: Path, mail_server: MailServer, postgres_database) -> AsyncIterator[House]:
+    url = postgres_database().url
+    database = Database(url)
+    await database.migrate()
+    await database.close()
+    async with a_house(tmp_path, mail_server, database_url=url) as house:
+        house.rules(RULES)
+        await house.person(telegram_id=777)
+        yield house
+
+
+async def test_the_whole_story(house: House) -> None:
+    for n in range(20):
+        await house.event("digested", film_title=f"Film {n}")
+    await house.event("capped")
+    await house.event("capped")
+    await house.event("escalated")
+    await house.app.clock.advance("2h")
+    assert (len(house.pigeon.sent), house.mail.by_recipient()) == (1, {ADDRESS: 1})
+    await house.at("2026-01-01T09:00:00")
+    assert house.mail.by_recipient() == {ADDRESS: 2}
+    assert house.mail.letters[-1][1]["Subject"] == "20 new films for you"
+
+    house.pigeon.answers = [Unreachable("blocked")]
+    await house.event("fallen_back")
+    await house.app.drain()
+    assert house.mail.by_recipient() == {ADDRESS: 3}
+    (kept,) = (await house.client.get("/suppressions", params={"limit": 1})).json()["items"]
+    assert (kept["channel"], kept["address"]) == ("telegram", "777")
+
+    await house.choose(quiet_hours={"from": "08:00", "until": "12:00"})
+    await house.notify()
+    await house.app.drain()
+    (waiting,) = (await house.client.get(f"/users/{USER}/pending", params={"limit": 1})).json()["items"]
+    assert waiting["when"] == "2026-01-01T12:00:00Z"
+    await house.choose(allowed={"email": {"recommendations": False}})
+    await house.at("2026-01-01T12:00:00")
+    assert house.mail.by_recipient() == {ADDRESS: 3}
+
+    seen, cursor = [], ""
+    while cursor is not None:
+        params = {"limit": 7} | ({"cursor": cursor} if cursor else {})
+        page = (await house.client.get(f"/users/{USER}/history", params=params)).json()
+        seen += [item["job_id"] for item in page["items"]]
+        cursor = page["next_cursor"]
+    assert len(seen) == len(set(seen)) == 28
+    erased = (await house.client.delete(f"/users/{USER}")).json()
+    assert erased == {"cancelled": 0, "deliveries": 28, "events": 24}
+    assert (await house.client.get(f"/users/{USER}/history")).json()["items"] == []
+
+
+async def test_people_are_loaded_by_indexes(house: House) -> None:
+    """However many addresses are suppressed, none but the person's own is looked at."""
+    fill = (
+        "INSERT INTO suppressions (address, channel, reason, created_at) "
+        "SELECT 'a' || n || '@example.com', 'email', 'x', now() FROM generate_series(1, 50000) AS n"
+    )
+
+    def explain(connection):
+        connection.exec_driver_sql(fill)
+        connection.exec_driver_sql("ANALYZE")
+        query = _PEOPLE.where(users.c.user_id.in_([USER]))
+        text = str(query.compile(connection.engine, compile_kwargs={"literal_binds": True}))
+        return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {text}"))
+
+    plan = await house.app.database.write(explain)
+    assert "Seq Scan on suppressions" not in plan, plan
