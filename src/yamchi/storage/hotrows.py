@@ -16,6 +16,8 @@ _prepared: "WeakKeyDictionary[Insert, dict[Dialect, tuple[str, Bind]]]" = WeakKe
 
 def write_rows(connection: Connection, statement: Insert, rows: Sequence[Row]) -> int:
     """Insert rows that all have the same columns, by a statement that lives long; how many rows were changed."""
+    if not rows:
+        return 0
     known = _prepared.setdefault(statement, {})
     dialect = connection.dialect
     if dialect not in known:

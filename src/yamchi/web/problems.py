@@ -57,6 +57,10 @@ class Problem(BaseModel):
     errors: list[FieldProblem] = []
 
 
+UNREADABLE = "There was an error parsing the body"
+"""What FastAPI says of bytes that are no text; to a caller that is one more way of not being JSON."""
+
+
 def problem(
     status: int,
     detail: str,
@@ -110,6 +114,10 @@ async def _on_bad_request(_request: Request, error: Exception) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.detail == UNREADABLE:
+        return problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "The body is not JSON: it can't even be read as UTF-8."
+        )
     detail = error.detail
     if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
         detail = f"There is nothing at {request.url.path}; /docs lists what there is."

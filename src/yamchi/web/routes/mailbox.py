@@ -15,7 +15,7 @@ from yamchi.web.routes.board import page
 from yamchi.web.routes.events import TheNotifications
 from yamchi.web.routes.jobs import PageNumber, PageSize
 
-router = APIRouter(tags=["mailbox"], responses=documented(401, 403, 404, 503))
+router = APIRouter(tags=["mailbox"], responses=documented(401, 403, 404, 422, 503))
 pages = APIRouter(include_in_schema=False)
 
 LETTER = "/mailbox/{message_id:path}"
