@@ -1,5 +1,6 @@
 """Templates that are edited while Yamchi runs: every change is a new version in the table, in front of the files."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,7 @@ class VersionedTemplates:
         self._clock = clock
         self._newest: dict[tuple[str, str, str], Template] = {}
         self._read_at: Millis = 0
+        self._reading = asyncio.Lock()
 
     async def find(self, code: str, channel: str, locales: Sequence[str]) -> Template | None:
         """In the first of these languages that there is, in the table or in a file."""
@@ -70,9 +72,13 @@ class VersionedTemplates:
         return [{**row, "created_at": isoformat(row["created_at"])} for row in rows]
 
     async def _refresh(self) -> None:
-        now = self._clock.now()
-        if now - self._read_at < FRESH:
-            return
+        """Look at the table if the last look is old; one looks for all who ask meanwhile."""
+        if self._clock.now() - self._read_at >= FRESH:
+            async with self._reading:
+                if self._clock.now() - self._read_at >= FRESH:
+                    await self._read_table(self._clock.now())
+
+    async def _read_table(self, now: Millis) -> None:
         query = select(templates).order_by(asc(templates.c.version))
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         newest = {(row.code, row.channel, row.locale): row for row in rows}

@@ -27,6 +27,7 @@ from yamchi.notifications.service import JOB
 from yamchi.queues.job import NewJob
 from yamchi.queues.queue import Queue
 from yamchi.storage.database import Database
+from yamchi.storage.hotrows import write_rows
 from yamchi.storage.tables import campaigns, notification_delivery
 
 log = structlog.get_logger("yamchi.campaigns")
@@ -51,6 +52,7 @@ BUSY: Millis = 50
 """Pauses between two looks: when there is no campaign, and when there is one that can't go on."""
 
 table = campaigns
+delivery = notification_delivery.c
 
 
 class FanOut:
@@ -172,10 +174,11 @@ class FanOut:
         move = update(table).where(_is(campaign), is_ours).values(**advance, held_until=now + HOLD)
         if not connection.execute(move).rowcount:
             return False
-        if planned:
-            rows = [_delivery(campaign, one, now) for one in planned]
-            added = connection.execute(self._new.returning(notification_delivery.c.variant), rows)
-            places = Counter((campaign.campaign_id, variant or "", "QUEUED") for variant in added.scalars())
+        known = select(delivery.job_id).where(delivery.job_id.in_([one.job_id for one in planned]))
+        taken = set(connection.execute(known).scalars())  # nobody, unless a job's id was made by another hand
+        if new := [one for one in planned if one.job_id not in taken]:
+            write_rows(connection, self._new, [_delivery(campaign, one, now) for one in new])
+            places = Counter((campaign.campaign_id, one.variant or "", "QUEUED") for one in new)
             self._counts.shift(connection, places)
         return True
 

@@ -84,7 +84,7 @@ def plan(
     bounds = [bound / WHOLE for bound in accumulate(variant["percent"] for variant in campaign.variants)]
     planned = []
     for person, turn in zip_longest(people, turns[: len(people)]):
-        form = forms[_place(campaign.campaign_id, person.user_id, bounds)]
+        form = forms[_place(campaign.campaign_id, person.user_id, bounds) if bounds else 0]
         job_id = str(derived_id("campaign", campaign.campaign_id, person.user_id, body["channel"]))
         payload = form.fill(job_id, person, person.locale or default, turn)
         planned.append(Planned(job_id, person.user_id, form.variant, form.template_code, payload, turn))
@@ -92,7 +92,7 @@ def plan(
 
 
 def _place(campaign_id: str, user_id: str, bounds: Sequence[float]) -> int:
-    """Which variant a person gets: always the same one, and another in another campaign; without variants it is 0."""
+    """Which variant a person gets: always the same one, and another in another campaign."""
     digest = blake2b(f"{campaign_id}\x1f{user_id}".encode(), digest_size=8).digest()
     share = int.from_bytes(digest) / 2**64
-    return next((place for place, bound in enumerate(bounds) if share < bound), max(len(bounds) - 1, 0))
+    return next((place for place, bound in enumerate(bounds) if share < bound), len(bounds) - 1)

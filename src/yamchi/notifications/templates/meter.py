@@ -4,7 +4,7 @@ The limits are far above any letter and far below any harm. Time is the processo
 """
 
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from time import thread_time
@@ -38,7 +38,7 @@ class Meter:
     _steps: int = 0
     _text: int = 0
     _look_at: int = 50
-    _until: float = field(default_factory=lambda: thread_time() + MAX_SECONDS)
+    _until: float | None = None  # most renderings end before anybody has to look
 
     def step(self, count: int = 1) -> None:
         self._steps += count
@@ -49,7 +49,9 @@ class Meter:
 
     def _look_at_the_time(self) -> None:
         self._look_at = self._steps + 50  # asking costs more than a step
-        if thread_time() > self._until:
+        now = thread_time()
+        self._until = now + MAX_SECONDS if self._until is None else self._until
+        if now > self._until:
             raise Refused(f"works for more than {MAX_SECONDS:g} s")
 
     def text(self, length: int) -> None:
