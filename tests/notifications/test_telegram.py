@@ -274,15 +274,15 @@ async def test_a_chat_in_a_hurry_does_not_hold_up_others(app: TestApp, bot: BotS
 
 
 async def test_an_urgent_message_overtakes_a_backlog(app: TestApp, bot: BotServer) -> None:
-    await put(app, *(direct(str(number), text="bulk") for number in range(200)))
+    await put(app, *(direct(str(number), text="bulk") for number in range(120)))
     await app.clock.advance("1s")
     urgent = job(meta={"event_type": "e", "event_id": "e", "priority": "high"})
     await put(app, urgent)
     await app.clock.advance("1s")
     assert (await delivery(app, urgent))["status"] == "SENT"
-    assert len(bot.messages) < 100
+    assert len(bot.messages) < 80
     await app.clock.advance("1m")
-    assert len(bot.messages) == 201
+    assert len(bot.messages) == 121
     assert bot.most_within(1) <= 30
 
 
@@ -297,11 +297,11 @@ async def test_messages_that_wait_are_looked_at_few_times(app: TestApp, bot: Bot
         return await ask(message)
 
     app.notifications.channels["telegram"].send = counted  # type: ignore[method-assign]
-    await put(app, *(direct(str(number), text="bulk") for number in range(200)))
+    await put(app, *(direct(str(number), text="bulk") for number in range(120)))
     await app.clock.advance("1m")
-    assert len(bot.messages) == 200
-    print(f"looks per message of a backlog: {looks / 200}")
-    assert looks <= 500
+    assert len(bot.messages) == 120
+    print(f"looks per message of a backlog: {looks / 120}")
+    assert looks <= 300
 
 
 @pytest.mark.services
@@ -315,11 +315,11 @@ async def test_two_processes_together_keep_to_the_limits(
     queue = f"sqlite:///{tmp_path}/jobs.db"
     app = Yamchi(Settings(home=tmp_path, default_queue_url=queue, database_url=url, telegram_bot_token=TOKEN))
     await app.database.migrate()
-    single, busy = 150, 4
+    single, busy = 100, 4
     chats = [str(5_000 + number) for number in range(single)] + ["42"] * busy
     messages = [DirectMessage(channel="telegram", options={"to": chat, "text": chat}) for chat in chats]
     await app.notifications.queue.add_many([New(message, name="send") for message in messages])
-    bot.answers.extend([(200, {"ok": True}) for _ in range(60)])
+    bot.answers.extend([(200, {"ok": True}) for _ in range(40)])
     bot.answers.append(refusal(429, "Too Many Requests: retry after 3", retry_after=3))
     environment = {
         "QUEUE_URL": queue,
@@ -340,7 +340,7 @@ async def test_two_processes_together_keep_to_the_limits(
             worker.process.wait()
         await app.close()
     (refused,) = [sent for sent in bot.log if sent.status == 429]
-    paused = [sent for sent in bot.log if refused.at + 0.5 < sent.at < refused.at + 3]
+    paused = [sent for sent in bot.log if refused.at + 1 < sent.at < refused.at + 3]
     assert paused == [], "one process heard that it was too much, and the other went on"
     spent = bot.log[-1].at - bot.log[0].at
     print(

@@ -70,12 +70,15 @@ class Turns:
         self._swept_at: Millis = 0
         self._dialect = sqlite if database.is_embedded else postgresql
         self._greatest = func.max if database.is_embedded else func.greatest
-        self._release = (
+        ours = (
             update(table)
             .where(table.c.key == bindparam("of"), table.c.number == bindparam("nth"))
             .where(table.c.held_until == bindparam("ours"))
-            .values(next=bindparam("free_at"), held_until=0)
         )
+        self._unused = ours.values(next=bindparam("free_at"), held_until=0)
+        # A pause that was asked for meanwhile holds.
+        free_at = bindparam("free_at", type_=table.c.next.type)
+        self._used = ours.values(next=self._greatest(table.c.next, free_at), held_until=0)
 
     @asynccontextmanager
     async def hold(self, limits: Sequence[Limit], *, is_urgent: bool = False) -> AsyncIterator[None]:
@@ -94,7 +97,7 @@ class Turns:
                 }
                 for turn in held
             ]
-            await self._database.write(lambda connection: connection.execute(self._release, rows).rowcount)
+            await self._database.write(lambda connection: connection.execute(self._used, rows).rowcount)
 
     async def pause(self, limit: Limit, until: Millis) -> None:
         """Nobody gets a turn before this moment."""
@@ -163,7 +166,7 @@ class Turns:
     def _give_back(self, connection: Connection, held: Sequence[_Held], now: Millis) -> None:
         for turn in held:
             row = {"of": turn.limit.key, "nth": turn.number, "ours": turn.until, "free_at": now}
-            connection.execute(self._release, row)
+            connection.execute(self._unused, row)
 
     def _free_at(self, connection: Connection, limit: Limit, now: Millis) -> Millis:
         soonest = select(func.min(table.c.next)).where(table.c.key == limit.key)
