@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select
 from tests.notifications.conftest import USER
 from yamchi.clock import isoformat
 from yamchi.notifications.channels.base import Message
-from yamchi.notifications.inbox.store import counting, listing
+from yamchi.notifications.inbox.store import COUNTING, listing
 from yamchi.notifications.inbox.tokens import TokenRefused
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.event import Event
@@ -363,7 +363,7 @@ async def test_lists_are_read_from_an_index_in_order(app: TestApp, view: Any, cu
 
 
 async def test_the_unread_are_counted_from_an_index(app: TestApp) -> None:
-    assert "inbox_unread" in await plan_of(app, counting("u"))
+    assert "inbox_unread" in await plan_of(app, COUNTING.params(user_id="u"))
 
 
 async def plan_of(app: TestApp, query: Select[Any]) -> str:

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 import orjson
 import structlog
-from sqlalchemy import Connection, Select, asc, delete, false, func, select, update
+from sqlalchemy import Connection, Select, asc, bindparam, delete, false, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
 from yamchi.storage.database import Database
+from yamchi.storage.tables import Moment
 from yamchi.storage.tables import live_feed as table
 
 Kind = Literal["item", "read_all", "message"]
@@ -41,7 +42,17 @@ class News:
     body: str | None
 
 
-_COLUMNS = (table.c.seq, table.c.user_id, table.c.kind, table.c.message_id, table.c.body)
+# Built once: a thousand pages that come back at the same moment ask a thousand times.
+_NEWS = select(table.c.seq, table.c.user_id, table.c.kind, table.c.message_id, table.c.body)
+_AFTER = _NEWS.where(table.c.seq > bindparam("since")).order_by(asc(table.c.seq)).limit(bindparam("limit"))
+_MISSED = _AFTER.where(
+    table.c.user_id == bindparam("user_id"),
+    table.c.seq <= bindparam("until"),
+    table.c.expires_at.is_(None) | (table.c.expires_at > bindparam("now", type_=Moment)),
+)
+_MESSAGES = _MISSED.where(table.c.kind == "message")
+_UNDELIVERED = _MESSAGES.where(table.c.is_delivered == false())
+_BOUNDS = select(func.min(table.c.seq), func.max(table.c.seq))
 
 
 class Feed:
@@ -111,32 +122,25 @@ class Feed:
 
     async def after(self, seq: int) -> list[News]:
         """What came after this number, for anybody, at most a batch."""
-        return await self._look(select(*_COLUMNS).where(table.c.seq > seq).limit(BATCH))
+        return await self._look(_AFTER, since=seq, limit=BATCH)
 
     async def missed(self, user_id: str, since: int, until: int, limit: int) -> list[News]:
         """What one person has missed. A message that has expired meanwhile is no news."""
-        return await self._look(self._of(user_id, until).where(table.c.seq > since).limit(limit))
+        return await self._look(_MISSED, user_id=user_id, since=since, until=until, limit=limit)
 
     async def messages(self, user_id: str, since: int | None, until: int, limit: int) -> list[News]:
         """Messages since that number; where there is none, those that no page has received yet."""
-        is_new = table.c.is_delivered == false() if since is None else table.c.seq > since
-        return await self._look(
-            self._of(user_id, until).where((table.c.kind == "message") & is_new).limit(limit)
-        )
+        query = _UNDELIVERED if since is None else _MESSAGES
+        return await self._look(query, user_id=user_id, since=since or 0, until=until, limit=limit)
 
     async def bounds(self) -> tuple[int, int]:
         """The oldest number that is kept, and the newest."""
-        query = select(func.min(table.c.seq), func.max(table.c.seq))
-        oldest, newest = await self._database.read(lambda connection: connection.execute(query).one())
+        oldest, newest = await self._database.read(lambda connection: connection.execute(_BOUNDS).one())
         return oldest or 0, newest or 0
 
-    def _of(self, user_id: str, until: int) -> Select[Any]:
-        is_fresh = table.c.expires_at.is_(None) | (table.c.expires_at > self._clock.now())
-        return select(*_COLUMNS).where((table.c.user_id == user_id) & (table.c.seq <= until) & is_fresh)
-
-    async def _look(self, query: Select[Any]) -> list[News]:
-        ordered = query.order_by(asc(table.c.seq))
-        rows = await self._database.read(lambda connection: connection.execute(ordered).all())
+    async def _look(self, query: Select[Any], **values: Any) -> list[News]:
+        values["now"] = self._clock.now()
+        rows = await self._database.read(lambda connection: connection.execute(query, values).all())
         return [News(*row) for row in rows]
 
     # ── Forgetting ────────────────────────────────────────────────────────────────────────────────────────────────

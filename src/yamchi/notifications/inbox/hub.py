@@ -17,13 +17,13 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
-from yamchi.notifications.inbox.feed import BATCH, Feed, News
+from yamchi.notifications.inbox.feed import Feed, News
 from yamchi.notifications.inbox.store import Inbox, Item
 
 log = structlog.get_logger("yamchi.inbox")
 
-Told = tuple[News, str]
-"""A line of the feed, and the frame that tells it."""
+AT_ONCE = 200
+"""Pages let in together: one look at the tables for all of them, and not too long a one for those who wait."""
 
 PING = '{"type":"ping"}'
 
@@ -151,57 +151,63 @@ class Hub:
     async def _advance(self, cursor: int) -> int:
         """Tell everybody what came after the cursor; it moves together with what is told, so nothing is told twice."""
         while rows := await self._feed.after(cursor):
-            told = await self._frames([row for row in rows if row.user_id in self._pages])
-            for news, frame in told:
-                for page in tuple(self._pages.get(news.user_id, ())):  # one that is full leaves while we go
-                    page.offer(frame)
+            news = [row for row in rows if row.user_id in self._pages]
+            frames = await self._frames(news, await self._unread(news)) if news else {}
+            for one in news:
+                if frame := frames.get(one.seq):
+                    for page in tuple(
+                        self._pages.get(one.user_id, ())
+                    ):  # one that is full leaves while we go
+                        page.offer(frame)
             self._cursor = cursor = rows[-1].seq
-            await self._note_delivered(told)
+            await self._note_delivered(news)
         return cursor
 
     async def _admit(self, cursor: int) -> None:
         """Let in those who came, with what they missed up to the cursor. It does not move meanwhile."""
         if not self._joining:
             return
+        joining = tuple(self._joining)[:AT_ONCE]
         oldest, _ = await self._feed.bounds()
-        joining = tuple(self._joining)[:BATCH]
-        greetings = await asyncio.gather(*(self._greet(page, oldest, cursor) for page in joining))
-        for page, (welcome, told) in zip(joining, greetings, strict=True):
+        missed = await asyncio.gather(*(self._missed(page, oldest, cursor) for page in joining))
+        news = [one for _, missed_by_one in missed for one in missed_by_one]
+        unread = await self._inbox.unread({page.user_id for page in joining})
+        frames = await self._frames(news, unread)
+        for page, (is_anew, theirs) in zip(joining, missed, strict=True):
             if page not in self._joining:  # it left while we asked
                 continue
             del self._joining[page]
             self._pages[page.user_id].add(page)
-            page.admit([welcome, *(frame for _, frame in told)])
-        await self._note_delivered([one for _, told in greetings for one in told])
+            welcome = _frame("welcome", cursor, unread=unread[page.user_id], reset=is_anew)
+            page.admit([welcome, *(frames[one.seq] for one in theirs if one.seq in frames)])
+        await self._note_delivered(news)
         if self._joining:
             self._news.set()
 
-    async def _greet(self, page: Page, oldest: int, cursor: int) -> tuple[str, list[Told]]:
-        """Where a page stands, and what it missed. With `reset` it must ask for the whole anew."""
+    async def _missed(self, page: Page, oldest: int, cursor: int) -> tuple[bool, list[News]]:
+        """What a page missed, and whether that is too much: then it must ask for the whole anew."""
         most, since = self.limits.most_missed, page.since
         if since is not None and not oldest - 1 <= since <= cursor:
             since = None  # it was here too long ago, or with another database
-        news = [] if since is None else await self._feed.missed(page.user_id, since, cursor, most + 1)
-        is_anew = since is None or len(news) > most
-        if is_anew:
-            news = await self._feed.messages(page.user_id, since, cursor, most)
-        unread = await self._inbox.unread([page.user_id])
-        welcome = _frame("welcome", cursor, unread=unread[page.user_id], reset=is_anew)
-        return welcome, await self._frames(news)
+        if since is not None:
+            news = await self._feed.missed(page.user_id, since, cursor, most + 1)
+            if len(news) <= most:
+                return False, news
+        return True, await self._feed.messages(page.user_id, since, cursor, most)
 
-    async def _frames(self, news: Sequence[News]) -> list[Told]:
+    async def _frames(self, news: Sequence[News], unread: Mapping[str, int]) -> dict[int, str]:
         """Lines of the feed as pages read them, with what they speak of as it is now; what is gone is left out."""
-        if not news:
-            return []
-        about = [one for one in news if one.kind != "message"]
-        message_ids = list({one.message_id for one in about if one.message_id})
-        people = list({one.user_id for one in about})
-        items, unread = await asyncio.gather(self._inbox.items(message_ids), self._inbox.unread(people))
-        frames = ((one, _tell(one, items, unread)) for one in news)
-        return [(one, frame) for one, frame in frames if frame is not None]
+        items = await self._inbox.items(
+            list({one.message_id for one in news if one.kind == "item" and one.message_id})
+        )
+        frames = ((one.seq, _tell(one, items, unread)) for one in news)
+        return {seq: frame for seq, frame in frames if frame is not None}
 
-    async def _note_delivered(self, told: Iterable[Told]) -> None:
-        if seqs := [news.seq for news, _ in told if news.kind == "message"]:
+    async def _unread(self, news: Sequence[News]) -> Mapping[str, int]:
+        return await self._inbox.unread({one.user_id for one in news if one.kind != "message"})
+
+    async def _note_delivered(self, news: Iterable[News]) -> None:
+        if seqs := [one.seq for one in news if one.kind == "message"]:
             await self._feed.note_delivered(seqs)
 
     # ── Heartbeats ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ Every change is written together with its line in the feed, so that no open page
 import asyncio
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
+    bindparam,
     delete,
     desc,
     false,
@@ -40,6 +41,7 @@ View = Literal["inbox", "unread", "archived"]
 Action = Literal["read", "unread", "archive", "unarchive"]
 Item = dict[str, Any]
 
+IN_A_QUERY = 500
 MOST_COUNTED = 1_000
 """Unread messages are counted up to here: nobody reads more, and neglect must not make counting slow."""
 
@@ -49,6 +51,13 @@ _VIEWS: Mapping[View, ColumnElement[bool]] = {
     "unread": _UNREAD,
     "archived": table.c.is_archived == true(),
 }
+COUNTING = select(func.count()).select_from(
+    select(literal(1))
+    .where((table.c.user_id == bindparam("user_id")) & _UNREAD)
+    .limit(MOST_COUNTED)
+    .subquery()
+)
+_ITEMS = select(table).where(table.c.message_id.in_(bindparam("ids", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +140,19 @@ class Inbox:
         return InboxPage([shown(row) for row in rows[:limit]], _cursor(rows[limit - 1]) if more else None)
 
     async def items(self, message_ids: Sequence[str]) -> dict[str, Item]:
-        query = select(table).where(table.c.message_id.in_(message_ids))
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return {row.message_id: shown(row) for row in rows}
+        def look(connection: Connection) -> list[Row[Any]]:
+            parts = (
+                message_ids[start : start + IN_A_QUERY] for start in range(0, len(message_ids), IN_A_QUERY)
+            )
+            return [row for part in parts for row in connection.execute(_ITEMS, {"ids": part})]
 
-    async def unread(self, user_ids: Sequence[str]) -> dict[str, int]:
+        return {row.message_id: shown(row) for row in await self._database.read(look)}
+
+    async def unread(self, user_ids: Iterable[str]) -> dict[str, int]:
         """How many messages each of these people has not read, up to `MOST_COUNTED`."""
 
         def count(connection: Connection) -> dict[str, int]:
-            return {user_id: connection.execute(counting(user_id)).scalar_one() for user_id in user_ids}
+            return {one: connection.execute(COUNTING, {"user_id": one}).scalar_one() for one in user_ids}
 
         return await self._database.read(count)
 
@@ -191,11 +204,6 @@ def listing(user_id: str, view: View, cursor: str | None, limit: int) -> Select[
         created_at, message_id = _read_cursor(cursor)
         query = query.where(tuple_(*place) < tuple_(literal(created_at, Moment), literal(message_id)))
     return query.order_by(*map(desc, place)).limit(limit)
-
-
-def counting(user_id: str) -> Select[Any]:
-    some = select(literal(1)).where((table.c.user_id == user_id) & _UNREAD).limit(MOST_COUNTED)
-    return select(func.count()).select_from(some.subquery())
 
 
 def _cursor(row: Row[Any]) -> str:
