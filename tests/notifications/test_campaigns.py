@@ -1,19 +1,24 @@
 """Campaigns: everybody once, in variants and at a rate, paused and cancelled, and refused in one sentence when they make no sense."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 
+from yamchi.clock import isoformat
+from yamchi.notifications.campaigns.fanout import BATCH, HOLD, FanOut
 from yamchi.notifications.campaigns.model import CampaignIn
+from yamchi.notifications.campaigns.planning import plan
+from yamchi.notifications.channels.base import Message, Recipient
 from yamchi.notifications.channels.null import count_ledger
+from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import derived_id
-from yamchi.storage.tables import null_ledger, users
+from yamchi.storage.tables import campaign_people, notification_delivery, null_ledger, users
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 
@@ -24,14 +29,41 @@ def person(number: int) -> str:
     return str(derived_id("person", str(number)))
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def tables_url(request: pytest.FixtureRequest) -> str | None:
+    return str(request.getfixturevalue("postgres_database")().url) if request.param == "postgresql" else None
+
+
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[TestApp]:
-    folder = tmp_path / "templates" / "news"
+    async with make_app(tmp_path) as app:
+        yield app
+
+
+@pytest.fixture
+async def either(tmp_path: Path, tables_url: str | None) -> AsyncIterator[TestApp]:
+    """The same application, with its tables on either database."""
+    settings = {"database_url": tables_url} if tables_url else {}
+    async with make_app(tmp_path, **settings) as app:
+        if tables_url:
+            await app.database.migrate()
+        yield app
+
+
+def make_app(home: Path, **settings: Any) -> TestApp:
+    folder = home / "templates" / "news"
     folder.mkdir(parents=True)
     (folder / "null.en.txt").write_text("Hello {{ name | default('you') }}")
-    async with TestApp(home=tmp_path) as app:
-        app.notifications.serve()
-        yield app
+    app = TestApp(home=home, **settings)
+    app.notifications.serve()
+    return app
+
+
+@pytest.fixture
+async def client(app: TestApp) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=create_app(app))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:3030/api/v1") as client:
+        yield client
 
 
 async def populate(app: TestApp, people: int) -> None:
@@ -40,8 +72,9 @@ async def populate(app: TestApp, people: int) -> None:
         {
             "user_id": person(number),
             "email": f"user-{number}@example.com",
+            "phone": None if number % 4 else f"+770000000{number:02}",
             "locale": ("ru", "kk", "en")[number % 3],
-            "attributes": {"plan": PLANS[number % 3], "age": number, "is_active": number % 2 == 0},
+            "attributes": {"plan": PLANS[number % 3], "age": number, "home": {"city": "Almaty"}},
             "created_at": now,
             "updated_at": now,
         }
@@ -50,9 +83,11 @@ async def populate(app: TestApp, people: int) -> None:
     await app.database.write(lambda connection: connection.execute(insert(users), rows).rowcount)
 
 
+WISH = {"campaign_id": "news-1", "template_code": "news", "channel": "null", "audience": {"where": {}}}
+
+
 def wish(**fields: Any) -> CampaignIn:
-    given = {"campaign_id": "news-1", "template_code": "news", "channel": "null", "audience": {"where": {}}}
-    return CampaignIn.model_validate({**given, **fields})
+    return CampaignIn.model_validate({**WISH, **fields})
 
 
 async def send_all(app: TestApp) -> None:
@@ -68,13 +103,439 @@ async def reached(app: TestApp) -> Counter[str]:
     return Counter(found)
 
 
-async def test_everybody_once(app: TestApp) -> None:
-    await populate(app, 2_500)
-    made = await app.notifications.campaigns.create(wish())
-    assert (made["state"], made["progress"]["total"]) == ("running", 2_500)
+async def statuses(app: TestApp) -> dict[str, int]:
+    status = notification_delivery.c.status
+    query = select(status, func.count()).group_by(status)
+    rows = await app.database.read(lambda connection: connection.execute(query).all())
+    return {row[0]: row[1] for row in rows}
+
+
+async def progress(app: TestApp) -> dict[str, Any]:
+    shown = await app.notifications.campaigns.show("news-1")
+    return dict(shown["progress"]) | {"state": shown["state"]}
+
+
+# ── Everybody once ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_everybody_once(either: TestApp) -> None:
+    people = BATCH * 2 + 7
+    await populate(either, people)
+    made = await either.notifications.campaigns.create(wish())
+    assert (made["state"], made["progress"]["total"]) == ("running", people)
+    await send_all(either)
+    told = await progress(either)
+    assert (told["state"], told["fanned_out"], told["sent"], told["waiting"]) == (
+        "finished",
+        people,
+        people,
+        0,
+    )
+    assert await reached(either) == {person(number): 1 for number in range(people)}
+    assert await count_ledger(either.database) == {"lines": people, "jobs": people, "people": people}
+
+
+async def test_the_same_campaign_again_reaches_nobody_twice(app: TestApp) -> None:
+    await populate(app, 10)
+    for _ in range(3):
+        await app.notifications.campaigns.create(wish())
+        await send_all(app)
+    assert await reached(app) == {person(number): 1 for number in range(10)}
+    assert (await progress(app))["sent"] == 10
+
+
+async def test_many_who_fan_out_at_once_are_one(either: TestApp) -> None:
+    await populate(either, 50)
+    await either.notifications.campaigns.create(wish())
+    counts = either.notifications.deliveries.campaign_counts
+    queue = either.notifications.queue
+    others = [FanOut(either.database, queue, counts, either.clock) for _ in range(4)]
+    await asyncio.gather(*(other.run() for other in others))
+    await either.clock.advance(HOLD / 1000)
+    await asyncio.gather(*(other.run() for other in others))
+    await send_all(either)
+    assert await reached(either) == {person(number): 1 for number in range(50)}
+    assert (await progress(either))["fanned_out"] == 50
+
+
+async def test_who_takes_over_queues_what_a_crash_left(either: TestApp) -> None:
+    """The window is in the table and the cursor is past it, but the process died before the queue had it."""
+    await populate(either, 20)
+    await either.notifications.campaigns.create(wish())
+    dying = either.notifications.fan_out
+    campaign = await either.notifications.campaigns.get("news-1")
+    assert await dying._hold(campaign)
+    people = (await _audience(either).window(None, 12)).people
+    planned = plan(campaign, people, either.clock.now())
+    advance = {"cursor": people[-1].user_id, "queued": None}
+    assert await either.database.write(lambda c: dying._store(c, campaign, planned, advance))
+    assert (await progress(either))["waiting"] == 12
+
+    counts, queue = either.notifications.deliveries.campaign_counts, either.notifications.queue
+    heir = FanOut(either.database, queue, counts, either.clock)
+    await heir.run()
+    await either.drain()
+    assert await reached(either) == {}, "the campaign is still held by the one that died"
+    await either.clock.advance(HOLD / 1000)
+    await heir.run()
+    await either.drain()
+    assert await reached(either) == {person(number): 1 for number in range(20)}
+    assert not await either.database.write(lambda c: dying._store(c, campaign, planned, advance))
+
+
+def _audience(app: TestApp) -> Any:
+    from yamchi.notifications.campaigns.audience import Audience
+
+    return Audience(app.database, "news-1", {})
+
+
+# ── Audiences ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FILTERS: list[tuple[dict[str, Any], set[int]]] = [
+    ({}, set(range(12))),
+    ({"attributes.plan": "pro"}, {1, 4, 7, 10}),
+    ({"attributes.plan": "pro", "locale": "kk"}, {1, 4, 7, 10}),
+    ({"attributes.plan": "pro", "locale": "ru"}, set()),
+    ({"locale": ["ru", "kk"]}, {0, 1, 3, 4, 6, 7, 9, 10}),
+    ({"attributes.age": {"gte": 3, "lt": 6}}, {3, 4, 5}),
+    ({"attributes.age": 7}, {7}),
+    ({"attributes.age": {"gt": 9.5}}, {10, 11}),
+    ({"attributes.age": "7"}, set()),
+    ({"attributes.plan": {"gt": 1}}, set()),
+    ({"attributes.plan": {"ne": "pro"}}, {0, 2, 3, 5, 6, 8, 9, 11}),
+    ({"attributes.plan": {"not_in": ["pro", "team"]}}, {0, 3, 6, 9}),
+    ({"attributes.plan": {"in": ["team", 5, None]}}, {2, 5, 8, 11}),
+    ({"attributes.home.city": "Almaty", "attributes.age": {"lte": 0}}, {0}),
+    ({"attributes.nothing": None, "phone": {"exists": True}}, {0, 4, 8}),
+    ({"attributes.nothing": {"ne": 1}, "phone": None, "attributes.age": {"lt": 3}}, {1, 2}),
+    ({"email": "user-3@example.com"}, {3}),
+    ({"email": "' OR 1=1 --"}, set()),
+    ({"created_at": {"lt": "2000-01-01"}}, set()),
+    ({"created_at": {"gte": "2026-01-01T00:00:00Z"}, "attributes.age": {"eq": 2}}, {2}),
+]
+
+
+async def test_filters(either: TestApp) -> None:
+    await populate(either, 12)
+    for number, (where, expected) in enumerate(FILTERS):
+        campaign = f"filter-{number}"
+        made = await either.notifications.campaigns.create(
+            wish(campaign_id=campaign, audience={"where": where})
+        )
+        assert made["progress"]["total"] == len(expected), where
+        await send_all(either)
+        query = select(notification_delivery.c.user_id).where(notification_delivery.c.campaign_id == campaign)
+        found = await either.database.read(lambda c, query=query: c.execute(query).scalars().all())
+        assert set(found) == {person(one) for one in expected}, where
+
+
+async def test_truth_is_compared_with_truth(either: TestApp) -> None:
+    for number, value in enumerate([True, False, 1, "true", None]):
+        await either.notifications.recipients.put(person(number), User(attributes={"vip": value}))
+    for number, (value, expected) in enumerate(
+        [(True, {0}), (False, {1}), (1, {2}), ("true", {3}), (None, {4})]
+    ):
+        campaign = wish(campaign_id=f"vip-{number}", audience={"where": {"attributes.vip": value}})
+        made = await either.notifications.campaigns.create(campaign)
+        assert made["progress"]["total"] == len(expected), value
+
+
+async def test_people_by_id_are_counted_once(either: TestApp) -> None:
+    await populate(either, 5)
+    ids = [person(1), person(3), person(1)]
+    made = await either.notifications.campaigns.create(wish(audience={"user_ids": ids}))
+    assert (made["progress"]["total"], made["list"]["twice"]) == (2, 1)
+    await send_all(either)
+    assert await reached(either) == {person(1): 1, person(3): 1}
+
+
+CSV = f"""user_id;Email;locale;code
+{person(1)};;;AAA
+;user-2@EXAMPLE.com;;BBB
+;new@example.com;en;CCC
+not-an-id;;;DDD
+
+;user-2@example.com;;again
+;nonsense;;EEE
+{person(99)};;;FFF
+;;;GGG
+;"two
+lines@example.com";;HHH
+;late@example.com;;III;surplus
+;last@example.com;;JJJ
+"""
+
+
+async def test_a_csv_with_broken_rows(either: TestApp) -> None:
+    await populate(either, 5)
+    made = await either.notifications.campaigns.create(wish(audience={"csv": CSV}))
+    report = made["list"]
+    assert (report["people"], report["twice"], report["broken_rows"]) == (4, 1, 6)
+    assert [one["row"] for one in report["broken"]] == [5, 8, 9, 10, 11, 12]
+    assert "no UUID" in report["broken"][0]["error"]
+    assert "no user" in report["broken"][2]["error"]
+    listed = campaign_people.c
+    query = select(listed.user_id, listed.data).where(listed.campaign_id == "news-1")
+    rows = await either.database.read(lambda connection: connection.execute(query).all())
+    assert {row.data["code"] for row in rows} == {"AAA", "BBB", "CCC", "JJJ"}
+    await send_all(either)
+    assert await reached(either) | Counter() == dict.fromkeys((row.user_id for row in rows), 1)
+    assert person(2) in await reached(either)
+
+
+async def test_a_long_list_comes_as_a_stream(app: TestApp, client: httpx2.AsyncClient) -> None:
+    await populate(app, 1_500)
+    draft = await client.post("/campaigns", json={**WISH, "audience": {"upload": True}})
+    assert (draft.status_code, draft.json()["state"]) == (202, "draft")
+    await send_all(app)
+    assert await reached(app) == {}
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield b"\xef\xbb\xbfemail,name\r\n"
+        for number in range(1_500):
+            yield f"user-{number}@example.com,Имя\r\n".encode()
+            yield b"" if number else b"\xff\xfe@example.com,\r\n"
+
+    answer = await client.put("/campaigns/news-1/audience", content=lines())
+    assert answer.status_code == 200, answer.text
+    report = answer.json()["list"]
+    assert (report["people"], report["broken_rows"]) == (1_500, 1)
+    assert report["broken"] == [{"row": 3, "error": "it is not UTF-8"}]
+    await send_all(app)
+    assert len(await reached(app)) == 1_500
+    again = await client.put("/campaigns/news-1/audience", content=b"email\nx@example.com\n")
+    assert (again.status_code, "has begun" in again.json()["detail"]) == (409, True)
+
+
+# ── Steering ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_paused_and_resumed(app: TestApp) -> None:
+    await populate(app, 30)
+    campaigns = app.notifications.campaigns
+    await campaigns.create(wish())
+    await app.notifications.fan_out.run()
+    assert (await campaigns.pause("news-1"))["state"] == "paused"
+    await app.clock.advance("10m")
+    assert await reached(app) == {}
+    await campaigns.resume("news-1")
+    await app.clock.advance("1m")
+    assert await reached(app) == {person(number): 1 for number in range(30)}
+
+
+async def test_paused_before_anybody_was_queued(app: TestApp) -> None:
+    await populate(app, 30)
+    campaigns = app.notifications.campaigns
+    await campaigns.create(wish())
+    await campaigns.pause("news-1")
+    await send_all(app)
+    assert (await progress(app))["fanned_out"] == 0
+    await campaigns.resume("news-1")
+    await send_all(app)
+    assert len(await reached(app)) == 30
+
+
+async def test_cancelled_at_the_last_moment(either: TestApp) -> None:
+    """Those who wait are not sent, and those who were not queued yet leave no trace."""
+    people = BATCH + 20
+    await populate(either, people)
+    campaigns = either.notifications.campaigns
+    await campaigns.create(wish())
+    assert await either.notifications.fan_out.turn() == 0  # one window
+    assert (await campaigns.cancel("news-1"))["state"] == "cancelled"
+    await send_all(either)
+    assert await reached(either) == {}
+    assert await statuses(either) == {"CANCELLED": BATCH}
+    told = await progress(either)
+    assert (told["state"], told["fanned_out"], told["cancelled"]) == ("cancelled", BATCH, BATCH)
+
+
+async def test_not_before_and_not_after(app: TestApp) -> None:
+    await populate(app, 10)
+    now = app.clock.now()
+    early, late = isoformat(now + 3_600_000), isoformat(now + 7_200_000)
+    made = await app.notifications.campaigns.create(wish(send_after=early, expires_at=late))
+    assert made["state"] == "scheduled"
+    await send_all(app)
+    assert await reached(app) == {}
+    await app.clock.advance("61m")
+    await send_all(app)
+    assert len(await reached(app)) == 10
+    await app.notifications.campaigns.create(wish(campaign_id="late", expires_at=late))
+    await app.clock.advance("3h")
+    await send_all(app)
+    shown = await app.notifications.campaigns.show("late")
+    assert (shown["state"], shown["progress"]["fanned_out"]) == ("finished", 0)
+
+
+# ── Variants and rates ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_variants_share_the_people_and_keep_them(app: TestApp) -> None:
+    await populate(app, 2_000)
+    variants = [{"name": "a", "percent": 20, "data": {"name": "A"}}, {"name": "b", "percent": 80}]
+    await app.notifications.campaigns.create(wish(variants=variants))
     await send_all(app)
     shown = await app.notifications.campaigns.show("news-1")
-    assert shown["state"] == "finished"
-    assert (shown["progress"]["fanned_out"], shown["progress"]["sent"]) == (2_500, 2_500)
-    assert await reached(app) == {person(number): 1 for number in range(2_500)}
-    assert await count_ledger(app.database) == {"lines": 2_500, "jobs": 2_500, "people": 2_500}
+    share = shown["by_variant"]["a"]["sent"]
+    assert share + shown["by_variant"]["b"]["sent"] == 2_000
+    assert 300 < share < 500
+    campaign = await app.notifications.campaigns.get("news-1")
+    people = (await _audience(app).window(None, 2_000)).people
+    chosen = [one.variant for one in plan(campaign, people, 0)]
+    assert Counter(chosen)["a"] == share
+    assert chosen == [one.variant for one in plan(campaign, people, 1)]
+
+
+async def test_a_rate_holds_over_all_processes(app: TestApp) -> None:
+    await populate(app, 60)
+    await app.notifications.campaigns.create(wish(rate="10/s"))
+    others = [app.notifications.fan_out, _another(app)]
+    for _ in range(100):
+        for other in others:
+            await other.run()
+        await app.clock.advance("100ms")
+    query = select(null_ledger.c.received_at).order_by(null_ledger.c.received_at)
+    moments = await app.database.read(lambda connection: connection.execute(query).scalars().all())
+    assert len(moments) == 60
+    assert max(sum(start <= one < start + 1_000 for one in moments) for start in moments) <= 10
+    assert moments[-1] - moments[0] < 9_000, "as fast as it may be"
+
+
+async def test_a_slow_rate(app: TestApp) -> None:
+    await populate(app, 3)
+    await app.notifications.campaigns.create(wish(rate="1/h"))
+    for hours in range(1, 4):
+        for _ in range(60):
+            await app.notifications.fan_out.run()
+            await app.clock.advance("1m")
+        assert len(await reached(app)) == hours
+
+
+def _another(app: TestApp) -> FanOut:
+    counts = app.notifications.deliveries.campaign_counts
+    return FanOut(app.database, app.notifications.queue, counts, app.clock)
+
+
+# ── Channels of one's own, and what is counted ────────────────────────────────────────────────────────────────────────
+
+
+class Pigeon:
+    """A channel that a user wrote."""
+
+    name = "pigeon"
+    provider = "loft"
+    resends_unknown = True
+
+    def __init__(self) -> None:
+        self.carried: list[str] = []
+
+    def address(self, recipient: Recipient) -> str | None:
+        return recipient.email
+
+    async def send(self, message: Message) -> str | None:
+        self.carried.append(message.to)
+        return None
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+
+async def test_a_channel_of_ones_own(app: TestApp, tmp_path: Path) -> None:
+    (tmp_path / "templates" / "news" / "pigeon.en.txt").write_text("Coo")
+    pigeon = Pigeon()
+    app.notifications.register(pigeon)
+    await populate(app, 3)
+    await app.notifications.campaigns.create(wish(channel="pigeon"))
+    await send_all(app)
+    assert sorted(pigeon.carried) == [f"user-{number}@example.com" for number in range(3)]
+    page = app.metrics.render({}, {}).decode()
+    assert 'yamchi_deliveries_total{channel="pigeon",status="SENT"} 3.0' in page
+    assert 'yamchi_provider_answers_total{answer="sent",channel="pigeon",provider="loft"} 3.0' in page
+
+
+async def test_a_rehearsal_uses_the_letter(app: TestApp) -> None:
+    await populate(app, 2)
+    await app.notifications.campaigns.create(wish(template_code="welcome_email"))
+    await send_all(app)
+    assert (await progress(app))["sent"] == 2
+
+
+# ── Over HTTP, and bad input ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_campaign_over_http(app: TestApp, client: httpx2.AsyncClient) -> None:
+    await populate(app, 5)
+    first = await client.post("/campaigns", json=WISH)
+    assert (first.status_code, first.json()["progress"]["total"]) == (202, 5)
+    assert (await client.post("/campaigns", json=WISH)).json() == first.json()
+    other = await client.post("/campaigns", json={**WISH, "data": {"name": "X"}})
+    assert (other.status_code, "is another one" in other.json()["detail"]) == (409, True)
+    assert (await client.post("/campaigns/news-1/pause")).json()["state"] == "paused"
+    twice = await client.post("/campaigns/news-1/pause")
+    assert (twice.status_code, "it is paused" in twice.json()["detail"]) == (409, True)
+    assert (await client.post("/campaigns/news-1/resume")).json()["state"] == "running"
+    await send_all(app)
+    assert [one["state"] for one in (await client.get("/campaigns")).json()] == ["finished"]
+    late = await client.post("/campaigns/news-1/cancel")
+    assert (late.status_code, "it is finished" in late.json()["detail"]) == (409, True)
+
+
+def bad(**fields: Any) -> dict[str, Any]:
+    return {**WISH, **fields}
+
+
+def where(condition: Any) -> dict[str, Any]:
+    return bad(audience={"where": condition})
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    (bad(template_code="nothing"), "There is no template 'nothing'"),
+    (bad(channel="owl"), "there is no channel 'owl'"),
+    (bad(channel="telegram"), "telegram is not set up here"),
+    (bad(campaign_id="two words"), "campaign_id"),
+    (where({"plan": "pro"}), "there is no field 'plan'"),
+    (where({"attributes.": "pro"}), "there is no field 'attributes.'"),
+    (where({"attributes.a'b": "pro"}), "there is no field"),
+    (where({"attributes.age": {"above": 3}}), "there is no operator 'above'"),
+    (where({"attributes.age": {"gt": [1]}}), "gt can't be used with [1]"),
+    (where({"attributes.age": {}}), "says nothing"),
+    (where({"locale": []}), "0 values"),
+    (where({"locale": 5}), "locale can't be compared with 5"),
+    (where({"created_at": {"gt": "yesterday"}}), "'yesterday' is no moment"),
+    (bad(audience={}), "exactly one of user_ids, where, csv and upload"),
+    (bad(audience={"where": {}, "csv": "email"}), "not where and csv"),
+    (bad(audience={"user_ids": ["nobody"]}), "user_ids"),
+    (bad(audience={"csv": "name,phone\nA,1\n"}), "The CSV has no column user_id or email"),
+    (bad(audience={"csv": ""}), "it is empty"),
+    (bad(audience={"csv": "email,email\n"}), "two columns of the same name"),
+    (
+        bad(send_after="2030-01-02T00:00:00Z", expires_at="2030-01-01T00:00:00Z"),
+        "expires_at is not after send_after",
+    ),
+    (bad(expires_at="2020-01-01T00:00:00Z"), "in the past"),
+    (bad(variants=[{"name": "a", "percent": 50}, {"name": "b", "percent": 40}]), "add up to 90, not to 100"),
+    (bad(variants=[{"name": "a", "percent": 50}, {"name": "a", "percent": 50}]), "the same name"),
+    (bad(variants=[{"name": "a", "percent": 100, "template_code": "none"}]), "There is no template 'none'"),
+    (bad(rate="fast"), "'fast' is not a rate"),
+    (bad(data={"big": "x" * 70_000}), "bytes"),
+    (bad(surprise=1), "surprise"),
+]
+
+
+@pytest.mark.parametrize(("body", "named"), BAD)
+async def test_bad_input_is_refused_in_a_sentence(
+    app: TestApp, client: httpx2.AsyncClient, body: dict[str, Any], named: str
+) -> None:
+    answer = await client.post("/campaigns", json=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert named in answer.json()["detail"]
+    await send_all(app)
+    assert await statuses(app) == {}
+
+
+@pytest.mark.parametrize("path", ["", "/pause", "/resume", "/cancel", "/audience"])
+async def test_an_unknown_campaign(client: httpx2.AsyncClient, path: str) -> None:
+    method = "GET" if not path else "PUT" if path == "/audience" else "POST"
+    answer = await client.request(method, f"/campaigns/nothing{path}")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "There is no campaign 'nothing'.")

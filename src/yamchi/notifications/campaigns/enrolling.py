@@ -30,7 +30,8 @@ class Enrollment:
         self._database = database
         self._clock = clock
         dialect = sqlite if database.is_embedded else postgresql
-        self._enroll = dialect.insert(campaign_people).on_conflict_do_nothing()
+        enroll = dialect.insert(campaign_people).on_conflict_do_nothing()
+        self._enroll = enroll.returning(campaign_people.c.user_id)
         self._meet = dialect.insert(users).on_conflict_do_nothing()
 
     async def by_ids(self, campaign_id: str, user_ids: Iterable[str]) -> Report:
@@ -68,7 +69,7 @@ class Enrollment:
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _add(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
-        return connection.execute(self._enroll, rows).rowcount if rows else 0
+        return len(connection.execute(self._enroll, rows).all()) if rows else 0
 
     def _take(
         self, connection: Connection, campaign_id: str, entries: Sequence[Entry]
