@@ -13,6 +13,7 @@ change it far less than the time on the clock.
 import asyncio
 import os
 import random
+import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -20,13 +21,14 @@ from pathlib import Path
 
 from sqlalchemy import insert
 
-from tests.processes import Process
+from tests.processes import DEADLINE, Process
 from yamchi import Yamchi
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.channels.null import count_ledger
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.settings import Settings
 from yamchi.storage.tables import users
+from yamchi.testing import eventually
 
 APPLICATION = Path(__file__).with_name("campaign_app.py")
 TICK = os.sysconf("SC_CLK_TCK")
@@ -60,8 +62,8 @@ class Cost:
 class Worker:
     """A worker process and what it has used since it was ready."""
 
-    def __init__(self, home: Path) -> None:
-        settings = {"LEASE": "5s", "LOG_LEVEL": "warning", "QUEUE_FALLBACK": "off"}
+    def __init__(self, home: Path, **environment: str) -> None:
+        settings = {"LEASE": "5s", "LOG_LEVEL": "warning", "QUEUE_FALLBACK": "off", **environment}
         self.process = Process(home, "worker", "--app", str(APPLICATION), **settings)
         self.pid = self.process.process.pid
         self._before = 0.0
@@ -117,8 +119,7 @@ class Postmaster:
         await self._hire(workers)
         cost, began = Cost(self.people), time.monotonic()
         moments = sorted(random.sample(range(self.people // 20, self.people * 9 // 10), kills))
-        wish = {"campaign_id": campaign_id, "template_code": "news", "channel": "null"}
-        await self.campaigns.create(CampaignIn.model_validate({**wish, "audience": {"where": {}}}))
+        await self._create(campaign_id)
         while (shown := await self.campaigns.show(campaign_id))["state"] != "finished":
             self._check()
             sent = shown["progress"]["sent"]
@@ -132,6 +133,16 @@ class Postmaster:
         cost.wall = time.monotonic() - began
         cost.cpu = await self._dismiss()
         return cost
+
+    async def die_at(self, point: str, campaign_id: str) -> None:
+        """Begin a campaign with a worker that ends there, as a power cut would."""
+        worker = Worker(self.home, YAMCHI_FAULT=point)
+        await self._create(campaign_id)
+        await eventually(lambda: worker.process.process.poll() == -signal.SIGKILL, DEADLINE)
+
+    async def _create(self, campaign_id: str) -> None:
+        wish = {"campaign_id": campaign_id, "template_code": "news", "channel": "null"}
+        await self.campaigns.create(CampaignIn.model_validate({**wish, "audience": {"where": {}}}))
 
     async def ledger(self) -> Counter[str]:
         """Lines of the null channel, and the jobs and people they belong to."""

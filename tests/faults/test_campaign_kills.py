@@ -54,6 +54,14 @@ async def test_everybody_once_and_at_the_same_price(master: Postmaster) -> None:
         assert large.memory[-1] - large.memory[0] <= GROWTH
 
 
+@pytest.mark.parametrize("point", ["campaign.stored", "campaign.enqueued"])
+async def test_a_crash_between_the_table_and_the_queue(master: Postmaster, point: str) -> None:
+    await master.populate(1_500)
+    await master.die_at(point, "news")
+    await master.send("news", workers=1)
+    assert await master.ledger() == {"lines": 1_500, "jobs": 1_500, "people": 1_500}
+
+
 async def statuses(master: Postmaster) -> dict[str, int]:
     status = notification_delivery.c.status
     query = select(status, func.count()).group_by(status)
