@@ -109,7 +109,7 @@ async def _all(reference: str | None, host: str | None, port: int | None) -> lis
             Check("application", True, f"{reference or 'the one that ships'}: {len(app.queues)} queues")
         )
         checks += await using(app, _everything(app))
-    checks += [*_extras(), _port(settings, host, port)]
+    checks += [_links(settings), *_extras(), _port(settings, host, port)]
     return checks
 
 
@@ -125,6 +125,21 @@ def _home(settings: Settings) -> Check:
         return Check("home", True, f"{settings.var} can be written")
     return Check(
         "home", False, f"{place} can't be written: change its owner, or set YAMCHI_HOME to another folder."
+    )
+
+
+def _links(settings: Settings) -> Check:
+    """Whether letters can have a link to unsubscribe."""
+    if settings.public_url:
+        return Check("links", True, f"in messages begin with {settings.public_url}")
+    if settings.smtp_host is None:
+        return Check(
+            "links", True, "in the mailbox lead to this machine; set PUBLIC_URL before you send mail"
+        )
+    return Check(
+        "links",
+        None,
+        "letters have no link to unsubscribe, which mail providers ask for: set PUBLIC_URL to where people reach this server",
     )
 
 

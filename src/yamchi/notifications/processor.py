@@ -270,10 +270,8 @@ class JobProcessor:
         await self._deliveries.record(job, decision.status, attempts=paid, error=said, beside=[noted])
         if decision.status == "FAILED" and errand.policy.cap:
             await self._gate.give_back(errand)
-        if isinstance(error, Unreachable):
-            await self._remember(errand, address, said)
         if isinstance(error, Unreachable | NotHere) and (
-            gone_on := await self._go_on(job, "FAILED", said, attempt)
+            gone_on := await self._not_there(errand, address, error)
         ):
             return gone_on
         verdict = decision.verdict
@@ -284,10 +282,17 @@ class JobProcessor:
             raise verdict
         return {"status": decision.status}
 
-    async def _remember(self, errand: Errand, address: str, reason: str) -> None:
-        """Nobody is reached at this address: the next message need not try."""
-        user_id, job_id = errand.recipient.user_id, errand.job.delivery_id
-        await self._suppressions.add(errand.channel.name, address, reason, user_id=user_id, job_id=job_id)
+    async def _not_there(
+        self, errand: Errand, address: str, error: Unreachable | NotHere
+    ) -> dict[str, Any] | None:
+        """The next message need not try an address that reached nobody; this one goes on, if it can."""
+        job, reason = errand.job, sentence(error)
+        if isinstance(error, NotHere):
+            return await self._go_on(job, "SUPPRESSED", reason, errand.attempt)
+        await self._suppressions.add(
+            errand.channel.name, address, reason, user_id=errand.recipient.user_id, job_id=job.delivery_id
+        )
+        return await self._go_on(job, "FAILED", reason, errand.attempt)
 
     async def _unsent(self, job: Job[Any], notification: NotificationJob, error: Exception) -> dict[str, Any]:
         """It failed before there was anything to send: no address, no template, a missing variable."""
