@@ -19,6 +19,7 @@ from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.deliveries import Deliveries
 from yamchi.notifications.digests import Digests
 from yamchi.notifications.dlq import DLQPublisher
+from yamchi.notifications.doubts import Doubts
 from yamchi.notifications.erasure import Erasure
 from yamchi.notifications.errand import Errands
 from yamchi.notifications.escalation import InboxReceipts
@@ -108,6 +109,7 @@ class Notifications:
         self.campaigns = Campaigns(database, clock, self.channels, self.templates, counts, self.gate)
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
+        self.doubts = Doubts(self.deliveries, self.service, queue)
         self.history = History(database)
         self.erasure = Erasure(database, self.service, queue)
         self.register(self._email(clock))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from yamchi.clock import Clock
 from yamchi.errors import MissingExtra
+from yamchi.notifications.channels.apprised import SmsChannel
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.channels.botapi import BotApi
 from yamchi.notifications.channels.telegram import TelegramChannel
@@ -22,6 +23,8 @@ def channels_of(
         yield _telegram(settings, database, clock)
     if settings.vapid_private_key:
         yield _push(settings, database, circuits, clock)
+    if settings.sms_url:
+        yield SmsChannel(settings.required("SMS_URL"))
 
 
 def _telegram(settings: Settings, database: Database, clock: Clock) -> Channel:

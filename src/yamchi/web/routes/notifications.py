@@ -51,6 +51,26 @@ async def cancel_delivery(notifications: TheNotifications, job_id: str) -> None:
     await notifications.service.cancel(job_id)
 
 
+@router.post(
+    "/notifications/{job_id}/confirm",
+    status_code=204,
+    summary="An UNKNOWN one did arrive",
+    responses=documented(409),
+)
+async def confirm_delivery(notifications: TheNotifications, job_id: str) -> None:
+    await notifications.doubts.it_arrived(job_id)
+
+
+@router.post(
+    "/notifications/{job_id}/resend",
+    status_code=204,
+    summary="An UNKNOWN one did not arrive: send it again",
+    responses=documented(409),
+)
+async def resend_delivery(notifications: TheNotifications, job_id: str) -> None:
+    await notifications.doubts.send_again(job_id)
+
+
 @router.get("/rules", summary="The rules in force, of the file and of the table")
 async def list_rules(notifications: TheNotifications) -> dict[str, list[dict[str, Any]]]:
     return await notifications.rules.list()
