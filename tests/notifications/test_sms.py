@@ -1,0 +1,187 @@
+"""SMS through Apprise and a real gateway: parts, refusals, outages, and answers that never came."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from tests.notifications.conftest import USER
+from tests.services.gateway import SECRET, Gateway
+from yamchi.errors import ConfigurationError, WrongState
+from yamchi.notifications.channels.apprised import AppriseChannel
+from yamchi.notifications.channels.base import Message, Recipient
+from yamchi.notifications.channels.textparts import size_of
+from yamchi.notifications.recipients import User
+from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.templates.model import Rendered
+from yamchi.settings import Settings
+from yamchi.testing import TestApp
+from yamchi.web import create_app
+
+PHONE = "+77010000000"
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    gateway = Gateway()
+    gateway.start()
+    yield gateway
+    gateway.stop()
+
+
+@pytest.fixture
+async def app(gateway: Gateway, tmp_path: Path) -> AsyncIterator[TestApp]:
+    app = TestApp(home=tmp_path, sms_url=gateway.url)
+    app.notifications.serve()
+    await app.notifications.recipients.put(USER, User(phone="+7 (701) 000-00-00", locale="ru"))
+    yield app
+    await app.close()
+
+
+async def send(app: TestApp, **fields: Any) -> dict[str, Any]:
+    """Queue one SMS, let it go, and say what became of it."""
+    given = {
+        "job_id": str(uuid4()),
+        "user_id": USER,
+        "channel": "sms",
+        "template_code": "payment_failed",
+        "locale": "ru",
+        "data": {"amount": "12990.00"},
+        "meta": {"event_type": "payment.canceled", "event_id": "e-1"},
+        "created_at": "2025-11-14T12:35:10Z",
+    }
+    job = NotificationJob.model_validate({**given, **fields})
+    await app.notifications.service.send([job])
+    await app.drain()
+    return await app.notifications.deliveries.get(job.delivery_id)
+
+
+async def test_an_sms_is_sent_and_its_parts_are_counted(app: TestApp, gateway: Gateway) -> None:
+    found = await send(app)
+    ((number, text),) = gateway.taken
+    assert number == PHONE
+    assert "12" in text
+    assert found["status"] == "SENT"
+    assert found["provider_message_id"] == str(size_of(text))
+    assert "UCS-2" in found["provider_message_id"]
+
+
+async def test_a_lost_answer_is_left_to_a_person(app: TestApp, gateway: Gateway) -> None:
+    gateway.answers.append(0)
+    found = await send(app)
+    await app.clock.advance("24h")
+    assert (await app.notifications.deliveries.get(found["job_id"]))["status"] == "UNKNOWN"
+    assert len(gateway.taken) == 1
+    assert "answer was lost" in found["last_error"]
+
+
+@pytest.mark.parametrize(("decision", "sent"), [("confirm", 1), ("resend", 2)])
+async def test_a_person_decides(app: TestApp, gateway: Gateway, decision: str, sent: int) -> None:
+    gateway.answers.append(0)
+    found = await send(app)
+    transport = httpx2.ASGITransport(create_app(app))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        place = f"/api/v1/notifications/{found['job_id']}/{decision}"
+        assert (await client.post(place)).status_code == 204
+        await app.drain()
+        assert (await client.post(place)).status_code == 409
+    assert (await app.notifications.deliveries.get(found["job_id"]))["status"] == "SENT"
+    assert len(gateway.taken) == sent
+
+
+async def test_what_is_known_is_not_decided_about(app: TestApp) -> None:
+    found = await send(app)
+    with pytest.raises(WrongState, match="there is no doubt"):
+        await app.notifications.doubts.send_again(found["job_id"])
+
+
+async def test_a_refusal_is_final(app: TestApp, gateway: Gateway) -> None:
+    gateway.answers.append(400)
+    found = await send(app)
+    assert (found["status"], found["attempts"]) == ("FAILED", 1)
+    assert "error=400" in found["last_error"]
+    assert gateway.taken == []
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+async def test_trouble_of_the_gateway_costs_no_attempt(app: TestApp, gateway: Gateway, status: int) -> None:
+    gateway.answers.append(status)
+    found = await send(app)
+    assert (found["status"], found["attempts"]) == ("RETRYING", 0)
+    await app.clock.advance("1m")
+    found = await app.notifications.deliveries.get(found["job_id"])
+    assert (found["status"], found["attempts"]) == ("SENT", 1)
+
+
+async def test_a_gateway_that_is_away(
+    app: TestApp, gateway: Gateway, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gateway.stop()
+    found = await send(app)
+    assert found["status"] == "RETRYING"
+    assert "can't be reached" in found["last_error"]
+    assert SECRET not in found["last_error"] + "".join(capfd.readouterr())
+    gateway.start()
+    await app.clock.advance("1m")
+    assert (await app.notifications.deliveries.get(found["job_id"]))["status"] == "SENT"
+
+
+@pytest.mark.parametrize("phone", ["call me", "+7", "12345678901234567890"])
+async def test_a_number_that_is_none(app: TestApp, gateway: Gateway, phone: str) -> None:
+    await app.notifications.recipients.put(USER, User(phone=phone))
+    found = await send(app)
+    assert found["status"] == "FAILED"
+    assert "is not a phone number" in found["last_error"]
+    assert gateway.taken == []
+
+
+async def test_a_url_that_apprise_does_not_know(tmp_path: Path) -> None:
+    app = TestApp(home=tmp_path, sms_url="nosuch://secret-token/{to}")
+    app.notifications.serve()
+    await app.notifications.recipients.put(USER, User(phone=PHONE))
+    found = await send(app)
+    assert found["status"] == "RETRYING"
+    assert "Apprise can't read the nosuch:// URL" in found["last_error"]
+    assert "secret-token" not in found["last_error"]
+    await app.close()
+
+
+async def test_anything_that_apprise_knows_is_a_channel(app: TestApp, gateway: Gateway) -> None:
+    pager = AppriseChannel("pager", gateway.url, lambda who: who.attributes.get("pager"))
+    app.notifications.register(pager)
+    assert pager.address(Recipient(attributes={"pager": "room-7"})) == "room-7"
+    await pager.send(Message("1", "room-7", Rendered("Hello")))
+    assert gateway.taken == [("room-7", "Hello")]
+
+
+@pytest.mark.parametrize("url", ["twilio://SID:TOKEN@FROM", "no url {to}"])
+def test_a_setting_that_can_not_be(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"SMS_URL.*where the number goes") as refused:
+        Settings(sms_url=url)
+    assert "TOKEN" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "length", "parts"),
+    [
+        ("a" * 160, "GSM-7", 160, 1),
+        ("a" * 161, "GSM-7", 161, 2),
+        ("a" * 306, "GSM-7", 306, 2),
+        ("a" * 307, "GSM-7", 307, 3),
+        ("€" * 80, "GSM-7", 160, 1),
+        ("a" * 152 + "€" * 5, "GSM-7", 162, 2),
+        ("a" * 152 + "€" + "a" * 152, "GSM-7", 306, 3),
+        ("я" * 70, "UCS-2", 70, 1),
+        ("я" * 71, "UCS-2", 71, 2),
+        ("я" * 135, "UCS-2", 135, 3),
+        ("😀" * 36, "UCS-2", 72, 2),
+        ("я" * 66 + "😀" + "я" * 66, "UCS-2", 134, 3),
+        ("", "GSM-7", 0, 1),
+    ],
+)
+def test_parts(text: str, encoding: str, length: int, parts: int) -> None:
+    size = size_of(text)
+    assert (size.encoding, size.length, size.parts) == (encoding, length, parts)
