@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+from sqlalchemy import delete
 
 from tests.browser.product import USER, Product
 from tests.processes import Process
@@ -20,6 +21,7 @@ from yamchi.clock import SystemClock
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.templates.model import Button, Rendered
 from yamchi.settings import Settings
+from yamchi.storage.tables import inbox
 
 expect.set_options(timeout=15_000)
 
@@ -84,8 +86,7 @@ class Kino:
     def clear(self) -> None:
         async def forget() -> None:
             async with Yamchi(Settings(home=self.home)) as app:
-                inbox = app.notifications.inbox
-                await app.database.write(lambda connection: inbox.forget(connection, USER))
+                await app.database.write(lambda connection: connection.execute(delete(inbox)).rowcount)
 
         run(forget())
 
@@ -148,9 +149,9 @@ def is_live(page: Page) -> None:
     expect(page.locator("yamchi-inbox .note")).not_to_have_text("Loading…")
 
 
-def shoot(page: Page, name: str) -> None:
+def shoot(page: Page, name: str, clip: Any = None) -> None:
     if folder := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=f"{folder}/{name}.png", animations="disabled")
+        page.screenshot(path=f"{folder}/{name}.png", animations="disabled", clip=clip)
 
 
 def test_a_message_arrives_live_and_is_read_in_every_tab(kino: Kino, tab: Callable[..., Page]) -> None:
@@ -390,7 +391,7 @@ def test_in_light_and_dark_wide_and_narrow(kino: Kino, tab: Callable[..., Page],
         "node => getComputedStyle(node).backgroundColor"
     )
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(30, 28, 26)"}[scheme]
-    shoot(page, f"inbox-{scheme}")
+    shoot(page, f"inbox-{scheme}", {"x": 560, "y": 0, "width": 440, "height": 640})
     kino.product.attributes = f'theme="{"dark" if scheme == "light" else "light"}"'
     other = tab(color_scheme=scheme, viewport={"width": 390, "height": 780})
     expect(badge(other)).to_have_text("2")

@@ -155,10 +155,6 @@ async def test_views(app: TestApp) -> None:
         "archived": ["m0001"],
     }
     assert await inbox.unread([USER, OTHER]) == {USER: 2, OTHER: 0}
-    assert await inbox.is_read("m0000")
-    assert await inbox.is_read("m0001")
-    assert not await inbox.is_read("m0002")
-    assert not await inbox.is_read("never")
 
 
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -212,15 +208,6 @@ async def test_a_message_of_another_person_is_not_there(app: TestApp, client: ht
     answer = await client.post(f"{API}/{OTHER}/inbox/m0001/read", headers=await page_of(app, OTHER))
     assert answer.status_code == 404
     assert (await app.notifications.inbox.page(USER)).items[0]["read_at"] is None
-
-
-async def test_nothing_is_kept_of_a_person_who_is_forgotten(app: TestApp) -> None:
-    inbox = app.notifications.inbox
-    await fill(app, 3)
-    await inbox.add(message(9, OTHER))
-    await app.database.write(lambda connection: inbox.forget(connection, USER))
-    assert (await inbox.page(USER)).items == []
-    assert [one.user_id for one in await app.notifications.feed.after(0)] == [OTHER]
 
 
 # ── Tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────

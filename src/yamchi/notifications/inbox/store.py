@@ -16,7 +16,6 @@ from sqlalchemy import (
     Row,
     Select,
     bindparam,
-    delete,
     desc,
     false,
     func,
@@ -34,7 +33,7 @@ from yamchi.notifications.channels.base import Message
 from yamchi.notifications.inbox.feed import Feed
 from yamchi.notifications.templates.model import ButtonRows
 from yamchi.storage.database import Database
-from yamchi.storage.tables import Moment, live_feed
+from yamchi.storage.tables import Moment
 from yamchi.storage.tables import inbox as table
 
 View = Literal["inbox", "unread", "archived"]
@@ -123,11 +122,6 @@ class Inbox:
         self._feed.wake()
         return count
 
-    def forget(self, connection: Connection, user_id: str) -> None:
-        """Inside a transaction of the caller: nothing of this person is kept."""
-        connection.execute(delete(table).where(table.c.user_id == user_id))
-        connection.execute(delete(live_feed).where(live_feed.c.user_id == user_id))
-
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def page(
@@ -155,11 +149,6 @@ class Inbox:
             return {one: connection.execute(COUNTING, {"user_id": one}).scalar_one() for one in user_ids}
 
         return await self._database.read(count)
-
-    async def is_read(self, message_id: str) -> bool:
-        """Whether the person has seen to it: read it, or put it away."""
-        query = select(table.c.message_id).where((table.c.message_id == message_id) & ~_UNREAD)
-        return bool(await self._database.read(lambda connection: connection.execute(query).first()))
 
 
 def shown(row: Row[Any]) -> Item:

@@ -33,7 +33,7 @@ svg { width: 100%; height: 100%; fill: none; stroke: currentColor; stroke-width:
 .bell:hover, .bell[aria-expanded="true"] { background: var(--hover); }
 .bell svg { width: 58%; height: 58%; }
 .badge {
-  position: absolute; inset-block-start: 1px; inset-inline-end: 0; min-width: 18px; height: 18px; padding: 0 5px; border-radius: 9px;
+  position: absolute; inset-block-start: 0; inset-inline-end: -3px; min-width: 18px; height: 18px; padding: 0 5px; border-radius: 9px;
   background: var(--badge); color: #fff; font-size: 11px; font-weight: 650; line-height: 18px; text-align: center;
   font-variant-numeric: tabular-nums; box-shadow: 0 0 0 2px var(--background);
 }
