@@ -1,6 +1,7 @@
 """Open pages: what they hear, what they missed, and how they end. Real sockets, in one process and in several."""
 
 import asyncio
+import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -14,7 +15,9 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.notifications.conftest import USER
 from tests.notifications.pages import PATIENCE, OpenedPage, serving, token_of
+from tests.processes import Process
 from yamchi import Yamchi
+from yamchi.errors import EngineUnavailable
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.inbox.hub import Limits
 from yamchi.notifications.templates.model import Rendered
@@ -337,6 +340,24 @@ async def test_pages_of_other_origins_need_to_be_named(tmp_path: Path) -> None:
             assert (await page.is_closed())[0] == 4403
 
 
+async def test_a_token_is_in_no_log(tmp_path: Path) -> None:
+    """Not even where every frame is: another process, with everything it has to say."""
+    process = Process(tmp_path, "api", "--port", "0", LOG_LEVEL="debug")
+    try:
+        async with Yamchi(Settings(home=tmp_path)) as app:
+            token = await token_of(app, USER)
+            async with OpenedPage(process.url, token) as page:
+                await page.hears("welcome")
+                await page.say({"type": "token", "token": token})
+                await send(app, message(1))
+                await page.hears("item")
+    finally:
+        process.end(signal.SIGTERM)
+    assert "/ws" in process.said
+    assert token not in process.said
+    assert token.rpartition(".")[2] not in process.said
+
+
 async def test_a_person_may_have_so_many_pages(embedded: Yamchi) -> None:
     async with serving(embedded, Limits(pages_of_a_person=2)) as url:
         token = await token_of(embedded, USER)
@@ -442,11 +463,10 @@ def test_a_connection_whose_end_takes_nothing_is_not_kept_for_ever() -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == DEAD_AFTER_MS
 
 
-async def test_a_database_that_fails_for_a_while_costs_nothing(
-    embedded: Yamchi, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("trouble", [EngineUnavailable("The database is gone."), KeyError("a bug")])
+async def test_trouble_that_passes_costs_nothing(
+    embedded: Yamchi, monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
-    from yamchi.errors import EngineUnavailable
-
     feed = embedded.notifications.feed
     async with serving(embedded) as url, OpenedPage(url, await token_of(embedded, USER)) as page:
         await page.hears("welcome")
@@ -455,7 +475,7 @@ async def test_a_database_that_fails_for_a_while_costs_nothing(
         async def fail(_seq: int) -> list[Any]:
             nonlocal tries
             tries += 1
-            raise EngineUnavailable("The database is gone.")
+            raise trouble
 
         with monkeypatch.context() as patch:
             patch.setattr(feed, "after", fail)

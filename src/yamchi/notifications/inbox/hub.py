@@ -126,9 +126,14 @@ class Hub:
             try:
                 await self._look()
                 self._is_deaf = False
-            except EngineError as error:
+            except Exception as error:  # whatever it was: pages that hear nothing would not know it
+                is_ours = not isinstance(error, EngineError)
                 if not self._is_deaf:
-                    log.warning("open pages can't be told anything now; trying again", error=str(error))
+                    log.warning(
+                        "open pages can't be told anything now; trying again",
+                        error=str(error),
+                        exc_info=is_ours,
+                    )
                 self._is_deaf = True
             await self._wait()
 
