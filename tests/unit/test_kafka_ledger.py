@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("confluent_kafka")
-from yamchi.queues.engines.kafka import arriving, holding, ledger, sending
+from yamchi.queues.engines import ledger
+from yamchi.queues.engines.kafka import arriving, holding, sending
 from yamchi.queues.engines.kafka.envelope import Message
+from yamchi.queues.engines.kafka.messages import prepare
 from yamchi.queues.engines.sqlite import keeping, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, RetryAt, Verdict
@@ -26,7 +28,7 @@ def make_ledger() -> Db:
     db = sqlite3.connect(":memory:", isolation_level=None)
     for statement in ";".join(MIGRATIONS).split(";"):
         db.execute(statement)
-    ledger.prepare(db)
+    prepare(db)
     return db
 
 

@@ -22,15 +22,16 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, YamchiError
-from yamchi.queues.engines.base import Capabilities, Exchange, Page
-from yamchi.queues.engines.kafka import bulletin, holding, ledger, sending
+from yamchi.queues.engines import ledger
+from yamchi.queues.engines.base import Capabilities, Exchange
+from yamchi.queues.engines.kafka import bulletin, holding, messages, sending
 from yamchi.queues.engines.kafka.address import Address
 from yamchi.queues.engines.kafka.bulletin import Bulletin
 from yamchi.queues.engines.kafka.cluster import Cluster
 from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.engines.kafka.intake import Intake
 from yamchi.queues.engines.kafka.outlet import Outlet
-from yamchi.queues.engines.sqlite import SqliteEngine, keeping
+from yamchi.queues.engines.sqlite import keeping
 from yamchi.queues.job import DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
 
 log = structlog.get_logger("yamchi.kafka")
@@ -48,7 +49,7 @@ BACKLOG_LIFE = 0.5
 """How long an answer about what lies on Kafka is good enough for statistics, in seconds."""
 
 
-class KafkaEngine(SqliteEngine):
+class KafkaEngine(ledger.LedgerEngine):
     """Jobs on Kafka topics, their state in a ledger."""
 
     type = "kafka"
@@ -71,7 +72,7 @@ class KafkaEngine(SqliteEngine):
             return
         await asyncio.to_thread(self._cluster.connect)
         await super().open()
-        await self._file.write(ledger.prepare)
+        await self._file.write(messages.prepare)
         now = self._clock.now()
         await self._file.write(lambda db: holding.bury(db, now))
         await asyncio.to_thread(self._outlet.open)
@@ -202,12 +203,6 @@ class KafkaEngine(SqliteEngine):
 
     # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, queue: str, job_id: str) -> JobRecord | None:
-        return await self._file.read(lambda db: ledger.get(db, queue, job_id))
-
-    async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
-        return await self._file.read(lambda db: ledger.page(db, queue, state, search, offset, limit))
-
     async def counts(self, queue: str) -> dict[State, int]:
         """What waits is what the ledger holds, and what lies on the topic beyond where we and the group have read."""
         ends, committed = await self._backlog(queue)
@@ -258,14 +253,10 @@ class KafkaEngine(SqliteEngine):
                 raise trouble
 
     async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        return await self._change(queue, lambda db, now: ledger.retry(db, queue, job_ids, now))
+        return await self._change(queue, lambda db, now: messages.retry(db, queue, job_ids, now))
 
     async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
-        return await self._change(queue, lambda db, now: ledger.replay(db, queue, jobs, now))
-
-    async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
-        before = self._clock.now() - older_than
-        return await self._file.write(lambda db: ledger.clean(db, queue, state, before, limit))
+        return await self._change(queue, lambda db, now: messages.replay(db, queue, jobs, now))
 
     # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -277,14 +268,14 @@ class KafkaEngine(SqliteEngine):
             log.warning(f"[{queue}:kafka] dead letters wait to be sent: {error}")
 
     async def _send_letters(self, queue: str, failed_before: Millis) -> None:
-        letters = await self._file.read(lambda db: sending.unsent_letters(db, queue, failed_before, BATCH))
+        letters = await self._file.read(lambda db: ledger.unsent_letters(db, queue, failed_before, BATCH))
         if not letters:
             return
         await self._prepare(queue)
         parcels = [(letter.id.encode(), letter.body, _letter_headers(letter)) for letter in letters]
         receipts = await self._outlet.send(self._address.dead_letters(queue), parcels)
         sent = [letter for letter, receipt in zip(letters, receipts, strict=True) if receipt.error is None]
-        await self._file.write(lambda db: sending.letters_sent(db, sent))
+        await self._file.write(lambda db: ledger.letters_sent(db, sent))
         if trouble := self._outlet.trouble(receipts):
             raise trouble
 

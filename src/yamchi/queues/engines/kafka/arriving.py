@@ -13,7 +13,7 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import AGAIN, Message
-from yamchi.queues.engines.kafka.ledger import Db, among, shift
+from yamchi.queues.engines.ledger import Db, among, shift
 from yamchi.queues.job import FINISHED
 
 ON_ITS_WAY = -1

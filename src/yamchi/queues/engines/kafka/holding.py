@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import orjson
 
 from yamchi.clock import Millis
-from yamchi.queues.engines.kafka.ledger import PENDING, Db, shift
+from yamchi.queues.engines.kafka.messages import PENDING
+from yamchi.queues.engines.ledger import Db, shift
 from yamchi.queues.engines.sqlite.working import drop_logs
 
 REMEMBERED = 10_000

@@ -1,4 +1,4 @@
-"""The SQL of what goes out to Kafka: jobs that are due, and dead letters. Each function runs inside a transaction.
+"""The SQL of what goes out to Kafka: jobs that are due. Each function runs inside a transaction.
 
 A job is written down as `sent`, with a note whose place is not yet known, before it is produced. So an id is given
 out once, and what a crash cuts short is produced again: the message carries the same id and round, and the second
@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import AGAIN, Message
-from yamchi.queues.engines.kafka.ledger import Db, among, shift
+from yamchi.queues.engines.ledger import Db, among, shift
 from yamchi.queues.engines.sqlite import keeping, working
-from yamchi.queues.job import DeadLetter, NewJob
+from yamchi.queues.job import NewJob
 
 Place = tuple[int, int, Millis]
 """Partition, offset and Kafka's timestamp of a message."""
@@ -111,22 +111,3 @@ def _outgoing(db: Db, queue: str, job_ids: Sequence[str]) -> list[Message]:
         (queue, among(job_ids)),
     ).fetchall()
     return [Message(*row) for row in rows]
-
-
-# ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def unsent_letters(db: Db, queue: str | None, failed_before: Millis, limit: int) -> list[DeadLetter]:
-    """Letters that are written down and not yet on their topic."""
-    rows = db.execute(
-        "SELECT d.id, d.queue, d.name, d.body, d.error, d.failed_at FROM unsent_letters u "
-        "JOIN dead_letters d ON d.queue = u.queue AND d.id = u.id "
-        "WHERE (?1 IS NULL OR u.queue = ?1) AND d.failed_at <= ?2 ORDER BY d.failed_at LIMIT ?3",
-        (queue, failed_before, limit),
-    ).fetchall()
-    return [DeadLetter(*row) for row in rows]
-
-
-def letters_sent(db: Db, letters: Sequence[DeadLetter]) -> None:
-    statement = "DELETE FROM unsent_letters WHERE queue = ? AND id = ?"
-    db.executemany(statement, [(letter.queue, letter.id) for letter in letters])

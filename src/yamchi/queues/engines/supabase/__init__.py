@@ -18,11 +18,12 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
-from yamchi.queues.engines.base import Capabilities, Exchange, Page
-from yamchi.queues.engines.sqlite import SqliteEngine, keeping
-from yamchi.queues.engines.supabase import ledger
+from yamchi.queues.engines import ledger
+from yamchi.queues.engines.base import Capabilities, Exchange
+from yamchi.queues.engines.sqlite import keeping
+from yamchi.queues.engines.supabase import messages
 from yamchi.queues.engines.supabase.rest import Rest
-from yamchi.queues.job import JobRecord, NewJob, State, Verdict
+from yamchi.queues.job import NewJob, State, Verdict
 
 log = structlog.get_logger("yamchi.supabase")
 
@@ -39,7 +40,7 @@ TEND_EVERY = 1.0
 AT_ONCE, BATCH = 8, 500
 
 
-class SupabaseEngine(SqliteEngine):
+class SupabaseEngine(ledger.LedgerEngine):
     """Jobs in the queues of a Supabase project, their state in a database beside it."""
 
     type = "pgmq"
@@ -58,7 +59,7 @@ class SupabaseEngine(SqliteEngine):
         if self._tender:
             return
         await super().open()
-        await self._file.write(ledger.prepare)
+        await self._file.write(messages.prepare)
         self._tender = asyncio.create_task(self._tend(), name="supabase-tend")
 
     async def close(self) -> None:
@@ -78,22 +79,22 @@ class SupabaseEngine(SqliteEngine):
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         now = self._clock.now()
-        created, due = await self._file.write(lambda db: ledger.add(db, queue, jobs, now))
+        created, due = await self._file.write(lambda db: messages.add(db, queue, jobs, now))
         if due:
             try:
                 await self._send(queue, due)
             except YamchiError:
                 refused = [one.id for one in due]
-                await self._file.write(lambda db: ledger.withdraw(db, queue, refused))
+                await self._file.write(lambda db: messages.withdraw(db, queue, refused))
                 raise
         self._ring(queue)
         return created
 
-    async def _send(self, queue: str, jobs: Sequence[ledger.Outgoing]) -> None:
+    async def _send(self, queue: str, jobs: Sequence[messages.Outgoing]) -> None:
         numbers = await self._rest.send(queue, [job.payload for job in jobs])
         known = {job.id: number for job, number in zip(jobs, numbers, strict=True)}
         now = self._clock.now()
-        await self._file.write(lambda db: ledger.confirm(db, queue, known, now))
+        await self._file.write(lambda db: messages.confirm(db, queue, known, now))
 
     # ── Working ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -112,11 +113,11 @@ class SupabaseEngine(SqliteEngine):
         return got
 
     async def _take_in(self, queue: str, limit: int) -> None:
-        messages = await self._rest.read(queue, HOLD // 1000, limit)
-        if not messages:
+        arrived = await self._rest.read(queue, HOLD // 1000, limit)
+        if not arrived:
             return
         now = self._clock.now()
-        known = await self._file.write(lambda db: ledger.arrive(db, queue, messages, now))
+        known = await self._file.write(lambda db: messages.arrive(db, queue, arrived, now))
         if known:
             await self._try(lambda: self._delete([(queue, number) for number in known]))
 
@@ -126,40 +127,21 @@ class SupabaseEngine(SqliteEngine):
 
     # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, queue: str, job_id: str) -> JobRecord | None:
-        return await self._file.read(lambda db: ledger.get(db, queue, job_id))
-
-    async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
-        return await self._file.read(lambda db: ledger.page(db, queue, state, search, offset, limit))
-
     async def counts(self, queue: str) -> dict[State, int]:
         """What this database knows of: messages of others count when they have arrived here."""
         return await self._file.read(lambda db: ledger.counts(db, queue))
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        def op(db: ledger.Db) -> list[str]:
-            ledger.surface(db, queue, job_ids)
-            return keeping.remove(db, queue, job_ids)
-
-        removed = await self._file.write(op)
+        removed = await self._file.write(lambda db: ledger.remove(db, queue, job_ids))
         await self._try(lambda: self._delete_of(queue, removed))
         return removed
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
         now = self._clock.now()
-
-        def op(db: ledger.Db) -> dict[str, State]:
-            ledger.surface(db, queue, job_ids)
-            return keeping.cancel(db, queue, job_ids, now)
-
-        outcome = await self._file.write(op)
+        outcome = await self._file.write(lambda db: ledger.cancel(db, queue, job_ids, now))
         ended = [job_id for job_id, state in outcome.items() if state == "cancelled"]
         await self._try(lambda: self._delete_of(queue, ended))
         return outcome
-
-    async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
-        before = self._clock.now() - older_than
-        return await self._file.write(lambda db: ledger.clean(db, queue, state, before, limit))
 
     # ── Tending ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -171,27 +153,27 @@ class SupabaseEngine(SqliteEngine):
 
     async def _tidy(self) -> None:
         now = self._clock.now()
-        await self._delete(await self._file.read(lambda db: ledger.done(db, now - HOLD // 2, BATCH)))
+        await self._delete(await self._file.read(lambda db: messages.done(db, now - HOLD // 2, BATCH)))
         for queue in await self._file.read(keeping.queues):
             due = await self._file.write(
-                lambda db, queue=queue: ledger.send_on(  # type: ignore[misc]
+                lambda db, queue=queue: messages.send_on(  # type: ignore[misc]
                     db, queue, now, SEND_ON_AFTER, SEND_AGAIN_AFTER, BATCH
                 )
             )
             if due:
                 await self._send(queue, due)
-        for letter in await self._file.read(lambda db: ledger.unsent_letters(db, BATCH)):
+        for letter in await self._file.read(lambda db: ledger.unsent_letters(db, None, now, BATCH)):
             await self._rest.send(letter.queue, [letter.body], suffix="_dlq")
             await self._file.write(lambda db, letter=letter: ledger.letters_sent(db, [letter]))  # type: ignore[misc]
 
     async def _delete_of(self, queue: str, job_ids: Sequence[str]) -> None:
-        await self._delete(await self._file.read(lambda db: ledger.numbers_of(db, queue, job_ids)))
+        await self._delete(await self._file.read(lambda db: messages.numbers_of(db, queue, job_ids)))
 
-    async def _delete(self, messages: Sequence[tuple[str, int]]) -> None:
-        for begin in range(0, len(messages), AT_ONCE):
-            group = messages[begin : begin + AT_ONCE]
+    async def _delete(self, done: Sequence[tuple[str, int]]) -> None:
+        for begin in range(0, len(done), AT_ONCE):
+            group = done[begin : begin + AT_ONCE]
             await asyncio.gather(*(self._rest.delete(queue, number) for queue, number in group))
-            await self._file.write(lambda db, group=group: ledger.deleted(db, group))  # type: ignore[misc]
+            await self._file.write(lambda db, group=group: messages.deleted(db, group))  # type: ignore[misc]
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         """What fails here is done again by `_tend`; it holds up nobody."""
