@@ -11,7 +11,11 @@ from sqlalchemy import Connection, select
 from tests.notifications.conftest import USER
 from tests.notifications.house import ADDRESS, House, a_house
 from tests.services.mail import MailServer
+from yamchi import Yamchi
 from yamchi.notifications import erasure
+from yamchi.notifications.recipients import User
+from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.settings import Settings
 from yamchi.storage.tables import metadata
 
 
@@ -140,6 +144,33 @@ def _at_home(house: House) -> Any:
     from yamchi.notifications.channels.email import MailboxChannel
 
     return MailboxChannel(house.app.database, "Yamchi <noreply@localhost>", house.app.clock)
+
+
+ENGINES = ["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in ("bull", "pgmq"))]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_jobs_leave_the_queue_wherever_it_is(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    places = {
+        "sqlite": lambda: f"sqlite:///{tmp_path}/jobs.db",
+        "bull": lambda: str(request.getfixturevalue("redis_url")),
+        "pgmq": lambda: str(request.getfixturevalue("postgres_database")().url),
+    }
+    async with Yamchi(Settings(home=tmp_path, default_queue_url=places[engine]())) as app:
+        house = app.notifications
+        await house.recipients.put(USER, User(email=ADDRESS))
+        moment = {"send_after": "2100-01-01T00:00:00Z", "created_at": "2026-01-01T00:00:00Z"}
+        job = NotificationJob.model_validate(
+            {"job_id": uuid4(), "user_id": USER, "channel": "email", "template_code": "welcome_email"}
+            | {"locale": "en", "data": {}, "meta": {"event_type": "t", "event_id": "e"}, **moment}
+        )
+        await house.service.send([job])
+        assert await house.queue.engine.get("notifications", job.delivery_id) is not None
+        erased = await house.erasure.erase(USER)
+        assert erased.cancelled == 1
+        assert await house.queue.engine.get("notifications", job.delivery_id) is None
 
 
 def test_every_table_that_names_people_is_thought_of() -> None:

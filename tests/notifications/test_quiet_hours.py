@@ -13,7 +13,9 @@ from tests.notifications.conftest import USER
 from tests.notifications.house import House, a_house
 from tests.services.mail import MailServer
 from yamchi.clock import as_datetime, isoformat, to_moment
+from yamchi.errors import ConfigurationError
 from yamchi.notifications.quiet import QuietHours, moment_of
+from yamchi.settings import Settings
 
 NIGHT = {"from": "22:00", "until": "08:00"}
 
@@ -109,6 +111,19 @@ async def test_called_off_while_it_waits(house: House) -> None:
     await house.at("2026-03-28T08:00:00")
     assert await house.status(job) == "CANCELLED"
     assert house.mail.letters == []
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"default_timezone": "Mars/Olympus"}, "DEFAULT_TIMEZONE"),
+        ({"public_url": "notify.example.com"}, "PUBLIC_URL"),
+        ({"public_url": "https://notify.example.com/?x=1"}, "PUBLIC_URL"),
+    ],
+)
+def test_settings_that_make_no_sense(given: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        Settings(**given)
 
 
 ZONES = st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Almaty", "UTC"])

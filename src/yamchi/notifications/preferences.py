@@ -46,7 +46,7 @@ class Preferences(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    allowed: dict[ChannelOrAny, dict[Category, bool]] = Field(
+    allowed: dict[ChannelOrAny, Annotated[dict[Category, bool], Field(max_length=200)]] = Field(
         default_factory=dict,
         max_length=50,
         examples=[{"email": {"recommendations": False}, "sms": {ANY: False}}],

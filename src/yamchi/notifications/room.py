@@ -157,5 +157,5 @@ class Notifications:
 
 def _public_url(settings: Settings) -> str | None:
     """Where links in messages lead; letters that stay at home are read on this machine."""
-    is_at_home = settings.smtp_host is None
+    is_at_home = settings.smtp_host is None and settings.port
     return settings.public_url or (f"http://localhost:{settings.port}" if is_at_home else None)
