@@ -1,17 +1,14 @@
 """The engine that keeps nothing: jobs live in this process. For tests, and as the fallback of last resort.
 
-Plain dictionaries and heaps behind one lock, since leases are renewed from a thread of their own. A heap may hold
-stale entries; an entry counts only while the job still is in the state and turn it was pushed for.
+The queues are in `shelf`, behind one lock, since leases are renewed from a thread of their own.
 """
 
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
-from itertools import count
+from dataclasses import replace
 
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.queues.engines.base import (
@@ -26,58 +23,19 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
     stalled_verdict,
 )
+from yamchi.queues.engines.memory.shelf import Entry, Shelf
 from yamchi.queues.job import (
     FINISHED,
     PENDING,
     STATES,
-    Cancelled,
     Claim,
-    Completed,
     DeadLetter,
-    Expired,
     Failed,
     JobRecord,
     NewJob,
-    Released,
-    RetryAt,
     State,
     Verdict,
 )
-
-Turn = tuple[int, Millis, int]
-
-
-@dataclass(slots=True)
-class Entry:
-    """A job and what only the engine knows of it."""
-
-    job: JobRecord
-    seq: int
-    token: str | None = None
-    lease_until: Millis = 0
-    cancelling: bool = False
-    slotted: bool = False
-
-    @property
-    def turn(self) -> Turn:
-        return -self.job.priority, self.job.run_at, self.seq
-
-
-@dataclass(slots=True)
-class Shelf:
-    """One queue."""
-
-    jobs: dict[str, Entry] = field(default_factory=dict)
-    waiting: list[tuple[Turn, str]] = field(default_factory=list)
-    delayed: list[tuple[Millis, int, str]] = field(default_factory=list)
-    active: dict[str, Entry] = field(default_factory=dict)
-    finished: dict[State, dict[str, None]] = field(default_factory=lambda: {state: {} for state in FINISHED})
-    counts: dict[State, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
-    letters: dict[str, DeadLetter] = field(default_factory=dict)
-    minutes: dict[Millis, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    turns: dict[str, float] = field(default_factory=dict)
-    paused: bool = False
-    bell: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class MemoryEngine:
@@ -90,7 +48,6 @@ class MemoryEngine:
         self._clock = clock
         self._shelves: dict[str, Shelf] = defaultdict(Shelf)
         self._lock = threading.RLock()
-        self._seq = count()
         self._schedules: dict[str, Millis] = {}
         self._workers: dict[str, WorkerInfo] = {}
 
@@ -108,30 +65,9 @@ class MemoryEngine:
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         with self._lock:
             shelf, now = self._shelves[queue], self._clock.now()
-            created = [self._add(shelf, queue, job, now) for job in jobs]
+            created = [shelf.add(queue, job, now) for job in jobs]
             shelf.bell.set()
             return created
-
-    def _add(self, shelf: Shelf, queue: str, new: NewJob, now: Millis) -> bool:
-        if new.id in shelf.jobs:
-            return False
-        run_at = now if new.run_at is None else new.run_at
-        job = JobRecord(
-            new.id,
-            queue,
-            new.name,
-            new.payload,
-            "waiting",
-            now,
-            run_at,
-            new.options,
-            new.priority,
-            new.expires_at,
-        )
-        entry = shelf.jobs[new.id] = Entry(job, next(self._seq))
-        shelf.counts["waiting"] += 1
-        self._put(shelf, entry, run_at, now)
-        return True
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         with self._lock:
@@ -154,96 +90,8 @@ class MemoryEngine:
         with self._lock:
             shelf, now = self._shelves[queue], self._clock.now()
             shelf.bell.clear()
-            settled = [verdict.claim.job.id for verdict in verdicts if self._settle(shelf, verdict, now)]
-            return Exchange(
-                settled, [] if shelf.paused else list(self._take(shelf, want, lease, worker, now))
-            )
-
-    def _take(self, shelf: Shelf, want: int, lease: Millis, worker: str, now: Millis) -> Iterator[Claim]:
-        self._promote_due(shelf, now)
-        while want > 0 and shelf.waiting:
-            turn, job_id = heappop(shelf.waiting)
-            entry = shelf.jobs.get(job_id)
-            if entry and entry.job.state == "waiting" and entry.turn == turn:
-                want -= 1
-                yield self._claim(shelf, entry, lease, worker, now)
-
-    def _claim(self, shelf: Shelf, entry: Entry, lease: Millis, worker: str, now: Millis) -> Claim:
-        entry.token, entry.lease_until = f"{worker}-{next(self._seq)}", now + lease
-        made = entry.job.attempts_made + 1
-        self._move(shelf, entry, "active", attempts_made=made, started_at=now, worker=worker)
-        shelf.active[entry.job.id] = entry
-        return Claim(entry.job, entry.token, slotted=entry.slotted)
-
-    def _promote_due(self, shelf: Shelf, now: Millis) -> None:
-        while shelf.delayed and shelf.delayed[0][0] <= now:
-            run_at, _, job_id = heappop(shelf.delayed)
-            entry = shelf.jobs.get(job_id)
-            if entry and entry.job.state == "delayed" and entry.job.run_at == run_at:
-                self._put(shelf, entry, run_at, now)
-
-    def _put(self, shelf: Shelf, entry: Entry, run_at: Millis, now: Millis) -> None:
-        """Let a job wait for its turn, or for its moment."""
-        if run_at > now:
-            self._move(shelf, entry, "delayed", run_at=run_at)
-            heappush(shelf.delayed, (run_at, entry.seq, entry.job.id))
-        else:
-            self._move(shelf, entry, "waiting", run_at=run_at)
-            heappush(shelf.waiting, (entry.turn, entry.job.id))
-
-    def _move(self, shelf: Shelf, entry: Entry, to: State, **changes: object) -> None:
-        # A copy, so that a record handed out earlier does not change under its reader.
-        self._leave(shelf, entry)
-        shelf.counts[to] += 1
-        entry.job = replace(entry.job, state=to, **changes)  # type: ignore[arg-type]
-
-    def _leave(self, shelf: Shelf, entry: Entry) -> None:
-        shelf.counts[entry.job.state] -= 1
-        if entry.job.state in FINISHED:
-            shelf.finished[entry.job.state].pop(entry.job.id, None)
-
-    def _settle(self, shelf: Shelf, verdict: Verdict, now: Millis) -> bool:
-        held = verdict.claim
-        entry = shelf.active.get(held.job.id)
-        if entry is None or entry.token != held.token:
-            return False
-        del shelf.active[held.job.id]
-        entry.token = None
-        match verdict:
-            case Completed(result=result):
-                self._end(shelf, entry, "completed", now, result=result, failed_reason=None)
-            case Failed(error=error, letter=letter, stacktrace=trace):
-                shelf.letters[letter.id] = letter
-                self._end(shelf, entry, "failed", now, failed_reason=error, stacktrace=trace)
-            case Expired():
-                self._end(shelf, entry, "expired", now)
-            case Cancelled():
-                self._end(shelf, entry, "cancelled", now)
-            case _ if entry.cancelling:
-                self._end(shelf, entry, "cancelled", now)
-            case RetryAt(moment=moment, error=error, stacktrace=trace):
-                entry.job = replace(entry.job, failed_reason=error, stacktrace=trace)
-                entry.slotted = False
-                self._put(shelf, entry, moment, now)
-            case Released(until=until, reason=reason, slotted=slotted):
-                made, why = entry.job.attempts_made - 1, reason or entry.job.failed_reason
-                entry.job = replace(entry.job, attempts_made=made, failed_reason=why)
-                entry.slotted = slotted
-                self._put(shelf, entry, until or entry.job.run_at, now)
-        shelf.bell.set()
-        return True
-
-    def _end(self, shelf: Shelf, entry: Entry, state: State, now: Millis, **changes: object) -> None:
-        self._move(shelf, entry, state, finished_at=now, **changes)
-        if state in ("completed", "failed"):
-            shelf.minutes[now - now % 60_000][state == "failed"] += 1
-        kept, options = shelf.finished[state], entry.job.options
-        kept[entry.job.id] = None
-        while len(kept) > (options.keep_completed if state == "completed" else options.keep_failed):
-            self._forget(shelf, next(iter(kept)))
-
-    def _forget(self, shelf: Shelf, job_id: str) -> None:
-        self._leave(shelf, shelf.jobs.pop(job_id))
+            settled = [verdict.claim.job.id for verdict in verdicts if shelf.settle(verdict, now)]
+            return Exchange(settled, [] if shelf.paused else list(shelf.take(want, lease, worker, now)))
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
         with self._lock:
@@ -262,7 +110,7 @@ class MemoryEngine:
             overdue = [entry for entry in shelf.active.values() if entry.lease_until < now]
             verdicts = [stalled_verdict(Claim(entry.job, entry.token or ""), now) for entry in overdue]
             for verdict in verdicts:
-                self._settle(shelf, verdict, now)
+                shelf.settle(verdict, now)
             return [(verdict.claim.job, isinstance(verdict, Failed)) for verdict in verdicts]
 
     async def take_pending(self, queue: str, want: int, lease: Millis, worker: str) -> list[Claim]:
@@ -271,7 +119,7 @@ class MemoryEngine:
             shelf, now = self._shelves[queue], self._clock.now()
             pending = [entry for entry in shelf.jobs.values() if entry.job.state in PENDING]
             pending.sort(key=lambda entry: entry.turn)
-            return [self._claim(shelf, entry, lease, worker, now) for entry in pending[:want]]
+            return [shelf.claim(entry, lease, worker, now) for entry in pending[:want]]
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
         """Forget claimed jobs that have been carried elsewhere."""
@@ -279,7 +127,7 @@ class MemoryEngine:
             shelf = self._shelves[queue]
             for entry in [entry for claim in claims if (entry := self._held(claim))]:
                 del shelf.active[entry.job.id]
-                self._forget(shelf, entry.job.id)
+                shelf.forget(entry.job.id)
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self.next_due(queue)
@@ -292,14 +140,7 @@ class MemoryEngine:
     def next_due(self, queue: str) -> Millis | None:
         """When the next delayed job is due."""
         with self._lock:
-            shelf = self._shelves[queue]
-            while shelf.delayed:
-                run_at, _, job_id = shelf.delayed[0]
-                entry = shelf.jobs.get(job_id)
-                if entry and entry.job.state == "delayed" and entry.job.run_at == run_at:
-                    return run_at
-                heappop(shelf.delayed)
-            return None
+            return self._shelves[queue].next_due()
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         with self._lock:
@@ -364,7 +205,7 @@ class MemoryEngine:
         with self._lock:
             found = self._known(queue, job_ids, [state for state in STATES if state != "active"])
             for entry in found:
-                self._forget(self._shelves[queue], entry.job.id)
+                self._shelves[queue].forget(entry.job.id)
             return [entry.job.id for entry in found]
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
@@ -374,7 +215,7 @@ class MemoryEngine:
                 if entry.job.state == "active":
                     entry.cancelling = True
                 else:
-                    self._end(self._shelves[queue], entry, "cancelled", self._clock.now())
+                    self._shelves[queue].end(entry, "cancelled", self._clock.now())
             return {entry.job.id: entry.job.state for entry in found}
 
     async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
@@ -399,7 +240,7 @@ class MemoryEngine:
         with self._lock:
             shelf, now = self._shelves[queue], self._clock.now()
             for entry in found:
-                self._put(shelf, entry, now, now)
+                shelf.put(entry, now, now)
             shelf.bell.set()
             return [entry.job.id for entry in found]
 
@@ -435,7 +276,7 @@ class MemoryEngine:
             shelf, before = self._shelves[queue], self._clock.now() - older_than
             old = [e.job.id for e in shelf.jobs.values() if e.job.state == state and _since(e.job) <= before]
             for job_id in old[:limit]:
-                self._forget(shelf, job_id)
+                shelf.forget(job_id)
             return len(old[:limit])
 
     # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -458,8 +299,8 @@ class MemoryEngine:
             replayed = [letter_id for letter_id in jobs if shelf.letters.pop(letter_id, None)]
             for letter_id in replayed:
                 for entry in self._known(queue, [jobs[letter_id].id], FINISHED):
-                    self._forget(shelf, entry.job.id)
-                self._add(shelf, queue, jobs[letter_id], self._clock.now())
+                    shelf.forget(entry.job.id)
+                shelf.add(queue, jobs[letter_id], self._clock.now())
             shelf.bell.set()
             return replayed
 
