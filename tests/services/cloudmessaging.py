@@ -1,0 +1,166 @@
+"""What Chromium asks of its maker to subscribe to Web Push and to receive: check-in, registration, and an open line.
+
+With it, a real browser subscribes and receives offline: `flags()` are the arguments that lead it here. The messages are
+Protocol Buffers, few enough to be written by hand.
+"""
+
+import datetime
+import socket
+import ssl
+import struct
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from tests.services.webserver import WebServer
+
+VERSION = b"\x29"
+LOGIN_REQUEST, LOGIN_RESPONSE, DATA = 2, 3, 8
+DEVICE = 123456789
+
+
+@dataclass
+class CloudMessaging:
+    """`push(body)` hands a sealed message to the browser that registered last."""
+
+    home: Path
+    registration: dict[str, str] = field(default_factory=dict)
+    logged_in: threading.Event = field(default_factory=threading.Event)
+    _line: ssl.SSLSocket | None = None
+
+    def start(self) -> None:
+        self._web = _Server(("127.0.0.1", 0), _Handler)
+        self._web.cloud = self
+        self._web.start()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(_certificate(self.home))
+        threading.Thread(target=self._serve_lines, daemon=True).start()
+
+    def stop(self) -> None:
+        self._web.stop()
+        self._listener.close()
+
+    def flags(self) -> list[str]:
+        web = f"http://127.0.0.1:{self._web.server_address[1]}"
+        return [
+            f"--gcm-checkin-url={web}/checkin",
+            f"--gcm-registration-url={web}/register",
+            f"--gcm-mcs-endpoint=https://127.0.0.1:{self._listener.getsockname()[1]}",
+            "--ignore-certificate-errors",
+        ]
+
+    def push(self, body: bytes) -> None:
+        assert self._line is not None
+        app_data = {"subtype": self.registration["X-subtype"], "content-encoding": "aes128gcm"}
+        message = _text(2, "1") + _text(3, self.registration["sender"]) + _text(5, self.registration["app"])
+        for key, value in app_data.items():
+            message += _bytes(7, _text(1, key) + _text(2, value))
+        message += _text(9, "0:1") + _bytes(21, body)
+        self._line.sendall(bytes([DATA]) + _varint(len(message)) + message)
+
+    def _serve_lines(self) -> None:
+        with suppress(OSError):  # closed: the test is over
+            while True:
+                plain, _ = self._listener.accept()
+                threading.Thread(target=self._talk, args=(plain,), daemon=True).start()
+
+    def _talk(self, plain: socket.socket) -> None:
+        with suppress(OSError), self._context.wrap_socket(plain, server_side=True) as line:
+            assert line.recv(1) == VERSION
+            tag = line.recv(1)[0]
+            assert tag == LOGIN_REQUEST
+            answer = _text(1, "login-1")
+            line.sendall(VERSION + bytes([LOGIN_RESPONSE]) + _varint(len(answer)) + answer)
+            self._line = line
+            self.logged_in.set()
+            while line.recv(4096):
+                continue  # what it acknowledges is of no interest
+
+
+class _Server(WebServer):
+    cloud: CloudMessaging
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path == "/checkin":
+            kind, answer = "application/x-protobuf", _number(1, 1) + _fixed(7, DEVICE) + _fixed(8, 42)
+        else:
+            kind, answer = "text/plain", b"token=a-token:for-this-browser"
+            form = dict(parse_qsl(body.decode()))
+            if "X-subtype" in form:
+                self.server.cloud.registration = form
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Tests look at the browser."""
+
+
+# ── Protocol Buffers, as far as needed ────────────────────────────────────────────────────────────────────────────
+
+
+def _varint(number: int) -> bytes:
+    out = b""
+    while number > 0x7F:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])
+
+
+def _number(place: int, value: int) -> bytes:
+    return _varint(place << 3) + _varint(value)
+
+
+def _fixed(place: int, value: int) -> bytes:
+    return _varint(place << 3 | 1) + struct.pack("<Q", value)
+
+
+def _bytes(place: int, value: bytes) -> bytes:
+    return _varint(place << 3 | 2) + _varint(len(value)) + value
+
+
+def _text(place: int, value: str) -> bytes:
+    return _bytes(place, value.encode())
+
+
+def _certificate(home: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, SHA256())
+    )
+    path = home / "cloud.pem"
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(private + made.public_bytes(Encoding.PEM))
+    return path
