@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import AGAIN, Message
 from yamchi.queues.engines.ledger import Db, among, shift
-from yamchi.queues.engines.sqlite import keeping, working
+from yamchi.queues.engines.sqlite import adding, keeping
 from yamchi.queues.job import NewJob
 
 Place = tuple[int, int, Millis]
@@ -22,7 +22,7 @@ def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis, round: str) -> 
 
     `round` is this call's own: an id may be used again once its job is no longer kept, and is another job then.
     """
-    created = working.add(db, queue, jobs, now)
+    created = adding.add(db, queue, jobs, now)
     due = [job.id for job, is_new in zip(jobs, created, strict=True) if is_new and (job.run_at or now) <= now]
     _send_off(db, queue, due, round)
     return created

@@ -27,7 +27,7 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.mailbag import Mailbag
-from yamchi.queues.engines.sqlite import keeping, working
+from yamchi.queues.engines.sqlite import adding, keeping, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sqlite import SqliteFile
@@ -86,11 +86,11 @@ class SqliteEngine:
 
     async def _add_together(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         now = self._clock.now()
-        return await self._file.write(lambda db: working.add(db, queue, jobs, now))
+        return await self._file.write(lambda db: adding.add(db, queue, jobs, now))
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         now = self._clock.now()
-        fired = await self._file.write(lambda db: working.fire(db, schedule, moment, queue, job, now))
+        fired = await self._file.write(lambda db: adding.fire(db, schedule, moment, queue, job, now))
         self._ring(queue)
         return fired
 

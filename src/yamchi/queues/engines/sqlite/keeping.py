@@ -9,8 +9,9 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import LetterPage, Minute, Page, WorkerInfo
+from yamchi.queues.engines.sqlite.adding import add
 from yamchi.queues.engines.sqlite.rows import COLUMNS, record, shift
-from yamchi.queues.engines.sqlite.working import add, drop_finished, drop_logs
+from yamchi.queues.engines.sqlite.working import drop_finished, drop_logs
 from yamchi.queues.job import FINISHED, STATES, Claim, DeadLetter, JobRecord, NewJob, State
 
 Db = sqlite3.Connection

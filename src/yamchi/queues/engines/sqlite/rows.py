@@ -1,7 +1,7 @@
-"""Between a row of the `jobs` table and a `JobRecord`, and the kept counts beside them."""
+"""Between a row of the `jobs` table and a `JobRecord`, the kept counts beside them, and changing many rows at once."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from yamchi.clock import Millis
@@ -48,3 +48,17 @@ def shift(db: sqlite3.Connection, queue: str, changes: Mapping[State, int]) -> N
 def count(db: sqlite3.Connection, queue: str, state: State) -> int:
     row = db.execute("SELECT n FROM counts WHERE queue = ? AND state = ?", (queue, state)).fetchone()
     return row[0] if row else 0
+
+
+def each_or_all(db: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[bool]:
+    """Which rows the statement changed. Nearly always all of them, and then it is one call; else one by one."""
+    if len(rows) == 1:
+        return [db.execute(statement, rows[0]).rowcount == 1]
+    db.execute("SAVEPOINT all_at_once")
+    changed = db.executemany(statement, rows).rowcount
+    if changed != len(rows):
+        db.execute("ROLLBACK TO all_at_once")
+    db.execute("RELEASE all_at_once")
+    if changed == len(rows):
+        return [True] * changed
+    return [db.execute(statement, row).rowcount == 1 for row in rows]

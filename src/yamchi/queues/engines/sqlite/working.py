@@ -1,4 +1,4 @@
-"""The SQL of producing and working: add, settle, claim, renew, recover. Each function runs inside a transaction.
+"""The SQL of working: settle, claim, renew, recover. Each function runs inside a transaction.
 
 Cost of an exchange of n jobs: one statement for the settlements, one that trims, two that claim, whatever n is.
 """
@@ -13,7 +13,7 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import Event, Exchange, RateLimit, stalled_verdict
-from yamchi.queues.engines.sqlite.rows import CLAIMED, claim, count, shift
+from yamchi.queues.engines.sqlite.rows import CLAIMED, claim, count, each_or_all, shift
 from yamchi.queues.job import (
     PENDING,
     Cancelled,
@@ -23,7 +23,6 @@ from yamchi.queues.job import (
     Expired,
     Failed,
     JobRecord,
-    NewJob,
     Released,
     RetryAt,
     State,
@@ -34,68 +33,6 @@ Db = sqlite3.Connection
 Ending = Literal["completed", "failed", "expired", "cancelled"]
 BATCH = 1_000
 """At most this many rows are promoted or trimmed at a time, so that no transaction is long."""
-
-# ── Adding ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_ADD = (
-    "INSERT INTO jobs (queue, id, name, state, rank, run_at, created_at, expires_at, options, payload) "
-    "VALUES {} ON CONFLICT (queue, id) DO NOTHING"
-)
-_MARKS = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-CHUNK = 50
-"""So many rows are added by one statement: during each of them the event loop may take the interpreter for long."""
-_ADD_ONE, _ADD_CHUNK = _ADD.format(_MARKS), _ADD.format(", ".join([_MARKS] * CHUNK))
-
-
-def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis) -> list[bool]:
-    rows = [_row(queue, job, now) for job in jobs]
-    chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
-    created = [is_new for chunk in chunks for is_new in _add_chunk(db, chunk)]
-    states = Counter(row[3] for row, is_new in zip(rows, created, strict=True) if is_new)
-    shift(db, queue, states)
-    return created
-
-
-def _add_chunk(db: Db, rows: list[tuple[Any, ...]]) -> list[bool]:
-    if len(rows) < CHUNK:
-        return _each_or_all(db, _ADD_ONE, rows)
-    db.execute("SAVEPOINT chunk")
-    added = db.execute(_ADD_CHUNK, [value for row in rows for value in row]).rowcount
-    if added != CHUNK:
-        db.execute("ROLLBACK TO chunk")
-    db.execute("RELEASE chunk")
-    return [True] * CHUNK if added == CHUNK else _each_or_all(db, _ADD_ONE, rows)
-
-
-def _row(queue: str, job: NewJob, now: Millis) -> tuple[Any, ...]:
-    run_at = now if job.run_at is None else job.run_at
-    state: State = "delayed" if run_at > now else "waiting"
-    options = job.options.encode()
-    return (queue, job.id, job.name, state, -job.priority, run_at, now, job.expires_at, options, job.payload)
-
-
-def _each_or_all(db: Db, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[bool]:
-    """Which rows the statement changed. Nearly always all of them, and then it is one call; else one by one."""
-    if len(rows) == 1:
-        return [db.execute(statement, rows[0]).rowcount == 1]
-    db.execute("SAVEPOINT all_at_once")
-    changed = db.executemany(statement, rows).rowcount
-    if changed != len(rows):
-        db.execute("ROLLBACK TO all_at_once")
-    db.execute("RELEASE all_at_once")
-    if changed == len(rows):
-        return [True] * changed
-    return [db.execute(statement, row).rowcount == 1 for row in rows]
-
-
-def fire(db: Db, schedule: str, moment: Millis, queue: str, job: NewJob, now: Millis) -> bool:
-    fired = db.execute(
-        "INSERT INTO schedules VALUES (?, ?) "
-        "ON CONFLICT DO UPDATE SET fired_at = excluded.fired_at WHERE fired_at < excluded.fired_at",
-        (schedule, moment),
-    )
-    return fired.rowcount == 1 and add(db, queue, [job], now)[0]
-
 
 # ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -160,7 +97,7 @@ def _settle_done(
     mine = [verdict for token, verdicts in kept.items() for verdict in _complete(db, token, verdicts, now)]
     moved["completed"] += len(mine)
     if dropped:
-        gone = _each_or_all(db, _DROP, [(verdict.claim.key, verdict.claim.token) for verdict in dropped])
+        gone = each_or_all(db, _DROP, [(verdict.claim.key, verdict.claim.token) for verdict in dropped])
         mine += [verdict for verdict, is_mine in zip(dropped, gone, strict=True) if is_mine]
     outcome.settled += [verdict.claim.job.id for verdict in mine]
     outcome.ended += [("completed", verdict.claim.job, verdict.result) for verdict in mine]
@@ -337,7 +274,7 @@ def take_pending(
 
 
 def drop(db: Db, queue: str, claims: Sequence[Claim]) -> None:
-    mine = _each_or_all(db, _DROP, [(held.key, held.token) for held in claims])
+    mine = each_or_all(db, _DROP, [(held.key, held.token) for held in claims])
     drop_logs(db, [(held.key,) for held, is_mine in zip(claims, mine, strict=True) if is_mine])
     shift(db, queue, {"active": -sum(mine)})
 
@@ -357,7 +294,7 @@ def any_waiting(db: Db, queue: str) -> bool:
 
 def renew(db: Db, claims: Sequence[Claim], until: Millis) -> list[str]:
     rows = [(until, held.key, held.token) for held in claims]
-    mine = _each_or_all(db, f"UPDATE jobs SET lease_until = ? {_MINE}", rows)
+    mine = each_or_all(db, f"UPDATE jobs SET lease_until = ? {_MINE}", rows)
     return [held.job.id for held, is_mine in zip(claims, mine, strict=True) if is_mine]
 
 

@@ -13,7 +13,7 @@ import orjson
 from yamchi.clock import Millis
 from yamchi.errors import InvalidJob
 from yamchi.queues.engines.ledger import LETTER_TABLES, Db, among, shift, surface
-from yamchi.queues.engines.sqlite import keeping, working
+from yamchi.queues.engines.sqlite import adding, keeping
 from yamchi.queues.job import NewJob, check_id
 
 TABLES = (
@@ -42,7 +42,7 @@ class Outgoing:
 
 def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis) -> tuple[list[bool], list[Outgoing]]:
     """Write new jobs down; those that are due are sent before anybody may claim them."""
-    created = working.add(db, queue, jobs, now)
+    created = adding.add(db, queue, jobs, now)
     due = [
         Outgoing(job.id, job.payload)
         for job, is_new in zip(jobs, created, strict=True)
@@ -114,7 +114,7 @@ def _take_in(db: Db, queue: str, message: Mapping[str, Any], now: Millis) -> boo
     job_id = row[0] if row else _unconfirmed(db, queue, body)
     if job_id is None:
         job_id = _foreign_id(body, number)
-        is_new = working.add(db, queue, [NewJob(job_id, "", orjson.dumps(body))], now)[0]
+        is_new = adding.add(db, queue, [NewJob(job_id, "", orjson.dumps(body))], now)[0]
     else:
         is_new = bool(surface(db, queue, [job_id]))
     db.execute("INSERT OR REPLACE INTO messages VALUES (?, ?, ?, ?)", (queue, number, job_id, now))
