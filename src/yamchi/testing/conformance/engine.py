@@ -111,7 +111,7 @@ class EngineSuite(Suite):
         assert len(await claim_all(engine, queue, 1)) == 1
 
     async def test_wake_comes_when_a_delayed_job_is_due(self, engine: Engine, queue: str) -> None:
-        await engine.add(queue, [new_job(run_at=now() + 200)])
+        await engine.add(queue, [new_job(run_at=now() + 1_000)])
         assert await claim(engine, queue) == []
 
         async def woken() -> bool:
