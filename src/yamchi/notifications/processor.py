@@ -230,10 +230,10 @@ class JobProcessor:
         return render(errand.template, data, now=now, unsubscribe_url=unsubscribe_url)
 
     async def _send(self, errand: Errand, message: Message) -> dict[str, Any]:
-        if campaign := errand.job.meta.campaign_id:
-            await self._campaigns.take_turn(campaign)
         if settled := await self._settled(errand.job):
             return {"status": settled}
+        if campaign := errand.job.meta.campaign_id:
+            await self._campaigns.take_turn(campaign)
         began = self._clock.now()
         try:
             answer = await errand.channel.send(message)

@@ -26,6 +26,10 @@ PAUSED: Millis = 30_000
 SHORT: Millis = 250
 """A turn that is this near is waited for; for a later one the message goes back to the queue."""
 
+LATE: Millis = 20
+"""Who is later than this has missed the turn: others have theirs now."""
+
+TRIES = 3
 LONGEST: Millis = 300_000
 REMEMBERED = 1_000
 
@@ -69,17 +73,21 @@ class CampaignGate:
         if rate is None:
             return
         key = f"campaign-{campaign_id}"
-        (turn,) = await self._queue.engine.reserve(self._queue.name, rate, [key])
-        wait = turn - self._clock.now()
-        if wait <= SHORT:
+        for _ in range(TRIES):
+            (turn,) = await self._queue.engine.reserve(self._queue.name, rate, [key])
+            wait = turn - self._clock.now()
+            if wait > SHORT:
+                await self._queue.engine.refund(self._queue.name, rate, key, 1)
+                # Spread over the time that all who wait will take, so that they do not come back all at once.
+                crowd = min(standing.waiting * rate.spacing, LONGEST)
+                later = timedelta(milliseconds=wait + random.uniform(0, max(crowd, wait)))
+                raise Snooze(
+                    later, f"the campaign {campaign_id} sends {rate.count} per {rate.period / 1000:g} s"
+                )
             if wait > 0:
                 await self._clock.sleep(wait)
-            return
-        await self._queue.engine.refund(self._queue.name, rate, key, 1)
-        # Spread over the time that all who wait will take, so that they do not come back all at once.
-        crowd = min(standing.waiting * rate.spacing, LONGEST)
-        later = timedelta(milliseconds=wait + random.uniform(0, max(crowd, wait)))
-        raise Snooze(later, f"the campaign {campaign_id} sends {rate.count} per {rate.period / 1000:g} s")
+            if self._clock.now() - turn <= LATE:
+                return
 
     def forget(self, campaign_id: str) -> None:
         """Look again at the next message: the campaign has just changed."""
