@@ -1,6 +1,6 @@
 """Web Push with a push service that checks the VAPID token and opens what is sealed, and endpoints that must be refused."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,14 +18,16 @@ from yamchi.clock import isoformat
 from yamchi.errors import ConfigurationError
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.channels.webpush import WebPushChannel
+from yamchi.notifications.parts import Parts
 from yamchi.notifications.push.addresses import NotPublic, check_endpoint, is_public
 from yamchi.notifications.push.post import Post
 from yamchi.notifications.push.sealing import LARGEST_MESSAGE, seal
-from yamchi.notifications.push.subscriptions import MOST_BROWSERS, BrowserSubscription
+from yamchi.notifications.push.subscriptions import MOST_BROWSERS, BrowserSubscription, Subscriptions
 from yamchi.notifications.push.vapid import VapidKey
 from yamchi.notifications.templates.model import Button, Rendered
 from yamchi.queues.job import NewJob
-from yamchi.testing import TestApp
+from yamchi.storage.database import Database
+from yamchi.testing import MovableClock, TestApp
 from yamchi.web import create_app
 
 KEY = VapidKey.make()
@@ -390,6 +392,28 @@ async def test_a_browser_belongs_to_whoever_signed_in_last(app: TestApp, service
     for _ in range(MOST_BROWSERS + 5):
         await subscribe(app, service)
     assert len(await channel(app).subscriptions.of(USER)) == MOST_BROWSERS
+
+
+async def test_browsers_and_parts_are_kept_in_postgresql_too(
+    postgres_database: Callable[[], Any], service: PushService
+) -> None:
+    database = Database(postgres_database().url)
+    await database.migrate()
+    clock = MovableClock()
+    subscriptions, parts = Subscriptions(database, clock), Parts(database, clock)
+    for _ in range(MOST_BROWSERS + 2):
+        browser = service.subscribe(KEY.public_text)
+        made = await subscriptions.add(USER, BrowserSubscription.model_validate(browser.as_json()))
+        await clock.advance("1s")
+    again = await subscriptions.add(USER, BrowserSubscription.model_validate(browser.as_json()))
+    assert again.subscription_id == made.subscription_id
+    assert len(await subscriptions.of(USER)) == MOST_BROWSERS
+    assert await subscriptions.remove(made.subscription_id, user_id=USER)
+    assert not await subscriptions.remove(made.subscription_id)
+    await parts.note("job", made.subscription_id, "201")
+    await parts.note("job", made.subscription_id, "201 again")
+    assert await parts.arrived("job") == {made.subscription_id: "201"}
+    await database.close()
 
 
 @pytest.mark.parametrize(
