@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from yamchi.cli import api, bench, board, campaign, dlq, doctor, jobs, queues, send, template, top, up, worker
 from yamchi.errors import YamchiError
+from yamchi.observe import logging
 
 
 class Commands(TyperGroup):
@@ -37,6 +38,9 @@ cli = typer.Typer(
 )
 
 
+SERVING = ("up", "api", "worker", "board")
+
+
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
         typer.echo(f"yamchi {version('yamchi')}")
@@ -49,12 +53,15 @@ def _escaped(text: str) -> str:
 
 @cli.callback()
 def _options(
+    ctx: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     show_version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Options of every command."""
+    if ctx.invoked_subcommand not in SERVING:  # those log as the settings say
+        logging.configure(level="warning")
 
 
 for command in (up, api, worker, board, send, doctor, top, bench):
