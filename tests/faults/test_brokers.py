@@ -1,5 +1,6 @@
 """Brokers that go away under load: restarted, cut off, or fed with poison. Nothing acknowledged is lost."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -87,6 +88,25 @@ async def test_a_connection_that_is_cut_loses_nothing(
         await site.ran(round(jobs * share))
     await site.all_settled(jobs)
     published(finish(site, "cut the connection twice", jobs, 2))
+
+
+@pytest.mark.parametrize("engine_name", ["kafka"])
+async def test_members_that_come_and_go_lose_nothing(
+    make_site: MakeSite, engine_url: str, published: Publish
+) -> None:
+    """Each of them makes Kafka deal the partitions anew."""
+    jobs = scaled(400, 10_000)
+    site = make_site(engine_url)
+    await begin(site, jobs)
+    leaving = site.processes[-1]
+    site.start_worker()
+    await site.ran(jobs * 2 // 5)
+    leaving.signal(signal.SIGTERM)
+    assert await leaving.ended() == 0
+    await site.ran(jobs * 3 // 5)
+    site.start_worker()
+    await site.all_settled(jobs)
+    published(finish(site, "three rebalances", jobs, 3))
 
 
 @each_broker
