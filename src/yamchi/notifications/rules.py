@@ -216,7 +216,8 @@ class EventRulesHandler:
     def _chosen(self, notify: Notify, recipient: Recipient | None) -> list[str]:
         """The first channel that may reach the person: what is known now to have no address need not be tried.
 
-        What is sent later begins with the first of them, since the person may have an address there by then.
+        What is sent later begins with the first of them, since the person may have an address there by then; and whether
+        a channel is set up, the worker knows.
         """
         if notify.first_of is None:
             return notify.channels
@@ -224,7 +225,7 @@ class EventRulesHandler:
             return notify.first_of[:1]
         for name in notify.first_of:
             channel = self._channels.get(ALIASES.get(name, name))
-            if channel and channel.address(recipient):
+            if channel is None or channel.address(recipient):
                 return [name]
         return notify.first_of[-1:]
 
