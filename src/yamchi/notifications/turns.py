@@ -13,20 +13,23 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import structlog
 from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, as_datetime
-from yamchi.errors import Snooze
+from yamchi.errors import EngineError, Snooze
 from yamchi.storage.database import Database
 from yamchi.storage.tables import send_turns as table
+
+log = structlog.get_logger("yamchi.notifications")
 
 LONGEST_NAP: Millis = 250
 """A turn that comes free within this time is slept for; longer, and others could not work meanwhile."""
 
 NAPS = 2
-LEASE: Millis = 40_000
-"""How long a turn is held by a process that gives no sign of life: longer than any request takes."""
+LEASE: Millis = 60_000
+"""How long a turn is held by a process that gives no sign of life: longer than a request takes."""
 
 LINE_PACE = 1.1
 """How much slower than the limit the line moves: an answer takes its time too."""
@@ -87,17 +90,23 @@ class Turns:
         try:
             yield
         finally:
-            now = self._clock.now()
-            rows = [
-                {
-                    "of": turn.limit.key,
-                    "nth": turn.number,
-                    "ours": turn.until,
-                    "free_at": now + turn.limit.period,
-                }
-                for turn in held
-            ]
+            await self._release(held)
+
+    async def _release(self, held: Sequence[_Held]) -> None:
+        """What was sent is sent, even if the database is away by now: then the turn comes back by itself."""
+        now = self._clock.now()
+        rows = [
+            {"of": turn.limit.key, "nth": turn.number, "ours": turn.until, "free_at": now + turn.limit.period}
+            for turn in held
+        ]
+        try:
             await self._database.write(lambda connection: connection.execute(self._used, rows).rowcount)
+        except EngineError as error:
+            log.warning(
+                "a turn could not be given back now",
+                limits=[turn.limit.key for turn in held],
+                error=str(error),
+            )
 
     async def pause(self, limit: Limit, until: Millis) -> None:
         """Nobody gets a turn before this moment."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import InvalidJob, Outage, Snooze, Unrecoverable, YamchiError
+from yamchi.errors import InvalidJob, Outage, Snooze, Unrecoverable
 from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.errand import NotHere
@@ -159,18 +159,14 @@ def service_of(browser: Subscription) -> str:
 
 def _judge(results: Sequence[BaseException | None], *, any_before: bool) -> int:
     """How many took it. Trouble that may pass is for another time; what is final matters only if nobody took it."""
-    for kind in (AnswerLost, Outage, Snooze):
+    for kind in (AnswerLost, Outage, Snooze, BaseException):
         for result in results:
-            if isinstance(result, kind):
+            if isinstance(result, kind) and not isinstance(result, Unrecoverable):
                 raise result
-    for result in results:
-        if isinstance(result, BaseException) and not isinstance(result, YamchiError):
-            raise result
-    took = sum(result is None for result in results)
-    if not took and not any_before:
-        final = [result for result in results if isinstance(result, YamchiError)]
+    final = [result for result in results if isinstance(result, Unrecoverable)]
+    if len(final) == len(results) and not any_before:
         raise next((error for error in final if not isinstance(error, NotHere)), final[0])
-    return took
+    return len(results) - len(final)
 
 
 def _outage(what: str, reply: Reply, service: str) -> Outage:

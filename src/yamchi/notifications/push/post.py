@@ -54,7 +54,7 @@ class Post:
         """The service's answer, whatever it is; an `Outage` of the service when there is none."""
         try:
             answer = await self._pool.request(
-                "POST", url, headers=dict(headers), content=body, extensions={"timeout": TIMEOUT}
+                "POST", url, headers=list(headers.items()), content=body, extensions={"timeout": TIMEOUT}
             )
         except (httpcore2.ReadError, httpcore2.ReadTimeout, httpcore2.RemoteProtocolError) as error:
             said = f"{service} took the message, but its answer was lost: {_why(error)}"
