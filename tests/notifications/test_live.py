@@ -201,6 +201,24 @@ async def test_while_a_page_reconnects_again_and_again_everything_arrives_once(
     assert sorted(heard) == [f"m{number:04}" for number in range(count)]
 
 
+async def test_a_page_is_let_in_while_others_are_told_without_end(app: Yamchi) -> None:
+    is_over = False
+
+    async def keep_sending(writer: int) -> None:
+        number = 0
+        while not is_over:
+            await send(app, message(writer * 100_000 + number, OTHER))
+            number += 1
+
+    sending = [asyncio.create_task(keep_sending(writer)) for writer in range(20)]
+    async with serving(app) as url, OpenedPage(url, await token_of(app, OTHER)) as first:
+        await first.hears("item", 50)
+        async with OpenedPage(url, await token_of(app, USER)) as page:
+            await page.hears("welcome")
+        is_over = True
+        await asyncio.gather(*sending)
+
+
 @pytest.mark.parametrize("since", [-5, 10_000_000])
 async def test_a_number_that_never_was_starts_anew(app: Yamchi, since: int) -> None:
     async with serving(app) as url:

@@ -17,7 +17,7 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
-from yamchi.notifications.inbox.feed import Feed, News
+from yamchi.notifications.inbox.feed import BATCH, Feed, News
 from yamchi.notifications.inbox.store import Inbox, Item
 
 log = structlog.get_logger("yamchi.inbox")
@@ -143,8 +143,11 @@ class Hub:
             return
         if self._cursor is None:
             _, self._cursor = await self._feed.bounds()
-        self._cursor = await self._advance(self._cursor)
+        rows = await self._feed.after(self._cursor)
+        await self._tell(rows)
         await self._admit(self._cursor)
+        if len(rows) == BATCH or self._joining:
+            self._news.set()  # there is more; but nobody waits at the door for all of it
 
     async def _wait(self) -> None:
         """Until something is written here, or for a moment, since others may have written. With no pages, until one opens."""
@@ -153,20 +156,17 @@ class Hub:
                 await self._news.wait()
         self._news.clear()
 
-    async def _advance(self, cursor: int) -> int:
-        """Tell everybody what came after the cursor; it moves together with what is told, so nothing is told twice."""
-        while rows := await self._feed.after(cursor):
-            news = [row for row in rows if row.user_id in self._pages]
-            frames = await self._frames(news, await self._unread(news)) if news else {}
-            for one in news:
-                if frame := frames.get(one.seq):
-                    for page in tuple(
-                        self._pages.get(one.user_id, ())
-                    ):  # one that is full leaves while we go
-                        page.offer(frame)
-            self._cursor = cursor = rows[-1].seq
-            await self._note_delivered(news)
-        return cursor
+    async def _tell(self, rows: Sequence[News]) -> None:
+        """Tell everybody what came; the cursor moves together with what is told, so nothing is told twice."""
+        news = [row for row in rows if row.user_id in self._pages]
+        frames = await self._frames(news, await self._unread(news)) if news else {}
+        for one in news:
+            pages = tuple(self._pages.get(one.user_id, ())) if one.seq in frames else ()
+            for page in pages:  # a copy: one that is full leaves while we go
+                page.offer(frames[one.seq])
+        if rows:
+            self._cursor = rows[-1].seq
+        await self._note_delivered(news)
 
     async def _admit(self, cursor: int) -> None:
         """Let in those who came, with what they missed up to the cursor. It does not move meanwhile."""
@@ -186,8 +186,6 @@ class Hub:
             welcome = _frame("welcome", cursor, unread=unread[page.user_id], reset=is_anew)
             page.admit([welcome, *(frames[one.seq] for one in theirs if one.seq in frames)])
         await self._note_delivered(news)
-        if self._joining:
-            self._news.set()
 
     async def _missed(self, page: Page, oldest: int, cursor: int) -> tuple[bool, list[News]]:
         """What a page missed, and whether that is too much: then it must ask for the whole anew."""
@@ -202,10 +200,9 @@ class Hub:
 
     async def _frames(self, news: Sequence[News], unread: Mapping[str, int]) -> dict[int, str]:
         """Lines of the feed as pages read them, with what they speak of as it is now; what is gone is left out."""
-        items = await self._inbox.items(
-            list({one.message_id for one in news if one.kind == "item" and one.message_id})
-        )
-        frames = ((one.seq, _tell(one, items, unread)) for one in news)
+        message_ids = {one.message_id for one in news if one.kind == "item" and one.message_id}
+        items = await self._inbox.items(list(message_ids))
+        frames = ((one.seq, _told(one, items, unread)) for one in news)
         return {seq: frame for seq, frame in frames if frame is not None}
 
     async def _unread(self, news: Sequence[News]) -> Mapping[str, int]:
@@ -224,7 +221,7 @@ class Hub:
                 page.beat(PING, self._clock.now())
 
 
-def _tell(news: News, items: Mapping[str, Item], unread: Mapping[str, int]) -> str | None:
+def _told(news: News, items: Mapping[str, Item], unread: Mapping[str, int]) -> str | None:
     if news.kind == "message":
         return _frame("message", news.seq, message=orjson.Fragment(news.body or "null"))
     if news.kind == "read_all":
