@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from yamchi.clock import isoformat
+from yamchi.errors import InvalidJob, WrongState
 from yamchi.notifications.campaigns.fanout import BATCH, HOLD, FanOut
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
@@ -307,6 +308,45 @@ async def test_a_long_list_comes_as_a_stream(app: TestApp, client: httpx2.AsyncC
     assert (again.status_code, "has begun" in again.json()["detail"]) == (409, True)
 
 
+async def test_a_broken_list_is_mended_under_the_same_id(app: TestApp) -> None:
+    await populate(app, 3)
+    campaigns = app.notifications.campaigns
+    for csv in ("name\nA\n", "email\n", "email\nnonsense\n"):
+        with pytest.raises(InvalidJob, match="CSV"):
+            await campaigns.create(wish(audience={"csv": csv}))
+    assert (await campaigns.show("news-1"))["state"] == "draft"
+    mended = wish(audience={"csv": "email\nuser-1@example.com\n"})
+    assert (await campaigns.create(mended))["state"] == "running"
+    await send_all(app)
+    assert await reached(app) == {person(1): 1}
+    with pytest.raises(WrongState, match="another one"):
+        await campaigns.create(wish())
+
+
+async def test_lists_sent_at_once_are_not_mixed(either: TestApp) -> None:
+    """Of several requests under one id one wins whole, whatever the others had begun."""
+    campaigns = either.notifications.campaigns
+    lists = ["email\n" + "".join(f"{one}-{n}@example.com\n" for n in range(1_500)) for one in "abc"]
+    outcomes = await asyncio.gather(
+        *(campaigns.create(wish(audience={"csv": csv})) for csv in lists), return_exceptions=True
+    )
+    assert all(isinstance(outcome, dict | WrongState) for outcome in outcomes), outcomes
+    shown = await campaigns.show("news-1")
+    assert (shown["state"], shown["progress"]["total"]) == ("running", 1_500)
+    emails = select(users.c.email).join(campaign_people, campaign_people.c.user_id == users.c.user_id)
+    found = await either.database.read(lambda connection: connection.execute(emails).scalars().all())
+    assert (len(found), len({email[0] for email in found})) == (1_500, 1)
+
+
+async def test_an_old_request_again_is_still_the_same(app: TestApp) -> None:
+    await populate(app, 2)
+    once = wish(expires_at=isoformat(app.clock.now() + 60_000))
+    await app.notifications.campaigns.create(once)
+    await send_all(app)
+    await app.clock.advance("1h")
+    assert (await app.notifications.campaigns.create(once))["state"] == "finished"
+
+
 # ── Steering ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -508,6 +548,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (bad(audience={"user_ids": ["nobody"]}), "user_ids"),
     (bad(audience={"csv": "name,phone\nA,1\n"}), "The CSV has no column user_id or email"),
     (bad(audience={"csv": ""}), "it is empty"),
+    (bad(audience={"csv": "email\n"}), "it has no rows"),
+    (bad(audience={"csv": "email\nnonsense\n"}), "row 2: email"),
+    (bad(audience={"user_ids": []}), "user_ids"),
     (bad(audience={"csv": "email,email\n"}), "two columns of the same name"),
     (
         bad(send_after="2030-01-02T00:00:00Z", expires_at="2030-01-01T00:00:00Z"),

@@ -1,7 +1,8 @@
 """Putting people on a campaign's list: in batches, each once, and those of a CSV who are not known yet become known."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ BATCH = 1_000
 LOOKED_UP = 500
 
 T = TypeVar("T")
+Guard = Callable[[Connection], None]
+"""Asked in each transaction: raises when the list is no longer this request's to write."""
 
 
 class Enrollment:
@@ -34,24 +37,25 @@ class Enrollment:
         self._enroll = enroll.returning(campaign_people.c.user_id)
         self._meet = dialect.insert(users).on_conflict_do_nothing()
 
-    async def by_ids(self, campaign_id: str, user_ids: Iterable[str]) -> Report:
+    async def by_ids(self, campaign_id: str, user_ids: Iterable[str], guard: Guard) -> Report:
         """These people, each once. One who is not known has no address, and the delivery will say so."""
         report = Report()
         for batch in _batches(iter(user_ids), BATCH):
             rows = [_row(campaign_id, user_id) for user_id in dict.fromkeys(batch)]
-            added = await self._database.write(lambda c, rows=rows: self._add(c, rows))  # type: ignore[misc]
+            added = await self._database.write(partial(self._add, rows=rows, guard=guard))
             report.rows += len(batch)
             report.people += added
             report.twice += len(batch) - added
         return report
 
-    async def by_csv(self, campaign_id: str, lines: Iterable[str]) -> Report:
+    async def by_csv(self, campaign_id: str, lines: Iterable[str], guard: Guard) -> Report:
         """The people of a table. Reading it is left to a thread, a batch at a time."""
         report, rows = Report(), read_list(lines)
         while batch := await asyncio.to_thread(lambda: list(islice(rows, BATCH))):
             report.rows += len(batch)
             entries = [row for row in batch if isinstance(row, Entry)]
-            added, refused = await self._database.write(lambda c, e=entries: self._take(c, campaign_id, e))  # type: ignore[misc]
+            take = partial(self._take, campaign_id=campaign_id, entries=entries, guard=guard)
+            added, refused = await self._database.write(take)
             report.people += added
             report.twice += len(entries) - len(refused) - added
             for broken in sorted([*(row for row in batch if isinstance(row, Broken)), *refused], key=_number):
@@ -68,11 +72,12 @@ class Enrollment:
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+    def _add(self, connection: Connection, rows: Sequence[Mapping[str, Any]], guard: Guard) -> int:
+        guard(connection)
         return len(connection.execute(self._enroll, rows).all()) if rows else 0
 
     def _take(
-        self, connection: Connection, campaign_id: str, entries: Sequence[Entry]
+        self, connection: Connection, campaign_id: str, entries: Sequence[Entry], guard: Guard
     ) -> tuple[int, list[Broken]]:
         """How many are new on the list, and which rows name nobody who can be reached."""
         known = _known(connection, "user_id", [entry.user_id for entry in entries if entry.user_id])
@@ -93,7 +98,7 @@ class Enrollment:
         if strangers:
             connection.execute(self._meet, list(strangers.values()))
         rows = [_row(campaign_id, user_id, entry.data) for user_id, entry in people.items()]
-        return self._add(connection, rows), refused
+        return self._add(connection, rows, guard), refused
 
     def _introduce(self, entry: Entry) -> dict[str, Any] | Broken:
         """A person who is not known yet: an address is all it takes."""

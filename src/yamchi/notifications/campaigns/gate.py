@@ -69,25 +69,27 @@ class CampaignGate:
     async def take_turn(self, campaign_id: str) -> None:
         """Return when the campaign's rate allows one more message; if that takes long, send it back to wait."""
         standing = await self._standing(campaign_id)
-        rate = standing.rate
-        if rate is None:
+        if standing.rate is None:
             return
-        key = f"campaign-{campaign_id}"
         for _ in range(TRIES):
-            (turn,) = await self._queue.engine.reserve(self._queue.name, rate, [key])
-            wait = turn - self._clock.now()
-            if wait > SHORT:
-                await self._queue.engine.refund(self._queue.name, rate, key, 1)
-                # Spread over the time that all who wait will take, so that they do not come back all at once.
-                crowd = min(standing.waiting * rate.spacing, LONGEST)
-                later = timedelta(milliseconds=wait + random.uniform(0, max(crowd, wait)))
-                raise Snooze(
-                    later, f"the campaign {campaign_id} sends {rate.count} per {rate.period / 1000:g} s"
-                )
-            if wait > 0:
+            turn = await self._reserve(campaign_id, standing, standing.rate)
+            if (wait := turn - self._clock.now()) > 0:
                 await self._clock.sleep(wait)
             if self._clock.now() - turn <= LATE:
                 return
+
+    async def _reserve(self, campaign_id: str, standing: Standing, rate: RateLimit) -> Millis:
+        """The next turn, if it is near."""
+        engine, key = self._queue.engine, f"campaign-{campaign_id}"
+        (turn,) = await engine.reserve(self._queue.name, rate, [key])
+        wait = turn - self._clock.now()
+        if wait <= SHORT:
+            return turn
+        await engine.refund(self._queue.name, rate, key, 1)
+        # Spread over the time that all who wait will take, so that they do not come back all at once.
+        crowd = min(standing.waiting * rate.spacing, LONGEST)
+        later = timedelta(milliseconds=wait + random.uniform(0, max(crowd, wait)))
+        raise Snooze(later, f"the campaign {campaign_id} sends {rate.count} per {rate.period / 1000:g} s")
 
     def forget(self, campaign_id: str) -> None:
         """Look again at the next message: the campaign has just changed."""

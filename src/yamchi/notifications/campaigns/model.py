@@ -37,7 +37,7 @@ class AudienceIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    user_ids: list[UUID] | None = Field(default=None, description="These people.")
+    user_ids: list[UUID] | None = Field(default=None, min_length=1, description="These people.")
     where: dict[str, Any] | None = Field(
         default=None,
         description="Everybody of whom all of this is true; {} is everybody.",

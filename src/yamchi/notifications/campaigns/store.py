@@ -4,23 +4,25 @@ A campaign is a draft until its list is complete, so a crash while it is made le
 again goes on where the first one ended.
 """
 
+import asyncio
+import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
 import orjson
-from sqlalchemy import desc, select, update
+from sqlalchemy import ColumnElement, Connection, and_, desc, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, isoformat
 from yamchi.errors import InvalidJob, UnknownJob, WrongState
 from yamchi.notifications.campaigns.audience import Audience
 from yamchi.notifications.campaigns.counts import CampaignCounts
-from yamchi.notifications.campaigns.enrolling import Enrollment
+from yamchi.notifications.campaigns.enrolling import Enrollment, Guard
 from yamchi.notifications.campaigns.gate import CampaignGate
 from yamchi.notifications.campaigns.lists import Report
-from yamchi.notifications.campaigns.model import AudienceIn, Campaign, CampaignIn, ShownState, State
+from yamchi.notifications.campaigns.model import Campaign, CampaignIn, ShownState, State
 from yamchi.notifications.campaigns.planning import DEFAULT_LOCALE
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.templates.locales import locale_chain
@@ -63,25 +65,37 @@ class Campaigns:
 
     async def create(self, wish: CampaignIn) -> dict[str, Any]:
         """Make a campaign and let it begin. The same again answers what has become of it."""
-        await self._check(wish)
-        await self._database.write(lambda connection: connection.execute(self._new, self._row(wish)).rowcount)
-        campaign = await self.get(wish.campaign_id)
-        if campaign.fingerprint != wish.fingerprint:
+        known = await self._find(wish.campaign_id)
+        if known is None or known.state == "draft":
+            await self._check(wish)
+            await self._draft(wish, known)
+            known = await self.get(wish.campaign_id)
+        if known.fingerprint != wish.fingerprint:
             raise WrongState(
                 f"There is a campaign {wish.campaign_id!r} already, and it is another one: "
                 "choose another campaign_id, or send exactly what was sent before."
             )
-        if campaign.state == "draft" and not wish.audience.upload:
-            await self._start(campaign, await self._enroll(wish.campaign_id, wish.audience))
+        if known.state == "draft" and not wish.audience.is_list:
+            await self._start(known)
+        elif known.state == "draft" and not wish.audience.upload:
+            await self._enroll(known, lambda guard: self._read_list(wish, guard))
         return await self.show(wish.campaign_id)
+
+    async def _draft(self, wish: CampaignIn, known: Campaign | None) -> None:
+        """Keep the request. One that has not begun yet, such as one with a broken list, gives way to another."""
+        row = self._row(wish)
+        if known and known.fingerprint != wish.fingerprint:
+            change = update(table).where(_is_draft(known)).values(row)
+            await self._database.write(lambda connection: connection.execute(change).rowcount)
+        elif known is None:
+            await self._database.write(lambda connection: connection.execute(self._new, row).rowcount)
 
     async def upload(self, campaign_id: str, lines: Iterable[str]) -> dict[str, Any]:
         """Take the list of a draft, in place of what it had, and let it begin."""
         campaign = await self.get(campaign_id)
         if campaign.state != "draft":
             raise WrongState(f"The campaign {campaign_id} has begun: its list can't be changed any more.")
-        await self._enrollment.empty(campaign_id)
-        await self._start(campaign, await self._enrollment.by_csv(campaign_id, lines))
+        await self._enroll(campaign, lambda guard: self._enrollment.by_csv(campaign_id, lines, guard))
         return await self.show(campaign_id)
 
     async def _check(self, wish: CampaignIn) -> None:
@@ -111,19 +125,34 @@ class Campaigns:
             "created_at": self._clock.now(),
         }
 
-    async def _enroll(self, campaign_id: str, audience: AudienceIn) -> Report | None:
-        if audience.user_ids is not None:
-            return await self._enrollment.by_ids(campaign_id, map(str, audience.user_ids))
-        if audience.csv is not None:
-            return await self._enrollment.by_csv(campaign_id, StringIO(audience.csv, newline=""))
-        return None
+    async def _enroll(self, campaign: Campaign, fill: Callable[[Guard], Awaitable[Report]]) -> None:
+        """Fill the list and begin. Of several requests that fill it at once the last one counts, and alone."""
+        me = secrets.token_hex(8)
+        claim = update(table).where(_is_draft(campaign)).values(holder=me)
+        await self._database.write(lambda connection: connection.execute(claim).rowcount)
+        await self._enrollment.empty(campaign.campaign_id)
+        report = await fill(lambda connection: _check_mine(connection, campaign, me))
+        if report.people == 0:
+            why = "; ".join(f"row {one.row}: {one.error}" for one in report.broken[:3]) or "it has no rows"
+            raise InvalidJob(f"The CSV names nobody who can be reached: {why}.")
+        await self._start(campaign, report, me)
 
-    async def _start(self, campaign: Campaign, report: Report | None) -> None:
+    def _read_list(self, wish: CampaignIn, guard: Guard) -> Awaitable[Report]:
+        if wish.audience.user_ids is not None:
+            return self._enrollment.by_ids(wish.campaign_id, map(str, wish.audience.user_ids), guard)
+        lines = StringIO(wish.audience.csv or "", newline="")
+        return self._enrollment.by_csv(wish.campaign_id, lines, guard)
+
+    async def _start(self, campaign: Campaign, report: Report | None = None, me: str | None = None) -> None:
         total = await Audience.of(self._database, campaign).count()
-        values = {"state": "running", "total": total, "report": report and report.shown()}
-        ready = (table.c.campaign_id == campaign.campaign_id) & (table.c.state == "draft")
-        begin = update(table).where(ready).values(values)
-        await self._database.write(lambda connection: connection.execute(begin).rowcount)
+        values = {"state": "running", "total": total, "report": report and report.shown(), "holder": None}
+
+        def begin(connection: Connection) -> None:
+            if me is not None:
+                _check_mine(connection, campaign, me)
+            connection.execute(update(table).where(_is_draft(campaign)).values(values))
+
+        await self._database.write(begin)
 
     # ── Steering ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -140,7 +169,7 @@ class Campaigns:
 
     async def _turn(self, campaign_id: str, before: Sequence[State], after: State) -> dict[str, Any]:
         shown = await self.show(campaign_id)
-        if shown["state"] != "finished" and shown["state"] != after:
+        if shown["state"] != "finished":
             turn = update(table).where(table.c.campaign_id == campaign_id, table.c.state.in_(before))
             turned = turn.values(state=after)
             if await self._database.write(lambda connection: connection.execute(turned).rowcount):
@@ -151,11 +180,14 @@ class Campaigns:
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, campaign_id: str) -> Campaign:
+        if campaign := await self._find(campaign_id):
+            return campaign
+        raise UnknownJob(f"There is no campaign {campaign_id!r}.")
+
+    async def _find(self, campaign_id: str) -> Campaign | None:
         query = select(table).where(table.c.campaign_id == campaign_id)
         row = await self._database.read(lambda connection: connection.execute(query).mappings().first())
-        if row is None:
-            raise UnknownJob(f"There is no campaign {campaign_id!r}.")
-        return Campaign(**row)
+        return None if row is None else Campaign(**row)
 
     async def show(self, campaign_id: str) -> dict[str, Any]:
         """A campaign with its progress, for people and programs."""
@@ -165,7 +197,7 @@ class Campaigns:
         """Campaigns, newest first."""
         query = select(table).order_by(desc(table.c.created_at)).offset(offset).limit(limit)
         rows = await self._database.read(lambda connection: connection.execute(query).mappings().all())
-        return [await self._shown(Campaign(**row)) for row in rows]
+        return list(await asyncio.gather(*(self._shown(Campaign(**row)) for row in rows)))
 
     async def _shown(self, campaign: Campaign) -> dict[str, Any]:
         by_variant = await self._counts.of(campaign.campaign_id)
@@ -187,6 +219,21 @@ class Campaigns:
             return "scheduled"
         is_over = campaign.fanned_out_at is not None and not any(counts[status] for status in WAITING)
         return "finished" if is_over else "running"
+
+
+def _is_draft(campaign: Campaign) -> ColumnElement[bool]:
+    """The campaign, while it is the draft that was seen."""
+    return and_(
+        table.c.campaign_id == campaign.campaign_id,
+        table.c.fingerprint == campaign.fingerprint,
+        table.c.state == "draft",
+    )
+
+
+def _check_mine(connection: Connection, campaign: Campaign, me: str) -> None:
+    holder = select(table.c.holder).where(_is_draft(campaign)).with_for_update()
+    if connection.execute(holder).scalar() != me:
+        raise WrongState(f"Another request took the list of the campaign {campaign.campaign_id} meanwhile.")
 
 
 def _names(campaign: Campaign) -> Sequence[str]:
