@@ -269,3 +269,6 @@ class Engine(Protocol):
 
 LIVING: Span = "30s"
 """A worker not seen for this long is not listed."""
+
+KEPT_TURNS: Millis = 31 * 86_400_000
+"""A key that had no turn for this long is forgotten: a rate limit's period may be a month."""

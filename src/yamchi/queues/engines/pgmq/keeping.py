@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from yamchi.clock import Millis
-from yamchi.queues.engines.base import Minute, Page, WorkerInfo
+from yamchi.queues.engines.base import KEPT_TURNS, Minute, Page, WorkerInfo
 from yamchi.queues.engines.pgmq.adding import tend
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import COLUMNS, ENDED, NOTES, PENDING, SHIFT, clean_json, millis, record
@@ -284,6 +284,7 @@ async def heartbeat(db: Connection, worker: WorkerInfo | str, forget_before: Mil
             (worker.id, worker.seen_at, orjson.dumps(worker).decode()),
         )
         await db.execute("DELETE FROM yamchi.workers WHERE seen_at < %s", (forget_before,))
+        await db.execute("DELETE FROM yamchi.turns WHERE next < %s", (worker.seen_at - KEPT_TURNS,))
 
 
 async def workers(db: Connection, since: Millis) -> list[WorkerInfo]:

@@ -67,6 +67,7 @@ MIGRATIONS = (
         RETURN NULL;
     END $$;
     """,
+    "CREATE INDEX turn_by_time ON yamchi.turns (next);",
 )
 
 

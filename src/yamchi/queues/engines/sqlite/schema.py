@@ -55,4 +55,5 @@ MIGRATIONS = (
     CREATE TABLE listeners (origin TEXT PRIMARY KEY, seen_at INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE events (n INTEGER PRIMARY KEY, origin TEXT NOT NULL, body BLOB NOT NULL);
     """,
+    "CREATE INDEX turn_by_time ON turns(next)",
 )
