@@ -156,6 +156,8 @@ def _transact(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
             for put in op.puts if isinstance(op, PutAll) else (op,):
                 puts[id(put.statement)].append(put)
     with connection.begin():
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")  # the driver itself would wait for the first change
         for group in puts.values():
             _put_all(connection, group)
         return [None if isinstance(op, Put | PutAll) else op(connection) for op in ops]
