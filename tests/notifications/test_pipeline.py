@@ -1,10 +1,11 @@
 """The pipeline from an event to a letter, with time under control and a real mail server."""
 
-from collections.abc import AsyncIterator
+from collections.abc import os
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import AsyncIterator
 import orjson
 import pytest
 
@@ -176,6 +177,20 @@ async def test_rules_choose_by_expression(app: TestApp, mail_server: MailServer,
     assert mail_server.letters == []
     await app.clock.advance("2m")
     assert mail_server.by_recipient() == {ADDRESS: 1}
+
+
+async def test_a_slip_in_the_rules_stops_no_event(
+    app: TestApp, mail_server: MailServer, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("- on: signed\n  notify: {channel: email, template: welcome_email}\n")
+    for number in range(2):
+        event = Event(event_type="signed", event_id=f"s-{number}", user_id=USER)
+        await app.notifications.service.handle_event(event)
+        rules.write_text("- on: signed\n  notify: {chanel: email, template: welcome_email}\n")
+        os.utime(rules, (1, 1))
+        await app.clock.advance("2s")
+    assert mail_server.by_recipient() == {ADDRESS: 2}
 
 
 async def test_a_cancelled_notification_is_not_sent(

@@ -1,18 +1,24 @@
-"""The rules in force: those of the file, then those of the table. Both may change while Yamchi runs."""
+"""The rules in force: those of the file, then those of the table. Both may change while Yamchi runs.
+
+A file that is changed into one that can't be used changes nothing: events come in by the rules of before, and the log says why.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import structlog
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import UnknownJob
+from yamchi.errors import ConfigurationError, UnknownJob
 from yamchi.notifications.rules import Rule, read_rules
 from yamchi.storage.database import Database
 from yamchi.storage.tables import rules
+
+log = structlog.get_logger("yamchi.rules")
 
 FRESH: Millis = 1_000
 """How old the view of the table may be."""
@@ -87,6 +93,12 @@ class RuleBook:
     def _read_file(self) -> None:
         path = next((path for path in self._files if path.exists()), None)
         changed = path.stat().st_mtime if path else 0.0
-        if changed != self._file_time:
+        if changed == self._file_time:
+            return
+        try:
             self._from_file = read_rules(path) if path else []
-            self._file_time = changed
+        except ConfigurationError as error:
+            if self._file_time < 0:
+                raise
+            log.error(f"{error} The rules of before stay in force.")
+        self._file_time = changed
