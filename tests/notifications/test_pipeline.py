@@ -1,11 +1,11 @@
 """The pipeline from an event to a letter, with time under control and a real mail server."""
 
-from collections.abc import os
+import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import AsyncIterator
 import orjson
 import pytest
 
