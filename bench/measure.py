@@ -52,8 +52,8 @@ class Sizes:
     latency: int
 
 
-QUICK = Sizes(scale=1, single=500, concurrent=2_000, latency=300)
-FULL = Sizes(scale=2, single=2_000, concurrent=5_000, latency=1_000)
+QUICK = Sizes(scale=1, single=2_000, concurrent=5_000, latency=300)
+FULL = Sizes(scale=2, single=4_000, concurrent=10_000, latency=1_000)
 
 
 # ── The two runs ──────────────────────────────────────────────────────────────────────────────────────────────────

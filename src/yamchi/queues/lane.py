@@ -28,7 +28,6 @@ from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.worker")
 
-COURIERS = 2
 IDLE_WAIT: Millis = 5_000
 """An idle lane asks again this often even if nothing woke it."""
 
@@ -82,6 +81,7 @@ class Lane:
         self.slots = slots or queue.definition.concurrency
         self.held = HeldQueue(queue.name, queue.engine, self._interrupt)
         self._engine = queue.engine
+        self._couriers = 2 if queue.engine.can.overlaps else 1
         self._worker = worker
         self._lease = lease
         self._clock = clock
@@ -114,7 +114,8 @@ class Lane:
         """Work until stopped, and then until everything begun is settled or given back."""
         self._todo.set()
         couriers = [
-            asyncio.create_task(self._courier(), name=f"courier-{self.queue.name}") for _ in range(COURIERS)
+            asyncio.create_task(self._courier(), name=f"courier-{self.queue.name}")
+            for _ in range(self._couriers)
         ]
         helpers = [asyncio.create_task(work()) for work in (self._watch, self._sweep, self._gone.wait)]
         try:
@@ -227,8 +228,8 @@ class Lane:
 
     @property
     def _load(self) -> int:
-        """Half the slots a trip, where there are many: one half runs while the other is on its way."""
-        return self.slots if self.slots < 16 else (self.slots + 1) // COURIERS
+        """An equal share of the slots a trip, where there are many: one half runs while the other is on its way."""
+        return self.slots if self.slots < 16 else (self.slots + 1) // self._couriers
 
     def _free(self) -> int:
         if self._stopping or not self._thirsty:

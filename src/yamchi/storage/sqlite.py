@@ -4,9 +4,10 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from yamchi.errors import (
     EngineError,
@@ -32,6 +33,16 @@ _PRAGMAS = (
     "PRAGMA wal_autocheckpoint=4000",  # 16 MB of log before it is folded in: fewer, larger writes
     "PRAGMA journal_size_limit=67108864",  # give the log's disk space back after a burst
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Fleeting(Generic[T]):
+    """Work that could be found out anew after a power failure, and need not wait for the disk."""
+
+    op: Op[T]
+
+    def __call__(self, connection: sqlite3.Connection) -> T:
+        return self.op(connection)
 
 
 class SqliteFile:
@@ -61,7 +72,7 @@ class SqliteFile:
         except (OSError, sqlite3.Error) as error:
             raise explain(error, self.path) from error
         explained = partial(explain, path=self.path)
-        self._writer = GroupCommit("sqlite-writer", writing, _transact, explained)
+        self._writer = GroupCommit("sqlite-writer", writing, _Transactions(), explained)
         self._reader = GroupCommit("sqlite-reader", reading, _look, explained)
         self._connections = [writing, reading, self._watcher]
 
@@ -95,10 +106,13 @@ class SqliteFile:
 
     # ── Work ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def write(self, op: Op[T]) -> T:
-        """Run this in a transaction; answers when it is on the disk."""
+    async def write(self, op: Op[T], *, lasting: bool = True) -> T:
+        """Run this in a transaction; answers when it is on the disk.
+
+        What need not outlast a power failure (`lasting` False) answers sooner: it is safe from the end of this process.
+        """
         self._check_open()
-        return await self._writer.run(op)
+        return await self._writer.run(op if lasting else Fleeting(op))
 
     async def read(self, op: Op[T]) -> T:
         """Run this on a connection that can't write and never waits for the writer."""
@@ -123,16 +137,28 @@ class SqliteFile:
         return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
 
 
-def _transact(connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        results = [op(connection) for op in ops]
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return results
+class _Transactions:
+    """Runs work in transactions of the writer, each as safe as the work in it asks for."""
+
+    def __init__(self) -> None:
+        self._is_lasting = True
+
+    def __call__(self, connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
+        self._prepare(connection, is_lasting=not all(isinstance(op, Fleeting) for op in ops))
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            results = [op(connection) for op in ops]
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return results
+
+    def _prepare(self, connection: sqlite3.Connection, *, is_lasting: bool) -> None:
+        if is_lasting != self._is_lasting:
+            connection.execute(f"PRAGMA synchronous={'FULL' if is_lasting else 'NORMAL'}")
+            self._is_lasting = is_lasting
 
 
 def _look(connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:

@@ -38,6 +38,8 @@ class Capabilities:
     """Jobs of one priority are claimed in the order they were added."""
     search: bool = True
     """Jobs can be listed by state and searched."""
+    overlaps: bool = True
+    """Two exchanges on their way at once get more done than one: while one is answered, the other travels."""
 
 
 @dataclass(slots=True)

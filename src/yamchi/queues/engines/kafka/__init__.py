@@ -32,7 +32,7 @@ from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.engines.kafka.intake import Intake
 from yamchi.queues.engines.kafka.outlet import Outlet
 from yamchi.queues.engines.sqlite import keeping
-from yamchi.queues.job import DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
+from yamchi.queues.job import Completed, DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
 
 log = structlog.get_logger("yamchi.kafka")
 
@@ -53,7 +53,7 @@ class KafkaEngine(ledger.LedgerEngine):
     """Jobs on Kafka topics, their state in a ledger."""
 
     type = "kafka"
-    can = Capabilities(priorities=False, in_order=False)
+    can = Capabilities(priorities=False, in_order=False, overlaps=False)
 
     def __init__(self, address: Address, path: Path, clock: Clock) -> None:
         super().__init__(path, clock)
@@ -143,7 +143,7 @@ class KafkaEngine(ledger.LedgerEngine):
         receipts = await self._outlet.send(self._address.topic(queue), parcels)
         answers = list(zip(messages, receipts, strict=True))
         places = {(m.id, m.round): (r.partition, r.offset, r.stamp) for m, r in answers if r.error is None}
-        self._later(self._file.write(lambda db: sending.confirm(db, queue, places)))
+        self._later(self._file.write(lambda db: sending.confirm(db, queue, places), lasting=False))
         trouble = self._outlet.trouble(receipts)
         if trouble and withdraw:
             refused = [message.id for message, receipt in answers if receipt.error is not None]
@@ -175,6 +175,10 @@ class KafkaEngine(ledger.LedgerEngine):
         if any(isinstance(verdict, Failed) for verdict in verdicts):
             await self._send_letters_now(queue)
         return got
+
+    def _must_last(self, verdicts: Sequence[Verdict]) -> bool:
+        """A job that is claimed or completed is on Kafka still; what is parked, or dead, only the ledger knows."""
+        return not all(isinstance(verdict, Completed) for verdict in verdicts)
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
         stalled = await super().recover(queue)

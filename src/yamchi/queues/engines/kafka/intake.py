@@ -151,8 +151,8 @@ class Intake:
         self._commit_if_due()
 
     def _do(self, op: Callable[[Db], T]) -> T:
-        """A transaction of the ledger, from this thread."""
-        return self._loop.run_until_complete(self._file.write(op))
+        """A transaction of the ledger, from this thread: after a power failure Kafka tells all of it again."""
+        return self._loop.run_until_complete(self._file.write(op, lasting=False))
 
     def _see(self, op: Callable[[Db], T]) -> T:
         return self._loop.run_until_complete(self._file.read(op))

@@ -42,7 +42,7 @@ class MemoryEngine:
     """Jobs in this process."""
 
     type = "in-memory"
-    can = Capabilities(durable=False, shared=False, events=False)
+    can = Capabilities(durable=False, shared=False, events=False, overlaps=False)
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -44,7 +44,7 @@ class SqliteEngine:
     """Jobs in one SQLite file."""
 
     type = "sqlite"
-    can = Capabilities()
+    can = Capabilities(overlaps=False)  # one thread writes
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._file = SqliteFile(path, MIGRATIONS)
@@ -118,10 +118,15 @@ class SqliteEngine:
             due = working.next_due(db, queue) if len(got.claims) < want else None
             return got, outcome, due
 
-        got, outcome, self._due[queue] = await self._file.write(op)
+        lasting = self._must_last(verdicts)
+        got, outcome, self._due[queue] = await self._file.write(op, lasting=lasting)
         if outcome and outcome.woken:
             self._ring(queue)
         return got
+
+    def _must_last(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether an exchange must outlast a power failure."""
+        return True
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
         until = self._clock.now() + lease
