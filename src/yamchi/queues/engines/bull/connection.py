@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import hiredis
 
@@ -29,11 +29,20 @@ def pack(*args: Arg) -> bytes:
     return cast("bytes", hiredis.pack_command(args))  # type: ignore[arg-type]
 
 
+class Receiver(Protocol):
+    """Whoever waits for answers: a future, or somebody who acts the moment they are here."""
+
+    def done(self) -> bool: ...
+    def set_result(self, replies: list[Any], /) -> None: ...
+    def set_exception(self, error: BaseException, /) -> None: ...
+    def exception(self) -> BaseException | None: ...
+
+
 @dataclass(slots=True)
 class _Waiter:
     count: int
     deadline: float
-    future: "asyncio.Future[list[Any]]"
+    receiver: Receiver
     replies: list[Any] = field(default_factory=list)
 
 
@@ -63,12 +72,20 @@ class Connection(asyncio.Protocol):
             return future
         if not self._out:
             self._loop.call_soon(self._flush)
+        self._enqueue(commands, future, patience)
+        return future
+
+    def post(self, commands: Sequence[bytes], receiver: Receiver, patience: float = PATIENCE) -> None:
+        """Send commands on an open connection at once, without waiting for what else this turn brings."""
+        self._enqueue(commands, receiver, patience)
+        self._flush()
+
+    def _enqueue(self, commands: Sequence[bytes], receiver: Receiver, patience: float) -> None:
         self._out.extend(commands)
         deadline = self._loop.time() + patience
-        self._waiters.append(_Waiter(len(commands), deadline, future))
+        self._waiters.append(_Waiter(len(commands), deadline, receiver))
         if self._watchdog is None:
             self._watchdog = self._loop.call_at(deadline, self._watch)
-        return future
 
     async def call(self, *args: Arg, patience: float = PATIENCE) -> Any:
         """One command, its answer or its error raised."""
@@ -82,7 +99,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _flush(self) -> None:
-        if self.is_open and self._transport is not None:
+        if self._out and self.is_open and self._transport is not None:
             self._transport.write(b"".join(self._out))
         self._out.clear()
 
@@ -100,11 +117,11 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         waiters, self._waiters = self._waiters, deque()
         for waiter in waiters:
-            if not waiter.future.done():
-                waiter.future.set_exception(
+            if not waiter.receiver.done():
+                waiter.receiver.set_exception(
                     error or EngineUnavailable(f"The connection to Redis at {self.where} was lost.")
                 )
-                waiter.future.exception()  # whoever asked may be gone; that is not worth a warning
+                waiter.receiver.exception()  # whoever asked may be gone; that is not worth a warning
         if self._watchdog:
             self._watchdog.cancel()
             self._watchdog = None
@@ -131,8 +148,8 @@ class Connection(asyncio.Protocol):
             waiter.replies.append(reply)
             if len(waiter.replies) == waiter.count:
                 self._waiters.popleft()
-                if not waiter.future.done():
-                    waiter.future.set_result(waiter.replies)
+                if not waiter.receiver.done():
+                    waiter.receiver.set_result(waiter.replies)
 
     def _next(self, reader: hiredis.Reader) -> Any:
         try:

@@ -44,22 +44,23 @@ class Links:
         """Packed script calls in one round trip, loading scripts that Redis does not know (yet, or any more)."""
         connection = await self.get(role)
         replies = await connection.send([command for _, command in calls])
-        unknown = [n for n, reply in enumerate(replies) if _is_unknown(reply)]
+        unknown = [n for n, reply in enumerate(replies) if is_unknown(reply)]
         if unknown:
             # Nothing of these was run, so sending them again is safe.
             loads = [script.load() for script in {calls[n][0].name: calls[n][0] for n in unknown}.values()]
             again = await connection.send([*loads, *(calls[n][1] for n in unknown)])
             for n, reply in zip(unknown, again[len(loads) :], strict=True):
                 replies[n] = reply
-        return [self._checked(connection, reply) for reply in replies]
+        return [self.checked(connection, reply) for reply in replies]
 
     async def ask(self, *commands: bytes, role: str = "keep", patience: float = PATIENCE) -> list[Any]:
         """Packed plain commands in one round trip."""
         connection = await self.get(role)
         replies = await connection.send(commands, patience)
-        return [self._checked(connection, reply) for reply in replies]
+        return [self.checked(connection, reply) for reply in replies]
 
-    def _checked(self, connection: Connection, reply: Any) -> Any:
+    def checked(self, connection: Connection, reply: Any) -> Any:
+        """The reply, unless it is an error."""
         if isinstance(reply, ReplyError) and str(reply).startswith(("READONLY", "MOVED")):
             connection.abort()  # somebody else is the master now
         return checked(reply, connection.where)
@@ -73,6 +74,11 @@ class Links:
         if task is None or (task.done() and not _is_usable(task)):
             task = links[role] = asyncio.create_task(self._connect(name), name=f"redis-{role}")
         return await asyncio.shield(task)
+
+    def ready(self, role: str) -> Connection | None:
+        """The connection of a role, if it is there now."""
+        task = self._links().get(role)
+        return task.result() if task and task.done() and _is_usable(task) else None
 
     def idlest(self, *roles: str) -> str:
         """The role whose connection has least to do."""
@@ -207,7 +213,8 @@ def _is_unsupported(error: ReplyError) -> bool:
     return str(error).startswith("ERR unknown")
 
 
-def _is_unknown(reply: Any) -> bool:
+def is_unknown(reply: Any) -> bool:
+    """Whether Redis does not know the script: then nothing of it was run."""
     return isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
 
 

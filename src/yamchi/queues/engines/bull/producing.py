@@ -1,16 +1,19 @@
 """Adding jobs. What is added in one turn of the event loop goes to Redis in one call, whoever added it."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from yamchi.clock import Clock, Millis
+from yamchi.errors import EngineError
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.base import Base
 from yamchi.queues.engines.bull.codec import JobArgs, add_args
 from yamchi.queues.engines.bull.connection import pack
-from yamchi.queues.engines.bull.scripts import script
+from yamchi.queues.engines.bull.links import is_unknown
+from yamchi.queues.engines.bull.scripts import Script, script
 from yamchi.queues.job import NewJob
 
 CHUNK, CHUNK_BYTES = 200, 1_000_000
@@ -19,10 +22,49 @@ CHUNK, CHUNK_BYTES = 200, 1_000_000
 
 @dataclass(slots=True)
 class _Outbox:
-    """Jobs of one queue that leave together."""
+    """Jobs of one queue that leave together, and whoever waits to hear which of them are new."""
 
     jobs: list[JobArgs] = field(default_factory=list)
     parts: list[tuple[int, "asyncio.Future[list[bool]]"]] = field(default_factory=list)
+
+    def answer(self, created: Sequence[bool]) -> None:
+        begin = 0
+        for count, future in self.parts:
+            if not future.done():
+                future.set_result(list(created[begin : begin + count]))
+            begin += count
+
+    def fail(self, error: BaseException) -> None:
+        for _, future in self.parts:
+            if not future.done():
+                future.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Reception:
+    """Takes Redis's answer the moment it is here: no task, and no turn of the event loop, in between."""
+
+    outbox: _Outbox
+    read: Callable[[Any], list[bool]]
+    send_again: Callable[[], None]
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, replies: list[Any]) -> None:
+        if is_unknown(replies[0]):
+            self.send_again()  # with the script this time
+            return
+        try:
+            self.outbox.answer(self.read(replies[0]))
+        except EngineError as error:
+            self.outbox.fail(error)
+
+    def set_exception(self, error: BaseException) -> None:
+        self.outbox.fail(error)
+
+    def exception(self) -> None:
+        """The error is where it belongs: with those who wait."""
 
 
 class Producing(Base):
@@ -47,26 +89,24 @@ class Producing(Base):
 
     def _post(self, queue: str, loop_id: int) -> None:
         outbox = self._outboxes.pop((loop_id, queue))
-        self._begin(self._send(queue, outbox))
-
-    async def _send(self, queue: str, outbox: _Outbox) -> None:
-        try:
-            created = await self._add_all(self._base(queue), outbox.jobs)
-        except Exception as error:
-            for _, future in outbox.parts:
-                if not future.done():
-                    future.set_exception(error)
+        add, base = script("add"), self._base(queue)
+        calls = [(add, add.call(base, *chain.from_iterable(some))) for some in _in_chunks(outbox.jobs)]
+        connection = self._links.ready("add")
+        if connection is None or len(calls) != 1:
+            self._begin(self._send(calls, outbox))
             return
-        for count, future in outbox.parts:
-            mine, created = created[:count], created[count:]
-            if not future.done():
-                future.set_result(mine)
+        reception = _Reception(
+            outbox,
+            lambda reply: _created([self._links.checked(connection, reply)]),
+            lambda: self._begin(self._send(calls, outbox)),
+        )
+        connection.post([calls[0][1]], reception)
 
-    async def _add_all(self, base: str, jobs: Sequence[JobArgs]) -> list[bool]:
-        add = script("add")
-        calls = [(add, add.call(base, *chain.from_iterable(some))) for some in _in_chunks(jobs)]
-        replies = await self._links.run_many(calls, "add")
-        return [is_new == 1 for reply in replies for is_new in reply]
+    async def _send(self, calls: Sequence[tuple[Script, bytes]], outbox: _Outbox) -> None:
+        try:
+            outbox.answer(_created(await self._links.run_many(calls, "add")))
+        except Exception as error:
+            outbox.fail(error)
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         base = self._base(queue)
@@ -80,6 +120,10 @@ class Producing(Base):
     async def last_fired(self, schedule: str) -> Millis | None:
         (moment,) = await self._links.ask(pack("HGET", self._schedules, schedule))
         return int(moment) if moment is not None else None
+
+
+def _created(replies: Sequence[Sequence[int]]) -> list[bool]:
+    return [is_new == 1 for reply in replies for is_new in reply]
 
 
 def _in_chunks(jobs: Sequence[JobArgs]) -> Iterator[list[JobArgs]]:
