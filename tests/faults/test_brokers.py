@@ -118,7 +118,8 @@ async def test_poison_between_good_jobs_stops_none_of_them(
     good = [New({"pause": 0}, id=f"job-{n}", name="work") for n in range(jobs)]
     for n in range(poisoned):
         await site.queue.add_many(good[n * jobs // poisoned : (n + 1) * jobs // poisoned])
-        await site.queue.engine.add(site.queue_name, [NewJob(f"poison-{n}", "block", b'{"seconds":"many"}')])
+        poison = NewJob(f"poison-{n}", "block", b'{"seconds":"many"}', site.queue.definition.options)
+        await site.queue.engine.add(site.queue_name, [poison])
     site.start_worker()
     await site.all_settled(jobs + poisoned)
     letters = await site.queue.dead_letters.list(limit=1_000)

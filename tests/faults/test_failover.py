@@ -96,9 +96,12 @@ async def test_an_outage_with_a_kill_in_it_loses_nothing(
     producer = run.start("produce", "0")
     await eventually(lambda: len(run.acked) >= 100, within=60)
     await asyncio.to_thread(server.stop)
-    at_stop = len(run.acked)
+    at_stop, stopped = len(run.acked), monotonic()
     await eventually(lambda: run.switches, within=60)
-    await eventually(lambda: len(run.acked) >= at_stop + 50 * OUTAGE, within=OUTAGE + 60)
+    await eventually(
+        lambda: monotonic() - stopped >= OUTAGE and len(run.acked) >= at_stop + 50 * OUTAGE,
+        within=OUTAGE + 60,
+    )
     producer.kill()
     await asyncio.to_thread(producer.wait)
     acked = run.acked

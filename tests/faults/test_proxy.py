@@ -76,7 +76,10 @@ def test_a_dead_target_resets_the_client(private_redis):
     redis = private_redis()
     with ChaosProxy(redis.url) as proxy:
         redis.kill()
-        with connect(proxy) as connection, pytest.raises(ConnectionResetError):
+        with (
+            pytest.raises(ConnectionResetError),
+            connect(proxy) as connection,
+        ):  # at once, or at the first word
             ping(connection)
         redis.start()
         with connect(proxy) as connection:

@@ -32,7 +32,7 @@ FULL = os.environ.get("FAULTS") == "full"
 APPLICATION = Path(__file__).with_name("app.py")
 LEASE = timedelta(seconds=3)
 SLOTS = 10
-PATIENCE = 60.0
+PATIENCE = 100.0
 """How long a test waits for what must happen, in seconds: generous, since only a failure takes that long."""
 
 
@@ -69,6 +69,7 @@ class Office:
     def __post_init__(self) -> None:
         settings = Settings(home=self.home, default_queue_url=self.url)
         self.app = Yamchi(settings)
+        self.app.define("notifications", attempts=20)  # enough for every kill, as in the workers
         self.notifications = self.app.notifications
 
     async def close(self) -> None:

@@ -68,6 +68,7 @@ class _FailoverEngine:
         self._switched = asyncio.Event()
         self._tender: asyncio.Task[None] | None = None
         self.can = primary.can
+        self._carrying: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         @functools.wraps(getattr(self._primary, name))
@@ -174,6 +175,14 @@ class _FailoverEngine:
         return [queue for queue, states in counts if any(states[state] for state in PENDING)]
 
     async def _carry_over(self, queue: str) -> int:
+        """In order: meanwhile nobody here begins what comes later in the spool."""
+        self._carrying.add(queue)
+        try:
+            return await self._carry_all(queue)
+        finally:
+            self._carrying.discard(queue)
+
+    async def _carry_all(self, queue: str) -> int:
         carried = 0
         while claims := await self._spool.take_pending(queue, LOAD, CARRY_LEASE, CARRIER):
             await self._primary.add(queue, [_as_it_was(claim.job) for claim in claims])
@@ -200,7 +209,8 @@ class _FailoverEngine:
         if not self._on_primary:
             got.unsettled.extend(theirs)
         if ours or not self._on_primary:
-            await self._exchange_locally(queue, ours, 0 if self._on_primary else want, lease, worker, got)
+            is_served_there = self._on_primary or queue in self._carrying
+            await self._exchange_locally(queue, ours, 0 if is_served_there else want, lease, worker, got)
         return got
 
     async def _exchange_locally(
