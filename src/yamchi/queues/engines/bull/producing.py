@@ -1,4 +1,4 @@
-"""Adding jobs. What is added in one turn of the event loop goes to Redis in one call, whoever added it."""
+"""Adding jobs. What is added in one turn of the event loop goes to Redis in few calls, whoever added it."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +18,9 @@ from yamchi.queues.job import NewJob
 
 CHUNK, CHUNK_BYTES = 200, 1_000_000
 """So many jobs, or so much data, go into one call, so that Redis is not held up for long by one."""
+
+SHARE = 25
+"""Callers who add at the same time share a call until it has so many jobs: while Redis works on one, others come back."""
 
 
 @dataclass(slots=True)
@@ -72,23 +75,28 @@ class Producing(Base):
 
     def __init__(self, address: Address, clock: Clock) -> None:
         super().__init__(address, clock)
-        self._outboxes: dict[tuple[int, str], _Outbox] = {}
+        self._outboxes: dict[tuple[int, str], list[_Outbox]] = {}
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         base, now = self._base(queue), self._clock.now()
         packed = [add_args(base, job, now) for job in jobs]
         loop = asyncio.get_running_loop()
-        outbox = self._outboxes.get((id(loop), queue))
-        if outbox is None:
-            outbox = self._outboxes[id(loop), queue] = _Outbox()
-            loop.call_soon(self._post, queue, id(loop))
+        outboxes = self._outboxes.get((id(loop), queue))
+        if outboxes is None:
+            outboxes = self._outboxes[id(loop), queue] = [_Outbox()]
+            loop.call_soon(self._post_all, queue, id(loop))
+        if len(outboxes[-1].jobs) >= SHARE:
+            outboxes.append(_Outbox())
         created: asyncio.Future[list[bool]] = loop.create_future()
-        outbox.jobs += packed
-        outbox.parts.append((len(jobs), created))
+        outboxes[-1].jobs += packed
+        outboxes[-1].parts.append((len(jobs), created))
         return await created
 
-    def _post(self, queue: str, loop_id: int) -> None:
-        outbox = self._outboxes.pop((loop_id, queue))
+    def _post_all(self, queue: str, loop_id: int) -> None:
+        for outbox in self._outboxes.pop((loop_id, queue)):
+            self._post(queue, outbox)
+
+    def _post(self, queue: str, outbox: _Outbox) -> None:
         add, base = script("add"), self._base(queue)
         calls = [(add, add.call(base, *chain.from_iterable(some))) for some in _in_chunks(outbox.jobs)]
         connection = self._links.ready("add")
