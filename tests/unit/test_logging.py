@@ -125,6 +125,16 @@ def test_the_standard_library_and_uvicorn_use_the_same_pipe(lines):
     ]
 
 
+def test_what_a_server_left_behind_does_not_count():
+    access = logging.getLogger("uvicorn.access")
+    access.setLevel("WARNING")
+    access.propagate = False
+    stream = io.StringIO()
+    configure("console", "info", stream)
+    access.info("heard")
+    assert stream.getvalue() == "[INFO] heard\n"
+
+
 def test_configuring_again_replaces_the_pipe(console):
     again = io.StringIO()
     configure("console", "info", again)

@@ -94,6 +94,7 @@ def _adopt(*names: str) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+        logger.setLevel(logging.NOTSET)  # a server that ran before may have left its own
 
 
 def _formatter(format: LogFormat, stream: TextIO) -> logging.Formatter:
