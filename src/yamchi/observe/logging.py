@@ -94,6 +94,7 @@ def _adopt(*names: str) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+        logger.disabled = False
         logger.setLevel(logging.NOTSET)  # a server that ran before may have left its own
 
 
