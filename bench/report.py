@@ -107,7 +107,7 @@ def _page(results: Results) -> str:
     machine = results.machine
     parts = [
         "# Benchmarks",
-        'Written by `make bench ARGS="--full --publish"`. Everybody ran on the same machine and servers, in turns, in one run: '
+        'Written by `make bench ARGS="--publish"`, or suite by suite (`--suite redis`). Everybody ran on the same machine and servers, in turns, in one run: '
         "compare within a table, never with another machine's. A no-op job with about 200 bytes of JSON; one worker process each; "
         "medians. *ours/theirs* is the ratio of drain rates. Yamchi ran with everything on: leases and their renewal, "
         "validation by a pydantic model, retention of the last 100 jobs, events.",
