@@ -16,9 +16,6 @@ from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import Rendered, Template, TemplateStore, UnknownTemplate
 from yamchi.queues.ticket import Job
 
-STAND_INS = {"null": "email"}
-"""Whose templates a channel uses that has none of its own."""
-
 
 class NotHere(Unrecoverable):
     """The person can't be reached on this channel: they have no address there, or there is no such channel here."""
@@ -110,8 +107,6 @@ class Errands:
     async def _template(self, job: NotificationJob, channel: str) -> Template:
         locales = locale_chain(job.locale)
         found = await self._templates.find(job.template_code, channel, locales)
-        if found is None and (other := STAND_INS.get(channel)):
-            found = await self._templates.find(job.template_code, other, locales)
         if found is None:
             raise UnknownTemplate(job.template_code, channel, locales)
         return found

@@ -17,7 +17,7 @@ import structlog
 from yamchi.clock import Millis
 from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.queues.engines.base import Engine, Event, Exchange, LetterPage, Page, WorkerInfo
-from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+from yamchi.queues.job import PENDING, Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 
 log = structlog.get_logger("yamchi.failover")
 
@@ -33,7 +33,6 @@ PATIENCE = 5.0
 LOAD = 500
 CARRIER = "failover-carrier"
 CARRY_LEASE: Millis = 30_000
-PENDING: tuple[State, ...] = ("waiting", "delayed")
 
 
 class Spool(Engine, Protocol):
