@@ -18,6 +18,7 @@ from yamchi.clock import Millis
 from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.queues.engines.base import Engine, Event, Exchange, LetterPage, Page, WorkerInfo
 from yamchi.queues.job import PENDING, Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+from yamchi.queues.patience import Patience
 
 log = structlog.get_logger("yamchi.failover")
 
@@ -68,13 +69,12 @@ class _FailoverEngine:
         self._tender: asyncio.Task[None] | None = None
         self.can = primary.can
         self._carrying: set[str] = set()
+        self._patience = Patience(PATIENCE)
 
     def __getattr__(self, name: str) -> Any:
-        @functools.wraps(getattr(self._primary, name))
-        async def call(*arguments: Any) -> Any:
-            return await self._try(name, *arguments)
-
-        self.__dict__[name] = call
+        if not hasattr(self._primary, name):
+            raise AttributeError(name)
+        call = self.__dict__[name] = functools.partial(self._try, name)
         return call
 
     @property
@@ -104,6 +104,7 @@ class _FailoverEngine:
             with suppress(asyncio.CancelledError):
                 await self._tender
             self._tender = None
+        self._patience.close()
         with suppress(EngineUnavailable):
             await self._primary.close()
 
@@ -116,8 +117,7 @@ class _FailoverEngine:
         """On the engine in use; a call that the broker did not answer is repeated where it can be done."""
         if self._on_primary:
             try:
-                async with asyncio.timeout(PATIENCE):
-                    return await getattr(self._primary, name)(*arguments)
+                return await self._patience.wait_for(getattr(self._primary, name)(*arguments))
             except (EngineUnavailable, TimeoutError) as error:
                 if await self._still_there():
                     return await getattr(self._primary, name)(*arguments)
@@ -127,8 +127,7 @@ class _FailoverEngine:
     async def _still_there(self) -> bool:
         """One lost connection is not an outage."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                await self._primary.ping()
+            await self._patience.wait_for(self._primary.ping())
         except (EngineUnavailable, TimeoutError):
             return False
         return True

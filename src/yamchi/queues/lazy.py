@@ -25,20 +25,22 @@ class _LazyEngine:
         self._home: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
         self._is_open = False
+        self._direct: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         target = getattr(self._engine, name)
         if name in ("type", "can") or not callable(target):
             return target
+        if self._is_open:
+            self._direct.add(name)
+            self.__dict__[name] = target  # kept: from now on a call costs nothing more here
+            return target
 
         @functools.wraps(target)
         async def call(*arguments: Any, **named: Any) -> Any:
-            if not self._is_open:
-                await self.open()
+            await self.open()
             return await target(*arguments, **named)
 
-        # Kept on the instance, so that __getattr__ is asked once per method.
-        self.__dict__[name] = call
         return call
 
     async def open(self) -> None:
@@ -60,6 +62,8 @@ class _LazyEngine:
     async def close(self) -> None:
         if self._is_open:
             self._is_open, self._opening = False, None
+            while self._direct:
+                del self.__dict__[self._direct.pop()]
             await self._engine.close()
 
     async def events(self) -> AsyncIterator[Event]:

@@ -1,9 +1,9 @@
 """`Queue`: what users call. It does not know which engine is behind it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from yamchi.clock import Clock, Millis, Span, to_millis, to_moment
 from yamchi.errors import InvalidJob, UnknownJob, WrongState
@@ -25,8 +25,7 @@ from yamchi.queues.job import (
 from yamchi.queues.ticket import Job
 
 
-@dataclass(frozen=True, slots=True)
-class New:
+class New(NamedTuple):
     """One job of an `add_many`, where jobs differ in more than their data."""
 
     data: Any
@@ -74,6 +73,7 @@ class Queue:
         keep_failed: int | None = None,
     ) -> Job[Any]:
         """Add one job. When this returns, the job is safe. The same id again is the same job (`is_new` tells)."""
+        now = self._clock.now()
         new = New(
             data,
             name,
@@ -88,7 +88,9 @@ class Queue:
             keep_completed,
             keep_failed,
         )
-        return (await self.add_many([new]))[0]
+        job = self._new_job(new, now)
+        (is_new,) = await self.engine.add(self.name, [job])
+        return await self._added(job, now, is_new)
 
     async def add_many(self, items: Iterable[Any]) -> list[Job[Any]]:
         """Add many jobs in one go, each given by its data or as `New(data, id=…, delay=…)`."""
@@ -97,15 +99,12 @@ class Queue:
         if not jobs:
             return []
         created = await self.engine.add(self.name, jobs)
-        added: list[Job[Any]] = [
-            Job(self, self._as_added(job, now), is_new=is_new)
-            for job, is_new in zip(jobs, created, strict=True)
-        ]
-        return [job if job.is_new else await self._existing(job) for job in added]
+        return [await self._added(job, now, is_new) for job, is_new in zip(jobs, created, strict=True)]
 
-    async def _existing(self, job: Job[Any]) -> Job[Any]:
-        record = await self.engine.get(self.name, job.id)
-        return Job(self, record) if record else job
+    async def _added(self, job: NewJob, now: Millis, is_new: bool) -> Job[Any]:
+        """The job as it was added; one that was there before, as it is."""
+        there = None if is_new else await self.engine.get(self.name, job.id)
+        return Job(self, there or self._as_added(job, now), is_new=is_new)
 
     def _as_added(self, job: NewJob, now: Millis) -> JobRecord:
         run_at = now if job.run_at is None else job.run_at

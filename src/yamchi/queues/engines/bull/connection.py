@@ -133,6 +133,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.WriteTransport", transport)
+        # What is written leaves at once, not at the end of the event loop's turn: Redis begins while we are still busy.
+        self._transport.set_write_buffer_limits(high=0)
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -32,6 +32,7 @@ class Links:
             WeakKeyDictionary()
         )
         self._lock = threading.Lock()
+        self._last: tuple[object, dict[str, asyncio.Task[Connection]]] = (None, {})
 
     # ── Asking ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -71,14 +72,14 @@ class Links:
         """The connection of a role, made if there is none or the last one was lost."""
         links = self._links()
         task = links.get(role)
-        if task is None or (task.done() and not _is_usable(task)):
+        if task is None or _is_over(task):
             task = links[role] = asyncio.create_task(self._connect(name), name=f"redis-{role}")
         return await asyncio.shield(task)
 
     def ready(self, role: str) -> Connection | None:
         """The connection of a role, if it is there now."""
         task = self._links().get(role)
-        return task.result() if task and task.done() and _is_usable(task) else None
+        return task.result() if task and _is_usable(task) else None
 
     def idlest(self, *roles: str) -> str:
         """The role whose connection has least to do."""
@@ -88,7 +89,7 @@ class Links:
     def is_open(self, role: str) -> bool:
         """Whether the role has a connection, or is about to have one."""
         task = self._links().get(role)
-        return task is not None and (not task.done() or _is_usable(task))
+        return task is not None and not _is_over(task)
 
     def drop(self, role: str) -> None:
         """Close the connection of a role, so that Redis forgets what it asked for."""
@@ -106,8 +107,12 @@ class Links:
 
     def _links(self) -> dict[str, "asyncio.Task[Connection]"]:
         loop = asyncio.get_running_loop()
-        with self._lock:
-            return self._by_loop.setdefault(loop, {})
+        known, links = self._last
+        if known is not loop:
+            with self._lock:
+                links = self._by_loop.setdefault(loop, {})
+            self._last = loop, links
+        return links
 
     async def _connect(self, name: str) -> Connection:
         address = self._address
@@ -219,11 +224,17 @@ def is_unknown(reply: Any) -> bool:
 
 
 def _is_usable(task: "asyncio.Task[Connection]") -> bool:
-    return not task.cancelled() and task.exception() is None and task.result().is_open
+    """Whether a connection was made, and lives."""
+    return task.done() and not task.cancelled() and task.exception() is None and task.result().is_open
+
+
+def _is_over(task: "asyncio.Task[Connection]") -> bool:
+    """Whether a connection could not be made, or was lost."""
+    return task.done() and not _is_usable(task)
 
 
 def _pending(task: "asyncio.Task[Connection] | None") -> int:
-    return task.result().pending if task and task.done() and _is_usable(task) else 0
+    return task.result().pending if task and _is_usable(task) else 0
 
 
 def _close(task: "asyncio.Task[Connection]") -> None:

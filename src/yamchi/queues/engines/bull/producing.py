@@ -1,8 +1,9 @@
 """Adding jobs. What is added in one turn of the event loop goes to Redis in few calls, whoever added it."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -11,9 +12,9 @@ from yamchi.errors import EngineError
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.base import Base
 from yamchi.queues.engines.bull.codec import JobArgs, add_args
-from yamchi.queues.engines.bull.connection import pack
+from yamchi.queues.engines.bull.connection import Connection, pack
 from yamchi.queues.engines.bull.links import is_unknown
-from yamchi.queues.engines.bull.scripts import Script, script
+from yamchi.queues.engines.bull.scripts import script
 from yamchi.queues.job import NewJob
 
 CHUNK, CHUNK_BYTES = 200, 1_000_000
@@ -29,6 +30,11 @@ class _Outbox:
 
     jobs: list[JobArgs] = field(default_factory=list)
     parts: list[tuple[int, "asyncio.Future[list[bool]]"]] = field(default_factory=list)
+
+    def calls(self, base: str) -> list[bytes]:
+        """As few calls as Redis can be asked to do without a pause."""
+        add = script("add")
+        return [add.call(base, *chain.from_iterable(some)) for some in _in_chunks(self.jobs)]
 
     def answer(self, created: Sequence[bool]) -> None:
         begin = 0
@@ -48,7 +54,7 @@ class _Reception:
     """Takes Redis's answer the moment it is here: no task, and no turn of the event loop, in between."""
 
     outbox: _Outbox
-    read: Callable[[Any], list[bool]]
+    check: Callable[[Any], Any]
     send_again: Callable[[], None]
 
     def done(self) -> bool:
@@ -59,7 +65,7 @@ class _Reception:
             self.send_again()  # with the script this time
             return
         try:
-            self.outbox.answer(self.read(replies[0]))
+            self.outbox.answer(_created(map(self.check, replies)))
         except EngineError as error:
             self.outbox.fail(error)
 
@@ -81,38 +87,50 @@ class Producing(Base):
         base, now = self._base(queue), self._clock.now()
         packed = [add_args(base, job, now) for job in jobs]
         loop = asyncio.get_running_loop()
+        created: asyncio.Future[list[bool]] = loop.create_future()
+        connection = self._links.ready("add")
+        if connection and not connection.pending and (id(loop), queue) not in self._outboxes:
+            outbox = _Outbox(packed, [(len(jobs), created)])  # nobody to share a call with
+            self._post(queue, outbox, connection)
+        else:
+            self._collect(queue, loop, packed, created)
+        return await created
+
+    def _collect(
+        self,
+        queue: str,
+        loop: asyncio.AbstractEventLoop,
+        packed: list[JobArgs],
+        created: "asyncio.Future[list[bool]]",
+    ) -> None:
+        """Leave with whoever else adds in this turn of the event loop."""
         outboxes = self._outboxes.get((id(loop), queue))
         if outboxes is None:
             outboxes = self._outboxes[id(loop), queue] = [_Outbox()]
             loop.call_soon(self._post_all, queue, id(loop))
         if len(outboxes[-1].jobs) >= SHARE:
             outboxes.append(_Outbox())
-        created: asyncio.Future[list[bool]] = loop.create_future()
         outboxes[-1].jobs += packed
-        outboxes[-1].parts.append((len(jobs), created))
-        return await created
+        outboxes[-1].parts.append((len(packed), created))
 
     def _post_all(self, queue: str, loop_id: int) -> None:
-        for outbox in self._outboxes.pop((loop_id, queue)):
-            self._post(queue, outbox)
-
-    def _post(self, queue: str, outbox: _Outbox) -> None:
-        add, base = script("add"), self._base(queue)
-        calls = [(add, add.call(base, *chain.from_iterable(some))) for some in _in_chunks(outbox.jobs)]
         connection = self._links.ready("add")
-        if connection is None or len(calls) != 1:
-            self._begin(self._send(calls, outbox))
-            return
-        reception = _Reception(
-            outbox,
-            lambda reply: _created([self._links.checked(connection, reply)]),
-            lambda: self._begin(self._send(calls, outbox)),
-        )
-        connection.post([calls[0][1]], reception)
+        for outbox in self._outboxes.pop((loop_id, queue)):
+            self._post(queue, outbox, connection)
 
-    async def _send(self, calls: Sequence[tuple[Script, bytes]], outbox: _Outbox) -> None:
+    def _post(self, queue: str, outbox: _Outbox, connection: Connection | None) -> None:
+        calls = outbox.calls(self._base(queue))
+        if connection and len(calls) == 1:
+            check = partial(self._links.checked, connection)
+            connection.post(calls, _Reception(outbox, check, lambda: self._begin(self._send(calls, outbox))))
+        else:
+            self._begin(self._send(calls, outbox))
+
+    async def _send(self, calls: Sequence[bytes], outbox: _Outbox) -> None:
+        """The long way: the connection may have to be made, or the script loaded."""
+        add = script("add")
         try:
-            outbox.answer(_created(await self._links.run_many(calls, "add")))
+            outbox.answer(_created(await self._links.run_many([(add, call) for call in calls], "add")))
         except Exception as error:
             outbox.fail(error)
 
@@ -130,7 +148,7 @@ class Producing(Base):
         return int(moment) if moment is not None else None
 
 
-def _created(replies: Sequence[Sequence[int]]) -> list[bool]:
+def _created(replies: Iterable[Sequence[int]]) -> list[bool]:
     return [is_new == 1 for reply in replies for is_new in reply]
 
 

@@ -6,17 +6,19 @@
 local now = moment()
 local KEPT_MINUTES = 10080
 local ALREADY_OVER = -20
-local active = named(base, {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'marker'})
-local completed = named(base, {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'completed', '', 'metrics:completed', 'marker'})
-local failed = named(base, {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'failed', '', 'metrics:failed', 'marker'})
-local delayed = named(base, {'marker', 'active', 'prioritized', 'delayed', '', 'events', 'meta', 'stalled', 'wait', 'limiter', 'pc'})
-local retried = named(base, {'active', 'wait', 'paused', '', 'meta', 'events', 'delayed', 'prioritized', 'pc', 'marker', 'stalled'})
-local released = named(base, {'active', 'wait', 'stalled', 'paused', 'meta', 'limiter', 'prioritized', 'marker', 'events'})
+local keys = when_needed({
+  active = {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'marker'},
+  completed = {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'completed', '', 'metrics:completed', 'marker'},
+  failed = {'wait', 'active', 'prioritized', 'events', 'stalled', 'limiter', 'delayed', 'paused', 'meta', 'pc', 'failed', '', 'metrics:failed', 'marker'},
+  delayed = {'marker', 'active', 'prioritized', 'delayed', '', 'events', 'meta', 'stalled', 'wait', 'limiter', 'pc'},
+  retried = {'active', 'wait', 'paused', '', 'meta', 'events', 'delayed', 'prioritized', 'pc', 'marker', 'stalled'},
+  released = {'active', 'wait', 'stalled', 'paused', 'meta', 'limiter', 'prioritized', 'marker', 'events'},
+})
 local done = {c = 0, f = 0}
 
-local function finish(keys, kind, id, property, value, state, opts, fields)
-  keys[12] = base .. id
-  local code = moveToFinished(keys, {id, now, property, value, state, '', base, opts, fields})
+local function finish(kind, id, property, value, state, opts, fields)
+  keys[state][12] = base .. id
+  local code = moveToFinished(keys[state], {id, now, property, value, state, '', base, opts, fields})
   if code == 0 then done[kind] = done[kind] + 1 end
   return code
 end
@@ -39,14 +41,14 @@ end
 local function put_back(id, token, delay, fields, costs)
   if is_unwanted(id, token) then return end_beside(id, token, 'cancelled') end
   if tonumber(delay) > 0 then
-    delayed[5] = base .. id
-    return moveToDelayed(delayed, {base, now, id, token, delay, costs and '0' or '1', fields, '0'})
+    keys.delayed[5] = base .. id
+    return moveToDelayed(keys.delayed, {base, now, id, token, delay, costs and '0' or '1', fields, '0'})
   end
   if costs then
-    retried[4] = base .. id
-    return retryJob(retried, {base, now, 'LPUSH', id, token, fields})
+    keys.retried[4] = base .. id
+    return retryJob(keys.retried, {base, now, 'LPUSH', id, token, fields})
   end
-  local code = moveJobFromActiveToWait(released, {id, token, base .. id})
+  local code = moveJobFromActiveToWait(keys.released, {id, token, base .. id})
   if code < 0 then return code end
   if fields ~= '' then rcall('HMSET', base .. id, unpack(cmsgpack.unpack(fields))) end
   if rcall('HEXISTS', base .. 'meta', 'paused') == 0 then rcall('ZADD', base .. 'marker', 0, '0') end
@@ -55,9 +57,9 @@ end
 
 -- Each verdict with how many arguments it takes.
 local VERDICTS = {
-  c = {3, function(id, opts, value) return finish(completed, 'c', id, 'returnvalue', value, 'completed', opts) end},
+  c = {3, function(id, opts, value) return finish('c', id, 'returnvalue', value, 'completed', opts) end},
   f = {7, function(id, opts, reason, fields, packed, body, letter_opts)
-    local code = finish(failed, 'f', id, 'failedReason', reason, 'failed', opts, fields)
+    local code = finish('f', id, 'failedReason', reason, 'failed', opts, fields)
     if code == 0 then
       write_letter(id, packed, body, letter_opts, reason)
       if rcall('EXISTS', base .. id) == 1 then rcall('HSET', base .. id, 'ymLetter', '1') end
@@ -96,7 +98,7 @@ note_minute('f')
 -- BullMQ's limit on how many run at once over all workers: whoever waits for a place is woken when one is free.
 if #codes > 0 and rcall('HEXISTS', base .. 'meta', 'concurrency') == 1 then rcall('ZADD', base .. 'marker', 0, '0') end
 for n = 1, tonumber(ARGV[1]) do
-  local reply = moveToActive(active, {base, now, ARGV[2]})
+  local reply = moveToActive(keys.active, {base, now, ARGV[2]})
   if type(reply[1]) ~= 'table' then
     due = reply[3]
     if reply[4] > 0 then due = math.max(math.ceil(reply[4] - now), 1) end

@@ -6,6 +6,13 @@ local function named(prefix, names)
   for i, name in ipairs(names) do keys[i] = prefix .. name end
   return keys
 end
+-- Lists of keys by what they are for, each made when it is first asked for.
+local function when_needed(lists)
+  return setmetatable({}, {__index = function(made, what)
+    made[what] = named(base, lists[what])
+    return made[what]
+  end})
+end
 -- Redis's own clock decides what is due, so that workers need not agree on the time.
 local function moment()
   local time = rcall('TIME')
