@@ -18,7 +18,7 @@ from yamchi.storage.tables import notification_delivery
 pytestmark = [pytest.mark.timeout(7_200 if FULL else 300)]
 
 FEW, MANY, KILLS = (10_000, 1_000_000, 10) if FULL else (1_000, 3_000, 3)
-ROUNDS = 3 if FULL else 1
+ROUNDS = 5 if FULL else 1
 GROWTH = 100
 """MB that a worker may grow between the first tenth of the people and the last: caches fill, nothing else may."""
 
