@@ -74,6 +74,24 @@ async def test_a_job_that_kills_its_worker_fails_after_its_attempts(
     assert (tally.lost, (await site.queue.stats())["failed"]) == (0, 1)
 
 
+async def test_the_neighbors_of_a_job_that_kills_its_worker_outlive_it(
+    make_site: MakeSite, engine_url: str
+) -> None:
+    neighbors, attempts = 9, 3
+    site = make_site(engine_url, lease="1s", pause=0, attempts=attempts)
+    deadly = New({}, id="deadly", name="suicide")
+    await site.queue.add_many([deadly, *(New({}, id=f"n{n}", name="work") for n in range(neighbors))])
+    for attempt in range(1, attempts + 1):
+        worker = site.start_worker()
+        await site.until(lambda n=attempt: len(site.entries("began")) == n)
+        await worker.ended()
+    site.start_worker()
+    await site.all_settled(neighbors + 1)
+    failed = [job.id for job in await site.queue.jobs("failed")]
+    assert "deadly" in failed
+    assert len(failed) <= 3, "whoever ran beside it every time would have failed with it"
+
+
 async def test_a_stale_worker_settles_nothing(make_site: MakeSite, engine_url: str) -> None:
     site = make_site(engine_url, lease="1s")
     await site.queue.add({}, id="held", name="hold")

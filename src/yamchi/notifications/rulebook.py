@@ -17,6 +17,7 @@ from yamchi.errors import ConfigurationError, UnknownJob
 from yamchi.notifications.rules import Rule, read_rules
 from yamchi.storage.database import Database
 from yamchi.storage.tables import rules
+from yamchi.storage.views import View
 
 log = structlog.get_logger("yamchi.rules")
 
@@ -34,7 +35,7 @@ class RuleBook:
         self._from_file: list[Rule] = []
         self._file_time = -1.0
         self._from_table: dict[str, Rule] = {}
-        self._read_at: Millis = 0
+        self._view = View(self._read, clock, FRESH)
         dialect = sqlite if database.is_embedded else postgresql
         new = dialect.insert(rules)
         changed = ("position", "body", "is_enabled", "updated_at")
@@ -44,12 +45,12 @@ class RuleBook:
 
     async def of(self, event_type: str) -> list[Rule]:
         """The rules for events of a type."""
-        await self._refresh()
+        await self._view.refresh()
         return [rule for rule in (*self._from_file, *self._from_table.values()) if rule.on == event_type]
 
     async def list(self) -> dict[str, list[dict[str, Any]]]:
         """All rules, by where they come from; those of the table with their ids."""
-        await self._refresh()
+        await self._view.refresh()
         return {
             "file": [rule.model_dump(exclude_none=True) for rule in self._from_file],
             "table": [
@@ -69,7 +70,7 @@ class RuleBook:
             connection.execute(self._save, {**row, "is_enabled": True, "updated_at": self._clock.now()})
 
         await self._database.write(save)
-        self._read_at = 0
+        self._view.outdate()
         return rule_id
 
     async def remove(self, rule_id: str) -> None:
@@ -78,17 +79,13 @@ class RuleBook:
             raise UnknownJob(
                 f"There is no rule {rule_id!r} in the table; rules of the file are changed there."
             )
-        self._read_at = 0
+        self._view.outdate()
 
-    async def _refresh(self) -> None:
-        now = self._clock.now()
-        if now - self._read_at < FRESH:
-            return
+    async def _read(self) -> None:
         self._read_file()
         query = select(rules.c.rule_id, rules.c.body).where(rules.c.is_enabled).order_by(rules.c.position)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         self._from_table = {row.rule_id: Rule.model_validate(row.body) for row in rows}
-        self._read_at = now
 
     def _read_file(self) -> None:
         path = next((path for path in self._files if path.exists()), None)

@@ -1,6 +1,5 @@
 """Templates that are edited while Yamchi runs: every change is a new version in the table, in front of the files."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from yamchi.notifications.templates.reading import read_template
 from yamchi.notifications.templates.rendering import check
 from yamchi.storage.database import Database
 from yamchi.storage.tables import templates
+from yamchi.storage.views import View
 
 FRESH: Millis = 1_000
 """How old the view of the table may be."""
@@ -30,12 +30,11 @@ class VersionedTemplates:
         self.files = files
         self._clock = clock
         self._newest: dict[tuple[str, str, str], Template] = {}
-        self._read_at: Millis = 0
-        self._reading = asyncio.Lock()
+        self._view = View(self._read_table, clock, FRESH)
 
     async def find(self, code: str, channel: str, locales: Sequence[str]) -> Template | None:
         """In the first of these languages that there is, in the table or in a file."""
-        await self._refresh()
+        await self._view.refresh()
         for locale in locales:
             known = self._newest.get((code, channel, locale))
             if template := known or await self.files.find(code, channel, [locale]):
@@ -44,7 +43,7 @@ class VersionedTemplates:
         return None if stage is None else await self.find(code, stage, locales)
 
     async def list(self) -> Sequence[Template]:
-        await self._refresh()
+        await self._view.refresh()
         found = {(one.code, one.channel, one.locale): one for one in await self.files.list()}
         return [template for _, template in sorted((found | self._newest).items())]
 
@@ -62,7 +61,7 @@ class VersionedTemplates:
             return version
 
         version = await self._database.write(save)
-        self._read_at = 0
+        self._view.outdate()
         return replace(template, version=str(version))
 
     async def versions(self, code: str, channel: str, locale: str) -> Sequence[dict[str, Any]]:
@@ -71,14 +70,7 @@ class VersionedTemplates:
         rows = await self._database.read(lambda connection: connection.execute(query).mappings().all())
         return [{**row, "created_at": isoformat(row["created_at"])} for row in rows]
 
-    async def _refresh(self) -> None:
-        """Look at the table if the last look is old; one looks for all who ask meanwhile."""
-        if self._clock.now() - self._read_at >= FRESH:
-            async with self._reading:
-                if self._clock.now() - self._read_at >= FRESH:
-                    await self._read_table(self._clock.now())
-
-    async def _read_table(self, now: Millis) -> None:
+    async def _read_table(self) -> None:
         query = select(templates).order_by(asc(templates.c.version))
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         newest = {(row.code, row.channel, row.locale): row for row in rows}
@@ -86,7 +78,6 @@ class VersionedTemplates:
             key: replace(self._read(*key, row.body, row.meta["format"]), version=str(row.version))
             for key, row in newest.items()
         }
-        self._read_at = now
 
     def _read(self, code: str, channel: str, locale: str, text: str, format: Format) -> Template:
         return read_template(

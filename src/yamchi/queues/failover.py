@@ -3,11 +3,13 @@
 Which engine is in use is one word of state, `_on_primary`. It turns to False when a call fails and the broker does not
 answer a ping; it turns back only when the spool is empty, so that nothing new overtakes what waited. Until then what is
 in the spool is carried over in batches: claimed here, added there under its own id, and only then dropped here. A crash
-at any point repeats a step that the ids make harmless.
+at any point repeats a step that the ids make harmless. While one process carries a queue, nobody else takes from its
+spool, so that what comes later is not begun before what comes earlier.
 """
 
 import asyncio
 import functools
+import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -32,18 +34,24 @@ PATIENCE = 5.0
 """How long an add may take before the broker counts as unreachable, in seconds."""
 
 LOAD = 500
-CARRIER = "failover-carrier"
 CARRY_LEASE: Millis = 30_000
 
 
 class Spool(Engine, Protocol):
     """An engine that can hold jobs for another one."""
 
-    async def take_pending(self, queue: str, want: int, lease: Millis, worker: str) -> list[Claim]:
-        """Claim jobs that wait, due or not, in order, to carry them elsewhere."""
+    async def take_pending(self, queue: str, want: int, lease: Millis, carrier: str) -> list[Claim]:
+        """Claim jobs that wait, due or not, in order, to carry them elsewhere. For the time of the lease nobody else
+        gets any of this queue, neither to carry nor to run."""
+
+    async def carrier(self, queue: str) -> str | None:
+        """Who carries this queue elsewhere, or died doing so."""
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
         """Forget jobs that have been carried elsewhere."""
+
+    async def end_carry(self, queue: str, carrier: str) -> None:
+        """What was taken and not dropped waits again, where it was, and others may go on."""
 
 
 def with_failover(primary: Engine, spool: Spool, on_switch: OnSwitch, owns: Owns) -> Engine:
@@ -68,7 +76,7 @@ class _FailoverEngine:
         self._switched = asyncio.Event()
         self._tender: asyncio.Task[None] | None = None
         self.can = primary.can
-        self._carrying: set[str] = set()
+        self._name = f"failover-{secrets.token_hex(6)}"
         self._patience = Patience(PATIENCE)
 
     def __getattr__(self, name: str) -> Any:
@@ -149,9 +157,7 @@ class _FailoverEngine:
             try:
                 queues = await self._spooled_queues()
                 if (queues or not self._on_primary) and await self._is_back():
-                    carried = [await self._carry_over(queue) for queue in queues]
-                    if not self._on_primary and not await self._spooled_queues():
-                        self._switch(to_primary=True, why=f"it answers again; {sum(carried)} jobs moved over")
+                    await self._carry_over(queues)
             except EngineError as error:
                 log.debug("the spool could not be moved yet", error=str(error))
             except Exception:
@@ -167,22 +173,30 @@ class _FailoverEngine:
         return True
 
     async def _spooled_queues(self) -> list[str]:
-        """Queues of which something waits in the spool."""
+        """Queues of which something waits in the spool, or is on its way from there in another process's hands."""
         queues = [queue for queue in await self._spool.queues() if self._owns(queue)]
-        counts = [(queue, await self._spool.counts(queue)) for queue in queues]
-        return [queue for queue, states in counts if any(states[state] for state in PENDING)]
+        return [queue for queue in queues if await self._is_spooled(queue)]
 
-    async def _carry_over(self, queue: str) -> int:
-        """In order: meanwhile nobody here begins what comes later in the spool."""
-        self._carrying.add(queue)
+    async def _is_spooled(self, queue: str) -> bool:
+        counts = await self._spool.counts(queue)
+        return any(counts[state] for state in PENDING) or await self._spool.carrier(queue) not in (
+            None,
+            self._name,
+        )
+
+    async def _carry_over(self, queues: Sequence[str]) -> None:
+        """Move these queues, and go back to the broker if that leaves the spool empty."""
         try:
-            return await self._carry_all(queue)
+            carried = [await self._carry_queue(queue) for queue in queues]
+            if not self._on_primary and not await self._spooled_queues():
+                self._switch(to_primary=True, why=f"it answers again; {sum(carried)} jobs moved over")
         finally:
-            self._carrying.discard(queue)
+            for queue in queues:
+                await self._spool.end_carry(queue, self._name)
 
-    async def _carry_all(self, queue: str) -> int:
+    async def _carry_queue(self, queue: str) -> int:
         carried = 0
-        while claims := await self._spool.take_pending(queue, LOAD, CARRY_LEASE, CARRIER):
+        while claims := await self._spool.take_pending(queue, LOAD, CARRY_LEASE, self._name):
             await self._primary.add(queue, [_as_it_was(claim.job) for claim in claims])
             await self._spool.drop(queue, claims)
             carried += len(claims)
@@ -207,8 +221,7 @@ class _FailoverEngine:
         if not self._on_primary:
             got.unsettled.extend(theirs)
         if ours or not self._on_primary:
-            is_served_there = self._on_primary or queue in self._carrying
-            await self._exchange_locally(queue, ours, 0 if is_served_there else want, lease, worker, got)
+            await self._exchange_locally(queue, ours, 0 if self._on_primary else want, lease, worker, got)
         return got
 
     async def _exchange_locally(

@@ -42,7 +42,9 @@ def _log_one(prefix: str, outcome: Outcome) -> None:
             log.info(f"{prefix} cancelled {job}")
         case Released(until=until, reason=reason):
             when = "at once" if until is None else f"at {isoformat(until)}"
-            log.info(f"{prefix} put back {job}, runs again {when}" + (f": {reason}" if reason else ""))
+            # A backlog under a rate limit is put back over and over, for no other reason: not worth a line each.
+            say = log.info if reason or until is None else log.debug
+            say(f"{prefix} put back {job}, runs again {when}" + (f": {reason}" if reason else ""))
 
 
 def emit_outcomes(queue: Queue, outcomes: Sequence[Outcome]) -> None:

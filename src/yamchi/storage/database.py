@@ -19,6 +19,7 @@ from yamchi.errors import EngineError, EngineUnavailable, StorageFull
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.hotrows import write_rows
 from yamchi.storage.migrating import is_current, upgrade
+from yamchi.storage.sqlite import write_ahead
 
 T = TypeVar("T")
 Op = Callable[[Connection], T]
@@ -27,7 +28,6 @@ Together = Callable[[Connection, Sequence[Row]], None]
 """Writes the rows that many callers put at the same moment."""
 
 _PRAGMAS = (
-    "journal_mode=WAL",
     "synchronous=FULL",
     "busy_timeout=30000",
     "temp_store=MEMORY",
@@ -96,10 +96,14 @@ class Database:
 
     def _prepare(self, engine: Engine) -> None:
         if self.is_embedded:
-            Path(engine.url.database or ".").parent.mkdir(parents=True, exist_ok=True)
-            upgrade(engine)
+            self._upgrade(engine)
         elif not is_current(engine):
             raise EngineError("The database's tables are not up to date: run 'yamchi doctor --migrate'.")
+
+    def _upgrade(self, engine: Engine) -> None:
+        if self.is_embedded:
+            Path(engine.url.database or ".").parent.mkdir(parents=True, exist_ok=True)
+        upgrade(engine)
 
     async def close(self) -> None:
         if self._engine is not None:
@@ -112,7 +116,7 @@ class Database:
         """Bring the schema up to date, wherever it is."""
         engine = create_engine(self._url)
         try:
-            await asyncio.to_thread(upgrade, engine)
+            await asyncio.to_thread(self._upgrade, engine)
         finally:
             engine.dispose()
 
@@ -179,5 +183,6 @@ def _look(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
 
 
 def _tune_sqlite(connection: Any, record: Any) -> None:
+    write_ahead(connection)
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")

@@ -1,12 +1,14 @@
 """One SQLite file, shared by threads and processes: a writer with group commit, and a reader beside it."""
 
 import os
+import random
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic, sleep  # noqa: TID251 - waits for a lock of the file, whatever time it is
 from typing import Any, Generic, TypeVar
 
 from yamchi.errors import (
@@ -25,7 +27,6 @@ LOCK_PATIENCE = 30.0
 """How long a writer waits for other processes, in seconds."""
 
 _PRAGMAS = (
-    "PRAGMA journal_mode=WAL",  # readers never wait for the writer, nor the writer for readers
     "PRAGMA synchronous=FULL",  # a commit is on the disk when it answers; group commit makes this cheap
     "PRAGMA foreign_keys=OFF",  # rows are tied together by the statements themselves
     "PRAGMA temp_store=MEMORY",
@@ -95,6 +96,7 @@ class SqliteFile:
             cached_statements=256,
         )
         try:
+            write_ahead(connection)
             for pragma in _PRAGMAS:
                 connection.execute(pragma)
             if readonly:
@@ -135,6 +137,22 @@ class SqliteFile:
 
     def _version(self) -> int:
         return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
+
+
+def write_ahead(connection: sqlite3.Connection) -> None:
+    """Log ahead: then readers never wait for the writer, nor the writer for readers.
+
+    Changing the mode of a fresh file takes a lock for which SQLite itself does not wait.
+    """
+    give_up = monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or monotonic() > give_up:
+                raise
+            sleep(random.uniform(0.001, 0.01))
 
 
 class _Transactions:

@@ -13,6 +13,7 @@ Every call takes a batch and either does all of it or raises. The rules an engin
 `yamchi.testing.conformance` is this page as tests: an engine that passes it is an engine.
 """
 
+import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -128,14 +129,23 @@ class RateLimit:
         return self.period / (self.count - self.burst + 1)
 
 
+APART: Millis = 5_000
+"""Over how long jobs come back whose workers died more than once."""
+
+
 def stalled_verdict(claim: Claim, moment: Millis) -> Failed | RetryAt:
-    """What becomes of a job whose worker died: due again at once, or over if its attempts are used up."""
+    """What becomes of a job whose worker died: due again, or over if its attempts are used up.
+
+    One of the jobs that ran together may be what kills their workers. So the first time they are due at once, and then
+    apart: it must not take all of its neighbors along to the end of their attempts.
+    """
     job = claim.job
     error = (
         f"The worker stopped or lost its lease during attempt {job.attempts_made} of {job.options.attempts}"
     )
     if job.attempts_made < job.options.attempts:
-        return RetryAt(claim, max(moment, job.run_at), error)
+        pause = random.randrange(APART) if job.attempts_made > 1 else 0
+        return RetryAt(claim, max(moment, job.run_at) + pause, error)
     return Failed(claim, error, DeadLetter.of_job(job, error, moment))
 
 

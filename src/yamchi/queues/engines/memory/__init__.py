@@ -33,6 +33,7 @@ from yamchi.queues.job import (
     Failed,
     JobRecord,
     NewJob,
+    Released,
     State,
     Verdict,
 )
@@ -91,7 +92,8 @@ class MemoryEngine:
             shelf, now = self._shelves[queue], self._clock.now()
             shelf.bell.clear()
             settled = [verdict.claim.job.id for verdict in verdicts if shelf.settle(verdict, now)]
-            return Exchange(settled, [] if shelf.paused else list(shelf.take(want, lease, worker, now)))
+            is_held_up = shelf.paused or shelf.carrier is not None
+            return Exchange(settled, [] if is_held_up else list(shelf.take(want, lease, worker, now)))
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
         with self._lock:
@@ -113,13 +115,18 @@ class MemoryEngine:
                 shelf.settle(verdict, now)
             return [(verdict.claim.job, isinstance(verdict, Failed)) for verdict in verdicts]
 
-    async def take_pending(self, queue: str, want: int, lease: Millis, worker: str) -> list[Claim]:
+    async def take_pending(self, queue: str, want: int, lease: Millis, carrier: str) -> list[Claim]:
         """Claim jobs that wait, due or not, in order: for a spool, to carry them elsewhere."""
         with self._lock:
             shelf, now = self._shelves[queue], self._clock.now()
+            shelf.carrier = carrier
             pending = [entry for entry in shelf.jobs.values() if entry.job.state in PENDING]
             pending.sort(key=lambda entry: entry.turn)
-            return [shelf.claim(entry, lease, worker, now) for entry in pending[:want]]
+            return [shelf.claim(entry, lease, carrier, now) for entry in pending[:want]]
+
+    async def carrier(self, queue: str) -> str | None:
+        """Who carries this queue elsewhere now."""
+        return self._shelves[queue].carrier
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
         """Forget claimed jobs that have been carried elsewhere."""
@@ -128,6 +135,15 @@ class MemoryEngine:
             for entry in [entry for claim in claims if (entry := self._held(claim))]:
                 del shelf.active[entry.job.id]
                 shelf.forget(entry.job.id)
+
+    async def end_carry(self, queue: str, carrier: str) -> None:
+        """Give back what was not carried, and let others go on."""
+        with self._lock:
+            shelf, now = self._shelves[queue], self._clock.now()
+            for entry in [entry for entry in shelf.active.values() if entry.job.worker == carrier]:
+                shelf.settle(Released(Claim(entry.job, entry.token or "", slotted=entry.slotted)), now)
+            shelf.carrier = None
+            shelf.bell.set()
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self.next_due(queue)

@@ -148,16 +148,28 @@ class SqliteEngine:
         self._ring(queue)
         return stalled
 
-    async def take_pending(self, queue: str, want: int, lease: Millis, worker: str) -> list[Claim]:
+    async def take_pending(self, queue: str, want: int, lease: Millis, carrier: str) -> list[Claim]:
         """Claim jobs that wait, due or not, in order: for a spool, to carry them elsewhere."""
         token, now = f"{self._origin}-{next(self._claims)}", self._clock.now()
         return await self._file.write(
-            lambda db: working.take_pending(db, queue, want, lease, worker, token, now)
+            lambda db: working.take_pending(db, queue, want, lease, carrier, token, now)
         )
+
+    async def carrier(self, queue: str) -> str | None:
+        """Who carries this queue elsewhere, or died doing so."""
+        statement = "SELECT carrier FROM carried WHERE queue = ?"
+        row = await self._file.read(lambda db: db.execute(statement, (queue,)).fetchone())
+        return row and str(row[0])
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
         """Forget claimed jobs that have been carried elsewhere."""
         await self._file.write(lambda db: working.drop(db, queue, claims))
+
+    async def end_carry(self, queue: str, carrier: str) -> None:
+        """Give back what was not carried, and let others go on."""
+        now = self._clock.now()
+        await self._file.write(lambda db: working.end_carry(db, queue, carrier, now))
+        self._ring(queue)
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self._due.get(queue)

@@ -56,4 +56,5 @@ MIGRATIONS = (
     CREATE TABLE events (n INTEGER PRIMARY KEY, origin TEXT NOT NULL, body BLOB NOT NULL);
     """,
     "CREATE INDEX turn_by_time ON turns(next)",
+    "CREATE TABLE carried (queue TEXT PRIMARY KEY, carrier TEXT NOT NULL, until INTEGER NOT NULL) WITHOUT ROWID",
 )

@@ -241,7 +241,7 @@ _HOLD = (
 
 def take(db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, now: Millis) -> list[Claim]:
     """Claim due jobs, the highest priority and then the longest waiting first."""
-    if db.execute("SELECT 1 FROM paused WHERE queue = ?", (queue,)).fetchone():
+    if db.execute("SELECT 1 FROM paused WHERE queue = ?", (queue,)).fetchone() or carrier_of(db, queue, now):
         return []
     promoted = db.execute(_PROMOTE, (queue, now)).rowcount
     rows = db.execute(_NEXT, (queue, want)).fetchall()
@@ -258,10 +258,16 @@ def _hold(
     return [claim(queue, row, token, worker, now) for row in rows]
 
 
+# ── Carrying elsewhere ────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def take_pending(
-    db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, now: Millis
+    db: Db, queue: str, want: int, lease: Millis, carrier: str, token: str, now: Millis
 ) -> list[Claim]:
-    """Claim jobs whether due or not: waiting ones first, then delayed ones."""
+    """Claim jobs whether due or not: waiting ones first, then delayed ones. Nothing while another one carries."""
+    if carrier_of(db, queue, now) not in (None, carrier):
+        return []
+    db.execute("INSERT OR REPLACE INTO carried VALUES (?, ?, ?)", (queue, carrier, now + lease))
     claims: list[Claim] = []
     for state in PENDING:
         rows = db.execute(
@@ -269,14 +275,37 @@ def take_pending(
             (queue, want - len(claims)),
         ).fetchall()
         shift(db, queue, {state: -len(rows), "active": len(rows)})
-        claims += _hold(db, queue, rows, lease, worker, token, now)
+        claims += _hold(db, queue, rows, lease, carrier, token, now)
     return claims
+
+
+def carrier_of(db: Db, queue: str, now: Millis) -> str | None:
+    """Who carries this queue elsewhere; what a dead one left behind is put back."""
+    row = db.execute("SELECT carrier, until FROM carried WHERE queue = ?", (queue,)).fetchone()
+    if row is None or row[1] > now:
+        return row and str(row[0])
+    end_carry(db, queue, row[0], now)
+    return None
 
 
 def drop(db: Db, queue: str, claims: Sequence[Claim]) -> None:
     mine = each_or_all(db, _DROP, [(held.key, held.token) for held in claims])
     drop_logs(db, [(held.key,) for held, is_mine in zip(claims, mine, strict=True) if is_mine])
     shift(db, queue, {"active": -sum(mine)})
+
+
+_CARRIED = f"SELECT token, worker, started_at, {CLAIMED} FROM jobs WHERE queue = ? AND state = 'active' AND worker = ?"
+
+
+def end_carry(db: Db, queue: str, carrier: str, now: Millis) -> None:
+    """What was taken and not dropped waits again, where it was; whoever works here may go on."""
+    claims = [claim(queue, row[3:], *row[:3]) for row in db.execute(_CARRIED, (queue, carrier))]
+    if claims:
+        settle(db, queue, [Released(held, slotted=held.slotted) for held in claims], now)
+    db.execute("DELETE FROM carried WHERE queue = ? AND carrier = ?", (queue, carrier))
+
+
+# ── Looking and keeping ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def next_due(db: Db, queue: str) -> Millis | None:
@@ -305,6 +334,7 @@ _OVERDUE = (
 
 
 def recover(db: Db, queue: str, now: Millis) -> tuple[list[tuple[JobRecord, bool]], Settlement]:
+    carrier_of(db, queue, now)
     rows = db.execute(_OVERDUE, (queue, now)).fetchall()
     verdicts = [stalled_verdict(claim(queue, row[3:], *row[:3]), now) for row in rows]
     outcome = settle(db, queue, verdicts, now) if verdicts else Settlement(queue)

@@ -1,0 +1,35 @@
+"""What is read often and changes seldom: a look at the table serves everybody for a moment."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from yamchi.clock import Clock, Millis
+
+
+class View:
+    """Calls `read` when what was read last is older than `fresh`; one reads for all who ask meanwhile."""
+
+    def __init__(self, read: Callable[[], Awaitable[None]], clock: Clock, fresh: Millis) -> None:
+        self._read = read
+        self._clock = clock
+        self._fresh = fresh
+        self._read_at: Millis = 0
+        self._changes = 0
+        self._reading = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        if self._is_old():
+            async with self._reading:
+                if self._is_old():
+                    began, changes = self._clock.now(), self._changes
+                    await self._read()
+                    if changes == self._changes:
+                        self._read_at = began
+
+    def outdate(self) -> None:
+        """Something has changed: who asks next reads anew, whatever is being read now."""
+        self._changes += 1
+        self._read_at = 0
+
+    def _is_old(self) -> bool:
+        return self._clock.now() - self._read_at >= self._fresh

@@ -1,0 +1,147 @@
+"""A spool that is carried elsewhere: in order, by one carrier at a time, and nobody runs what comes later meanwhile."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from yamchi.errors import EngineUnavailable
+from yamchi.queues.engines.memory import MemoryEngine
+from yamchi.queues.engines.sqlite import SqliteEngine
+from yamchi.queues.failover import Spool, with_failover
+from yamchi.queues.job import Claim, JobOptions, NewJob
+from yamchi.testing import MovableClock, eventually
+
+LEASE = 30_000
+FIVE = ["1", "2", "3", "4", "5"]
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def spool(request: pytest.FixtureRequest, tmp_path: Path, clock: MovableClock) -> AsyncIterator[Spool]:
+    engine = MemoryEngine(clock) if request.param == "memory" else SqliteEngine(tmp_path / "spool.db", clock)
+    await engine.open()
+    await engine.add("q", [_job(number) for number in FIVE])
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def shared(tmp_path: Path, clock: MovableClock) -> AsyncIterator[SqliteEngine]:
+    """A spool that several processes share."""
+    engine = SqliteEngine(tmp_path / "shared.db", clock)
+    await engine.open()
+    await engine.add("q", [_job(number) for number in FIVE])
+    yield engine
+    await engine.close()
+
+
+def _job(number: str) -> NewJob:
+    return NewJob(id=number, name="count", payload=number.encode(), options=JobOptions(attempts=2))
+
+
+def _ids(claims: Sequence[Claim]) -> list[str]:
+    return [claim.job.id for claim in claims]
+
+
+async def _taken(spool: Spool) -> list[Claim]:
+    return (await spool.exchange("q", [], 10, LEASE, "worker")).claims
+
+
+async def test_what_is_carried_is_not_begun_and_comes_back_in_its_place(spool: Spool) -> None:
+    assert _ids(await spool.take_pending("q", 2, LEASE, "a")) == ["1", "2"]
+    assert await spool.carrier("q") == "a"
+    assert await _taken(spool) == []
+    await spool.end_carry("q", "a")
+    claims = await _taken(spool)
+    assert _ids(claims) == FIVE
+    assert {claim.job.attempts_made for claim in claims} == {1}, "being carried is no attempt"
+    assert await spool.carrier("q") is None
+
+
+async def test_what_has_been_carried_is_gone(spool: Spool) -> None:
+    await spool.drop("q", await spool.take_pending("q", 3, LEASE, "a"))
+    await spool.end_carry("q", "a")
+    assert _ids(await _taken(spool)) == ["4", "5"]
+
+
+async def test_one_carries_at_a_time(shared: SqliteEngine) -> None:
+    assert _ids(await shared.take_pending("q", 2, LEASE, "a")) == ["1", "2"]
+    assert await shared.take_pending("q", 2, LEASE, "b") == []
+    await shared.end_carry("q", "a")
+    assert _ids(await shared.take_pending("q", 2, LEASE, "b")) == ["1", "2"]
+
+
+async def test_what_a_dead_carrier_left_is_carried_first(shared: SqliteEngine, clock: MovableClock) -> None:
+    await shared.take_pending("q", 2, LEASE, "dead")
+    await clock.advance(LEASE / 1000 + 1)
+    assert _ids(await shared.take_pending("q", 10, LEASE, "b")) == FIVE
+
+
+async def test_what_a_dead_carrier_left_is_run_first(shared: SqliteEngine, clock: MovableClock) -> None:
+    await shared.take_pending("q", 2, LEASE, "dead")
+    await clock.advance(LEASE / 1000 + 1)
+    assert await shared.recover("q") == [], "nobody ran it, so it has not stalled"
+    claims = await _taken(shared)
+    assert _ids(claims) == FIVE
+    assert {claim.job.attempts_made for claim in claims} == {1}
+
+
+class Broker(SqliteEngine):
+    """A broker that can be away."""
+
+    type = "broker"
+    is_there = True
+
+    async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        await self.ping()
+        return await super().add(queue, jobs)
+
+    async def ping(self) -> None:
+        if not Broker.is_there:
+            raise EngineUnavailable("Nobody answers.")
+
+
+async def test_a_broker_that_goes_away_while_the_spool_is_carried_gets_it_later(
+    spool: Spool, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(tmp_path / "broker.db", clock)
+    engine = with_failover(broker, spool, lambda origin, target: None, lambda queue: True)
+    refused = []
+
+    async def refuse(self: Broker, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        refused.append([job.id for job in jobs])
+        raise EngineUnavailable("The connection was lost.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Broker, "add", refuse)
+        await engine.open()
+        await eventually(lambda: refused)
+    await eventually(lambda: _is_waiting(broker, FIVE))
+    await engine.close()
+
+
+async def _is_waiting(broker: Broker, ids: Sequence[str]) -> bool:
+    return [job.id for job in (await broker.page("q", "waiting", "", 0, 10)).jobs] == list(ids)
+
+
+async def test_the_broker_is_not_used_while_another_process_carries(
+    shared: SqliteEngine, tmp_path: Path, clock: MovableClock
+) -> None:
+    held = await shared.take_pending("q", 10, LEASE, "another process")
+    broker = Broker(tmp_path / "broker.db", clock)
+    engine = with_failover(broker, shared, lambda origin, target: None, lambda queue: True)
+    await engine.open()
+    assert engine.type == "sqlite"
+    await engine.add("q", [_job("6")])
+    assert await broker.counts("q") == {**await broker.counts("q"), "waiting": 0}
+    await broker.add("q", [_job(claim.job.id) for claim in held])
+    await shared.drop("q", held)
+    await shared.end_carry("q", "another process")
+    await eventually(lambda: _is_waiting(broker, [*FIVE, "6"]))
+    await eventually(lambda: engine.type == "broker")
+    await engine.close()
