@@ -48,7 +48,7 @@ class Chromium(Browser):
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[CloudMessaging]:
-    cloud = CloudMessaging(tmp_path)
+    cloud = CloudMessaging(home=tmp_path)
     cloud.start()
     yield cloud
     cloud.stop()

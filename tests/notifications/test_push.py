@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from tests.notifications.conftest import USER
 from tests.services.push import Browser, PushService, decode, encode
+from tests.services.webserver import Response
 from yamchi.cli import cli
 from yamchi.clock import isoformat
 from yamchi.errors import ConfigurationError
@@ -173,7 +174,7 @@ async def test_every_browser_gets_it_once_whatever_happens_to_another(
     refused = await subscribe(app, service)
     refused.server_key = "another"  # as if it had subscribed with another key
     message = job()
-    service.answers.append((503, "down", {"Retry-After": "120"}))
+    service.answers.append(Response(503, b"down", {"Retry-After": "120"}))
     await put(app, message)
     found = await delivery(app, message)
     assert (found["status"], found["attempts"]) == ("RETRYING", 0)
@@ -193,7 +194,7 @@ async def test_a_browser_that_unsubscribed_is_forgotten(
     app: TestApp, service: PushService, status: int
 ) -> None:
     await subscribe(app, service)
-    service.answers.append((status, "gone", {}))
+    service.answers.append(Response(status, b"gone"))
     message = job()
     await put(app, message)
     found = await delivery(app, message)
@@ -219,7 +220,7 @@ async def test_our_own_configuration_is_named(
     app: TestApp, service: PushService, status: int, text: str
 ) -> None:
     await subscribe(app, service)
-    service.answers.append((status, text, {}))
+    service.answers.append(Response(status, text.encode()))
     message = job()
     await put(app, message)
     found = await delivery(app, message)
@@ -341,7 +342,7 @@ async def test_a_name_that_leads_inside_later_is_not_connected_to(
 
 async def test_redirects_are_not_followed(app: TestApp, service: PushService) -> None:
     await subscribe(app, service)
-    service.answers.append((307, "", {"Location": f"{service.origin}/elsewhere"}))
+    service.answers.append(Response(307, headers={"Location": f"{service.origin}/elsewhere"}))
     message = job()
     await put(app, message)
     found = await delivery(app, message)
@@ -351,7 +352,7 @@ async def test_redirects_are_not_followed(app: TestApp, service: PushService) ->
 
 async def test_a_retry_after_may_be_a_date(app: TestApp, service: PushService) -> None:
     post = Post(app.clock, allows_private=True)
-    service.answers.append((429, "slow down", {"Retry-After": "Thu, 01 Jan 2026 00:01:00 GMT"}))
+    service.answers.append(Response(429, b"slow down", {"Retry-After": "Thu, 01 Jan 2026 00:01:00 GMT"}))
     reply = await post.send(f"{service.origin}/push/x", {}, b"", "here")
     assert reply.retry_after is not None
     assert reply.retry_after.total_seconds() == 60

@@ -43,7 +43,7 @@ async def app(bot: BotServer, tmp_path: Path) -> AsyncIterator[TestApp]:
     app = TestApp(
         home=tmp_path,
         telegram_bot_token=TOKEN,
-        telegram_api_url=bot.url,
+        telegram_api_url=bot.origin,
         telegram_admin_group_id=GROUP,
     )
     bot.clock = lambda: app.clock.now() / 1000
@@ -202,7 +202,7 @@ async def test_a_pause_that_telegram_asks_for_costs_no_attempt(app: TestApp, bot
 
 
 async def test_a_wrong_token_is_our_own_mistake(bot: BotServer, tmp_path: Path) -> None:
-    app = TestApp(home=tmp_path, telegram_bot_token="1:wrong", telegram_api_url=bot.url)
+    app = TestApp(home=tmp_path, telegram_bot_token="1:wrong", telegram_api_url=bot.origin)
     app.notifications.serve()
     await app.notifications.recipients.put(USER, User(telegram_id=CHAT))
     message = job()
@@ -325,7 +325,7 @@ async def test_two_processes_together_keep_to_the_limits(
         "QUEUE_URL": queue,
         "DATABASE_URL": url,
         "TELEGRAM_BOT_TOKEN": TOKEN,
-        "TELEGRAM_API_URL": bot.url,
+        "TELEGRAM_API_URL": bot.origin,
         "LOG_LEVEL": "warning",
     }
     workers = [Process(tmp_path, "worker", "--app", str(APPLICATION), **environment) for _ in range(2)]

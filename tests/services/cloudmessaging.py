@@ -11,10 +11,8 @@ import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl
 
 from cryptography import x509
@@ -23,15 +21,15 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from tests.services.webserver import WebServer
+from tests.services.webserver import Response, WebService
 
 VERSION = b"\x29"
 LOGIN_REQUEST, LOGIN_RESPONSE, DATA = 2, 3, 8
 DEVICE = 123456789
 
 
-@dataclass
-class CloudMessaging:
+@dataclass(kw_only=True)
+class CloudMessaging(WebService):
     """`push(body)` hands a sealed message to the browser that registered last."""
 
     home: Path
@@ -40,26 +38,32 @@ class CloudMessaging:
     _line: ssl.SSLSocket | None = None
 
     def start(self) -> None:
-        self._web = _Server(("127.0.0.1", 0), _Handler)
-        self._web.cloud = self
-        self._web.start()
+        super().start()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(_certificate(self.home))
         threading.Thread(target=self._serve_lines, daemon=True).start()
 
     def stop(self) -> None:
-        self._web.stop()
+        super().stop()
         self._listener.close()
 
     def flags(self) -> list[str]:
-        web = f"http://127.0.0.1:{self._web.server_address[1]}"
         return [
-            f"--gcm-checkin-url={web}/checkin",
-            f"--gcm-registration-url={web}/register",
+            f"--gcm-checkin-url={self.origin}/checkin",
+            f"--gcm-registration-url={self.origin}/register",
             f"--gcm-mcs-endpoint=https://127.0.0.1:{self._listener.getsockname()[1]}",
             "--ignore-certificate-errors",
         ]
+
+    def respond(self, path: str, headers: dict[str, str], body: bytes) -> Response:
+        if path == "/checkin":
+            answer = _number(1, 1) + _fixed(7, DEVICE) + _fixed(8, 42)
+            return Response(200, answer, {"Content-Type": "application/x-protobuf"})
+        form = dict(parse_qsl(body.decode()))
+        if "X-subtype" in form:
+            self.registration = form
+        return Response(200, b"token=a-token:for-this-browser", {"Content-Type": "text/plain"})
 
     def push(self, body: bytes) -> None:
         assert self._line is not None
@@ -87,33 +91,6 @@ class CloudMessaging:
             self.logged_in.set()
             while line.recv(4096):
                 continue  # what it acknowledges is of no interest
-
-
-class _Server(WebServer):
-    cloud: CloudMessaging
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path == "/checkin":
-            kind, answer = "application/x-protobuf", _number(1, 1) + _fixed(7, DEVICE) + _fixed(8, 42)
-        else:
-            kind, answer = "text/plain", b"token=a-token:for-this-browser"
-            form = dict(parse_qsl(body.decode()))
-            if "X-subtype" in form:
-                self.server.cloud.registration = form
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Tests look at the browser."""
 
 
 # ── Protocol Buffers, as far as needed ────────────────────────────────────────────────────────────────────────────

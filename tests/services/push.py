@@ -11,7 +11,6 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -22,8 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.services.server import free_port
-from tests.services.webserver import WebServer
+from tests.services.webserver import Response, WebService
 
 CURVE = ec.SECP256R1()
 DAY = 86_400
@@ -89,40 +87,17 @@ class Pushed:
     size: int
 
 
-Answer = tuple[int, str, dict[str, str]]
-
-
 @dataclass
-class PushService:
+class PushService(WebService):
     """`answers` are given to the next messages instead of 201, in order; with `hang_ups` it says nothing at all."""
 
-    port: int = field(default_factory=free_port)
-    answers: deque[Answer] = field(default_factory=deque)
+    answers: deque[Response] = field(default_factory=deque)
     hang_ups: int = 0
     browsers: dict[str, Browser] = field(default_factory=dict)
     log: list[Pushed] = field(default_factory=list)
     asked: int = 0
     clock: Callable[[], float] = time.time
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _server: "_Server | None" = None
-
-    @property
-    def origin(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        self._server = _Server(("127.0.0.1", self.port), _Handler)
-        self._server.service = self
-        self._server.start()
-
-    def stop(self) -> None:
-        if self._server:
-            self._server.stop()
-            self._server = None
-
-    @property
-    def connections(self) -> int:
-        return self._server.connections if self._server else 0
 
     def subscribe(self, server_key: str, host: str = "127.0.0.1") -> Browser:
         """A browser asks for messages of the owner of this key."""
@@ -134,26 +109,26 @@ class PushService:
         with self._lock:
             return [pushed for pushed in self.log if pushed.endpoint == browser.endpoint]
 
-    def answer(self, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
+    def respond(self, path: str, headers: dict[str, str], body: bytes) -> Response | None:
         with self._lock:
             self.asked += 1
             if self.answers:
                 return self.answers.popleft()
             browser = self.browsers.get(path)
             if browser is None or browser.is_gone:
-                return 410, "push subscription has unsubscribed or expired.", {}
+                return Response(410, b"push subscription has unsubscribed or expired.")
             try:
                 claims = self._check_sender(headers, browser)
             except (AssertionError, InvalidSignature) as error:
-                return 403, json.dumps({"reason": "BadJwtToken", "detail": repr(error)}), {}
+                return Response(403, json.dumps({"reason": "BadJwtToken", "detail": repr(error)}).encode())
             if wrong := _wrong(headers, body):
-                return 400, wrong, {}
+                return Response(400, wrong.encode())
             message = json.loads(browser.open(body))
             self.log.append(Pushed(browser.endpoint, message, headers, claims, len(body)))
             if self.hang_ups:
                 self.hang_ups -= 1
                 return None
-        return 201, "", {"Location": f"{self.origin}/message/{len(self.log)}"}
+        return Response(201, headers={"Location": f"{self.origin}/message/{len(self.log)}"})
 
     def _check_sender(self, headers: dict[str, str], browser: Browser) -> dict[str, Any]:
         """RFC 8292: the token is signed by the key that the browser subscribed with, for us, and not for long."""
@@ -187,29 +162,3 @@ def _wrong(headers: dict[str, str], body: bytes) -> str | None:
     if len(topic) > 32 or not topic.replace("-", "").replace("_", "").isalnum():
         return "topic is not base64url of at most 32 letters"
     return "payload is too large" if len(body) > 4096 else None
-
-
-class _Server(WebServer):
-    service: PushService
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        said = self.server.service.answer(self.path, headers, body)
-        if said is None:
-            self.close_connection = True
-            return
-        status, text, more = said
-        self.send_response(status)
-        for name, value in {**more, "Content-Length": str(len(text.encode()))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Tests read `log`."""

@@ -12,11 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from html.parser import HTMLParser
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.services.server import free_port
-from tests.services.webserver import WebServer
+from tests.services.webserver import Response, WebService
 
 TOKEN = "123456:AAE-test"
 TAGS = {
@@ -37,6 +35,7 @@ TAGS = {
     "tg-spoiler",
     "u",
 }
+BOT_METHOD = re.compile(r"/bot([^/]+)/(\w+)")
 LONGEST = {"text": 4096, "caption": 1024}
 
 
@@ -64,35 +63,15 @@ def refusal(status: int, description: str, **parameters: Any) -> Answer:
 
 
 @dataclass
-class BotServer:
+class BotServer(WebService):
     """`answers` are given to the next messages, in order; `refusals` to all messages to a chat."""
 
-    port: int = field(default_factory=free_port)
     answers: deque[Answer] = field(default_factory=deque)
     refusals: dict[str, Answer] = field(default_factory=dict)
     hang_ups: int = 0
     log: list[Sent] = field(default_factory=list)
     clock: Callable[[], float] = time.time
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _server: "_Server | None" = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        self._server = _Server(("127.0.0.1", self.port), _Handler)
-        self._server.bot = self
-        self._server.start()
-
-    def stop(self) -> None:
-        if self._server:
-            self._server.stop()
-            self._server = None
-
-    @property
-    def connections(self) -> int:
-        return self._server.connections if self._server else 0
 
     @property
     def messages(self) -> list[Sent]:
@@ -120,8 +99,16 @@ class BotServer:
             most = max(most, last - first + 1)
         return most
 
-    def answer(self, token: str, method: str, fields: dict[str, Any], file: bytes | None) -> Answer | None:
-        """What to say; None to hang up without a word, having done what was asked."""
+    def respond(self, path: str, headers: dict[str, str], body: bytes) -> Response | None:
+        found = BOT_METHOD.fullmatch(path)
+        assert found, path
+        said = self._answer(found[1], found[2], *_read(headers.get("content-type", ""), body))
+        if said is None:
+            return None
+        return Response(said[0], json.dumps(said[1]).encode(), {"Content-Type": "application/json"})
+
+    def _answer(self, token: str, method: str, fields: dict[str, Any], file: bytes | None) -> Answer | None:
+        """What to say; None to hang up, having done what was asked."""
         if token != TOKEN:
             return refusal(401, "Unauthorized")
         if method == "getMe":
@@ -176,35 +163,6 @@ class _Checker(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
-
-
-class _Server(WebServer):
-    bot: BotServer
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-    path_of_bots = re.compile(r"/bot([^/]+)/(\w+)")
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        found = self.path_of_bots.fullmatch(self.path)
-        assert found, self.path
-        said = self.server.bot.answer(found[1], found[2], *_read(self.headers.get("Content-Type", ""), body))
-        if said is None:
-            self.close_connection = True
-            return
-        status, answer = said
-        content = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Tests read `log`."""
 
 
 def _read(kind: str, body: bytes) -> tuple[dict[str, Any], bytes | None]:

@@ -40,8 +40,8 @@ def arrive(db: Db, *messages: Message, owner: str = "me") -> None:
     arriving.arrive(db, Q, owner, messages, NOW)
 
 
-def take(db: Db, want: int = 10) -> list[Claim]:
-    return working.take(db, Q, want, 5_000, "worker", "token", NOW)
+def take(db: Db, want: int = 10, now: int = NOW) -> list[Claim]:
+    return working.take(db, Q, want, 5_000, "worker", "token", now)
 
 
 def settle(db: Db, *verdicts: Verdict) -> list[str]:
@@ -203,8 +203,32 @@ def test_jobs_of_a_dead_owner_go_where_kafka_delivers_them(db: Db) -> None:
     assert counts(db) == {"sent": 1}
     assert settle(db, Completed(stale)) == [], "whoever held it settles nothing"
     arrive(db, message("a", 0), owner="heir")
-    (again,) = take(db)
+    (again,) = take(db, now=NOW + 11_000)
     assert again.job.attempts_made == 2
+
+
+def test_a_job_that_died_with_its_owner_in_its_last_attempt_has_failed(db: Db) -> None:
+    arrive(db, message("a", 0, options=JobOptions(attempts=1).encode()), message("b", 1))
+    holding.beat(db, "me", NOW + 10_000)
+    take(db)
+    stalled = holding.bury(db, NOW + 11_000)
+    assert {job.id: has_failed for job, has_failed in stalled} == {"a": True, "b": False}
+    assert counts(db) == {"failed": 1, "sent": 1}
+    (letter,) = ledger.unsent_letters(db, Q, NOW * 2, 10)
+    assert letter.id == "a"
+
+
+def test_what_another_process_still_runs_outlives_the_dead_owner_of_its_partition(db: Db) -> None:
+    arrive(db, message("a", 0), message("b", 1))
+    holding.beat(db, "me", NOW + 10)
+    (running,) = take(db, 1)
+    assert holding.bury(db, NOW + 11) == []
+    assert counts(db) == {"active": 1, "sent": 1}
+    assert not holding.beat(db, "me", NOW + 20), "should it live after all, it has to begin anew"
+    assert settle(db, Completed(running)) == ["a"]
+    holding.bury(db, NOW + 6_000)
+    assert counts(db) == {"completed": 1, "sent": 1}
+    assert db.execute("SELECT owner FROM partitions").fetchall() == [(None,)]
 
 
 def test_an_owner_taken_for_dead_learns_of_it(db: Db) -> None:

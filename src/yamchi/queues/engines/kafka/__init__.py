@@ -12,6 +12,7 @@ this engine is one, on a file of its own, whose jobs come and go over Kafka:
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -62,6 +63,7 @@ class KafkaEngine(ledger.LedgerEngine):
         self._outlet = Outlet(address)
         self._intakes: dict[str, Intake] = {}
         self._backlogs: dict[str, tuple[float, dict[int, int], dict[int, int]]] = {}
+        self._stalled: dict[str, list[tuple[JobRecord, bool]]] = defaultdict(list)
         self._passed_by = 0.0
         self._loose: set[asyncio.Task[None]] = set()
         self._tender: asyncio.Task[None] | None = None
@@ -73,8 +75,7 @@ class KafkaEngine(ledger.LedgerEngine):
         await asyncio.to_thread(self._cluster.connect)
         await super().open()
         await self._file.write(messages.prepare)
-        now = self._clock.now()
-        await self._file.write(lambda db: holding.bury(db, now))
+        await self._bury()
         await asyncio.to_thread(self._outlet.open)
         self._loop = asyncio.get_running_loop()
         await self._follow_bulletin()
@@ -181,7 +182,7 @@ class KafkaEngine(ledger.LedgerEngine):
         return not all(isinstance(verdict, Completed) for verdict in verdicts)
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
-        stalled = await super().recover(queue)
+        stalled = self._stalled.pop(queue, []) + await super().recover(queue)
         if any(has_failed for _, has_failed in stalled):
             await self._send_letters_now(queue)
         return stalled
@@ -291,8 +292,7 @@ class KafkaEngine(ledger.LedgerEngine):
             await asyncio.sleep(TEND_EVERY)
             try:
                 now = self._clock.now()
-                if await self._file.read(lambda db: holding.any_dead(db, now)):  # noqa: B023
-                    await self._file.write(lambda db: holding.bury(db, now))  # noqa: B023
+                await self._bury()
                 for queue in await self._file.read(keeping.queues):
                     await self._forward(queue, now)
                 if monotonic() - self._passed_by > PASS_BY_EVERY:
@@ -302,6 +302,12 @@ class KafkaEngine(ledger.LedgerEngine):
                 log.warning(f"[kafka] {error}")
             except Exception:
                 log.exception("[kafka] tending stumbled; going on")
+
+    async def _bury(self) -> None:
+        now = self._clock.now()
+        if await self._file.read(lambda db: holding.any_dead(db, now)):
+            for job, has_failed in await self._file.write(lambda db: holding.bury(db, now)):
+                self._stalled[job.queue].append((job, has_failed))
 
     async def _forward(self, queue: str, now: Millis) -> None:
         due, stuck = now - SEND_ON_AFTER, now - SEND_AGAIN_AFTER

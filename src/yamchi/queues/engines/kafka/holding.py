@@ -11,7 +11,8 @@ import orjson
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.messages import PENDING
 from yamchi.queues.engines.ledger import Db, shift
-from yamchi.queues.engines.sqlite.working import drop_logs
+from yamchi.queues.engines.sqlite.working import drop_logs, recover
+from yamchi.queues.job import JobRecord
 
 REMEMBERED = 10_000
 """So many messages of each partition are remembered after the group has passed them, to know a repeated id."""
@@ -84,12 +85,12 @@ def running(db: Db, queue: str, partitions: Sequence[int]) -> bool:
 
 def give_back(db: Db, queue: str, partitions: Sequence[int]) -> None:
     """What waits is back on Kafka, so that nobody here begins it any more."""
-    _give_back(db, [(queue, number) for number in partitions], ("waiting", "delayed"))
+    _give_back(db, [(queue, number) for number in partitions])
 
 
 def let_go(db: Db, queue: str, owner: str, partitions: Sequence[int], dead_at: Millis) -> None:
     """Somebody else reads these now. What still runs may be adopted by another process here until `dead_at`."""
-    heir = f"{owner}-left"
+    heir = _heir(owner)
     mine = f"queue = ? AND owner = ? AND partition IN ({_numbers(partitions)})"
     rows = db.execute(f"SELECT partition FROM partitions WHERE {mine}", (queue, owner)).fetchall()
     give_back(db, queue, [number for (number,) in rows])
@@ -97,12 +98,42 @@ def let_go(db: Db, queue: str, owner: str, partitions: Sequence[int], dead_at: M
     db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (heir, dead_at))
 
 
-def bury(db: Db, now: Millis) -> None:
-    """Owners that are dead hold nothing: their jobs are wherever Kafka delivers them next."""
+def bury(db: Db, now: Millis) -> list[tuple[JobRecord, bool]]:
+    """Owners that are dead hold nothing: their jobs are wherever Kafka delivers them next.
+
+    First those are judged whose worker died with them, so that one which kills its workers comes to an end: they are the
+    answer, each with whether it has now failed. What another process here still runs is given back when its lease ends.
+    """
+    stalled: list[tuple[JobRecord, bool]] = []
     for (owner,) in db.execute("DELETE FROM owners WHERE dead_at < ? RETURNING id", (now,)).fetchall():
         rows = db.execute("SELECT queue, partition FROM partitions WHERE owner = ?", (owner,)).fetchall()
-        _give_back(db, rows, ("waiting", "delayed", "active"))
-        db.execute("UPDATE partitions SET owner = NULL WHERE owner = ?", (owner,))
+        for queue in {queue for queue, _ in rows}:
+            stalled += recover(db, queue, now)[0]
+        _give_back(db, rows)
+        if until := _run_until(db, rows):
+            db.execute("UPDATE partitions SET owner = ? WHERE owner = ?", (_heir(owner), owner))
+            db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (_heir(owner), until))
+        else:
+            db.execute("UPDATE partitions SET owner = NULL WHERE owner = ?", (owner,))
+    return stalled
+
+
+def _heir(owner: str) -> str:
+    """Who is left with what a member of the group still ran when it lost its partitions."""
+    return f"{owner.removesuffix('-left')}-left"
+
+
+def _run_until(db: Db, partitions: Sequence[tuple[str, int]]) -> Millis | None:
+    """When the last lease on a job of these partitions ends."""
+    ends = [
+        db.execute(
+            "SELECT max(j.lease_until) FROM jobs j JOIN messages m ON +m.queue = j.queue AND m.id = j.id "
+            "WHERE j.queue = ? AND j.state = 'active' AND m.done = 0 AND m.partition = ?",
+            place,
+        ).fetchone()[0]
+        for place in partitions
+    ]
+    return max((end for end in ends if end is not None), default=None)
 
 
 def any_dead(db: Db, now: Millis) -> bool:
@@ -117,17 +148,16 @@ def beat(db: Db, owner: str, dead_at: Millis) -> bool:
     return known == 1
 
 
-def _give_back(db: Db, partitions: Sequence[tuple[str, int]], states: Sequence[str]) -> None:
-    marks = ", ".join(f"'{state}'" for state in states)
+def _give_back(db: Db, partitions: Sequence[tuple[str, int]]) -> None:
     moved: dict[str, Counter[str]] = defaultdict(Counter)
     for queue, partition in partitions:
         rows = db.execute(
             f"SELECT j.seq, j.state FROM messages m JOIN {_JOB_OF} WHERE m.queue = ? AND m.partition = ? "
-            f"AND m.done = 0 AND j.state IN ({marks}) AND {PENDING}",
+            f"AND m.done = 0 AND j.state IN ('waiting', 'delayed') AND {PENDING}",
             (queue, partition),
         ).fetchall()
         db.executemany(
-            "UPDATE jobs SET state = 'sent', token = NULL, lease_until = NULL WHERE seq = ?",
+            "UPDATE jobs SET state = 'sent' WHERE seq = ?",
             [(seq,) for seq, _ in rows],
         )
         moved[queue].subtract(state for _, state in rows)
