@@ -27,7 +27,7 @@ from yamchi.testing import TestApp, eventually
 CHAT = "1001"
 GROUP = "-100777"
 APPLICATION = Path(__file__).with_name("app.py")
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 
 @pytest.fixture
