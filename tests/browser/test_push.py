@@ -25,7 +25,7 @@ from yamchi.notifications.push.vapid import VapidKey
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
 KEY = VapidKey.make()
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 SHOWN = """async () => {
   const registration = await navigator.serviceWorker.getRegistration("/push/worker.js");

@@ -17,7 +17,7 @@ from yamchi.notifications.inbox.tokens import LIFE
 from yamchi.testing import eventually
 from yamchi.web import create_app
 
-PATIENCE = 30.0
+PATIENCE = 100.0
 
 
 @asynccontextmanager
