@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench import readme
 from bench.contenders import Entry, entries_of
 from bench.measure import Figures
 from bench.notifications import run as notifications
@@ -90,7 +91,7 @@ def _backlog(extra: Figures) -> list[str]:
 
 
 def publish(results: Results, docs: Path) -> None:
-    """docs/benchmarks.md, its pictures, and the figures themselves. A suite that was not run keeps its figures."""
+    """docs/benchmarks.md, its pictures, the figures themselves and the README's. A suite that was not run keeps its figures."""
     (docs / "images").mkdir(parents=True, exist_ok=True)
     figures = docs / "images" / "bench.json"
     if figures.exists():
@@ -99,6 +100,7 @@ def publish(results: Results, docs: Path) -> None:
         (docs / "images" / f"bench-{suite}.svg").write_text(picture(suite, found))
     figures.write_text(json.dumps(results.to_dict(), indent=2) + "\n")
     (docs / "benchmarks.md").write_text(_page(results))
+    readme.write(results, docs.parent / "README.md")
 
 
 def _page(results: Results) -> str:

@@ -59,7 +59,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--no-backlog", dest="backlog", action="store_false", help="leave out the million jobs"
     )
-    parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md and its pictures")
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="write docs/benchmarks.md, its pictures and the table of the README",
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a goal is missed")
     return parser.parse_args()
 
