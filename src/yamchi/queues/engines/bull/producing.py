@@ -34,6 +34,8 @@ class _Outbox:
     def calls(self, base: str) -> list[bytes]:
         """As few calls as Redis can be asked to do without a pause."""
         add = script("add")
+        if len(self.jobs) == 1:
+            return [add.call(base, *self.jobs[0])]
         return [add.call(base, *chain.from_iterable(some)) for some in _in_chunks(self.jobs)]
 
     def answer(self, created: Sequence[bool]) -> None:
