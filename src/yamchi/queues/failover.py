@@ -96,6 +96,7 @@ class _FailoverEngine:
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> None:
+        self._patience.close()  # its timer may be of an event loop that is gone
         await self._spool.open()
         # What a crash left in the spool goes first: begin where the last process stopped.
         self._on_primary = not await self._spooled_queues()
