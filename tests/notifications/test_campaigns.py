@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -188,6 +189,20 @@ def _audience(app: TestApp) -> Any:
     from yamchi.notifications.campaigns.audience import Audience
 
     return Audience(app.database, "news-1", {})
+
+
+async def test_ids_are_derived_and_sort_as_the_people_do(app: TestApp) -> None:
+    await populate(app, 500)
+    await app.notifications.campaigns.create(wish())
+    await app.notifications.campaigns.create(wish(campaign_id="news-2"))
+    people = (await _audience(app).window(None, 500)).people
+    first, second = [
+        [one.job_id for one in plan(await app.notifications.campaigns.get(name), people, 0)]
+        for name in ("news-1", "news-2")
+    ]
+    assert first == sorted(first), "what is written together lies together in every index"
+    assert len({*first, *second}) == 1_000
+    assert [str(UUID(job_id)) for job_id in first] == first
 
 
 # ── Audiences ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -499,6 +514,17 @@ async def test_a_rehearsal_uses_the_letter(app: TestApp) -> None:
     await app.notifications.campaigns.create(wish(template_code="welcome_email"))
     await send_all(app)
     assert (await progress(app))["sent"] == 2
+
+
+async def test_what_made_messages_fail_is_shown_with_the_campaign(either: TestApp) -> None:
+    await populate(either, 2)
+    campaigns = either.notifications.campaigns
+    await campaigns.create(wish(template_code="black_friday_sale"))
+    assert (await campaigns.show("news-1"))["failure"] is None
+    await send_all(either)
+    shown = await campaigns.show("news-1")
+    assert shown["progress"]["failed"] == 2
+    assert "the variable 'discount' is missing" in shown["failure"]
 
 
 # ── Over HTTP, and bad input ──────────────────────────────────────────────────────────────────────────────────────────

@@ -54,17 +54,22 @@ async def _taken(spool: Spool) -> list[Claim]:
 
 async def test_what_is_carried_is_not_begun_and_comes_back_in_its_place(spool: Spool) -> None:
     assert _ids(await spool.take_pending("q", 2, LEASE, "a")) == ["1", "2"]
-    assert await spool.carrier("q") == "a"
+    assert await spool.spooled("b") == ["q"]
     assert await _taken(spool) == []
     await spool.end_carry("q", "a")
     claims = await _taken(spool)
     assert _ids(claims) == FIVE
     assert {claim.job.attempts_made for claim in claims} == {1}, "being carried is no attempt"
-    assert await spool.carrier("q") is None
+    assert await spool.spooled("b") == [], "what runs here does not wait"
 
 
 async def test_what_has_been_carried_is_gone(spool: Spool) -> None:
     await spool.drop("q", await spool.take_pending("q", 3, LEASE, "a"))
+    held = await spool.take_pending("q", 3, LEASE, "a")
+    assert (await spool.spooled("a"), await spool.spooled("b")) == ([], ["q"]), (
+        "on its way, in hands of another"
+    )
+    assert _ids(held) == ["4", "5"]
     await spool.end_carry("q", "a")
     assert _ids(await _taken(spool)) == ["4", "5"]
 

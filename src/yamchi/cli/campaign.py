@@ -48,7 +48,7 @@ def create(
 ) -> None:
     """Send to many; the same campaign again changes nothing.
 
-    Example: [cyan]yamchi campaign create spring --template black_friday_sale --where '{"attributes.plan": "pro"}' --rate 100/s[/]
+    Example: [cyan]yamchi campaign create spring --template welcome_email --where '{"attributes.plan": "pro"}' --rate 100/s[/]
     """
     audience = {
         "where": None if where is None else read_json(where),
@@ -206,6 +206,8 @@ def _print(shown: dict[str, Any]) -> None:
     for name, told in shown["by_variant"].items():
         rows.add_row(f"  {text(name)}", *_counts(told, counts))
     console.print(rows)
+    if shown["failure"]:
+        console.print(f"[red]failed[/], one of them: {text(shown['failure'], 300)}")
     for broken in (shown["list"] or {}).get("broken", ()):
         console.print(f"[yellow]row {broken['row']}[/]: {text(broken['error'], 200)}")
 

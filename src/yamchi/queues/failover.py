@@ -19,7 +19,7 @@ import structlog
 from yamchi.clock import Millis
 from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.queues.engines.base import Engine, Event, Exchange, LetterPage, Page, WorkerInfo
-from yamchi.queues.job import PENDING, Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.queues.patience import Patience
 
 log = structlog.get_logger("yamchi.failover")
@@ -44,8 +44,8 @@ class Spool(Engine, Protocol):
         """Claim jobs that wait, due or not, in order, to carry them elsewhere. For the time of the lease nobody else
         gets any of this queue, neither to carry nor to run."""
 
-    async def carrier(self, queue: str) -> str | None:
-        """Who carries this queue elsewhere, or died doing so."""
+    async def spooled(self, carrier: str) -> list[str]:
+        """Queues of which something waits here, or is on its way elsewhere in the hands of another carrier."""
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
         """Forget jobs that have been carried elsewhere."""
@@ -174,16 +174,8 @@ class _FailoverEngine:
         return True
 
     async def _spooled_queues(self) -> list[str]:
-        """Queues of which something waits in the spool, or is on its way from there in another process's hands."""
-        queues = [queue for queue in await self._spool.queues() if self._owns(queue)]
-        return [queue for queue in queues if await self._is_spooled(queue)]
-
-    async def _is_spooled(self, queue: str) -> bool:
-        counts = await self._spool.counts(queue)
-        return any(counts[state] for state in PENDING) or await self._spool.carrier(queue) not in (
-            None,
-            self._name,
-        )
+        """One look, whatever the number of queues: it is made twice a second, for ever."""
+        return [queue for queue in await self._spool.spooled(self._name) if self._owns(queue)]
 
     async def _carry_over(self, queues: Sequence[str]) -> None:
         """Move these queues, and go back to the broker if that leaves the spool empty."""

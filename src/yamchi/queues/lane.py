@@ -18,7 +18,7 @@ import structlog
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError, Retryable
 from yamchi.queues.calling import Caller
-from yamchi.queues.engines.base import Exchange
+from yamchi.queues.engines.base import Exchange, describe_stalled
 from yamchi.queues.job import Cancelled, Claim, Expired, JobRecord, Released, Verdict
 from yamchi.queues.judge import judge_error, judge_result
 from yamchi.queues.leases import HeldQueue, Interruption
@@ -285,8 +285,7 @@ class Lane:
                 log.warning(f"[{self.queue.name}:{self._engine.type}] {error}", exc_info=not is_known)
 
     def _note_stalled(self, job: JobRecord, has_failed: bool) -> None:
-        outcome = "failed, its attempts are used up" if has_failed else "back in the queue"
-        log.warning(f"[{self.queue.name}:{self._engine.type}] stalled {job.name} {job.id}: {outcome}")
+        log.warning(f"[{self.queue.name}:{self._engine.type}] {describe_stalled(job, has_failed)}")
         self.queue.listeners.emit("stalled", Job(self.queue, job))
         if has_failed:
             self.queue.listeners.emit("failed", Job(self.queue, job), job.failed_reason or "stalled")

@@ -1,5 +1,6 @@
 """`Queue`: what users call. It does not know which engine is behind it."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
@@ -90,7 +91,8 @@ class Queue:
         )
         job = self._new_job(new, now)
         (is_new,) = await self.engine.add(self.name, [job])
-        return await self._added(job, now, is_new)
+        there = None if is_new else await self.engine.get(self.name, job.id)
+        return Job(self, there or self._as_added(job, now), is_new=is_new)
 
     async def add_many(self, items: Iterable[Any]) -> list[Job[Any]]:
         """Add many jobs in one go, each given by its data or as `New(data, id=…, delay=…)`."""
@@ -99,12 +101,17 @@ class Queue:
         if not jobs:
             return []
         created = await self.engine.add(self.name, jobs)
-        return [await self._added(job, now, is_new) for job, is_new in zip(jobs, created, strict=True)]
+        known = [job.id for job, is_new in zip(jobs, created, strict=True) if not is_new]
+        there = await self._known(known) if known else {}
+        return [
+            Job(self, there.get(job.id) or self._as_added(job, now), is_new=is_new)
+            for job, is_new in zip(jobs, created, strict=True)
+        ]
 
-    async def _added(self, job: NewJob, now: Millis, is_new: bool) -> Job[Any]:
-        """The job as it was added; one that was there before, as it is."""
-        there = None if is_new else await self.engine.get(self.name, job.id)
-        return Job(self, there or self._as_added(job, now), is_new=is_new)
+    async def _known(self, job_ids: Iterable[str]) -> dict[str, JobRecord]:
+        """Jobs that were there before, as they are. All are asked for at once: engines answer such calls together."""
+        records = await asyncio.gather(*(self.engine.get(self.name, job_id) for job_id in set(job_ids)))
+        return {record.id: record for record in records if record}
 
     def _as_added(self, job: NewJob, now: Millis) -> JobRecord:
         run_at = now if job.run_at is None else job.run_at

@@ -28,7 +28,7 @@ from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import TemplateStore, UnknownTemplate
 from yamchi.storage.database import Database
-from yamchi.storage.tables import campaigns
+from yamchi.storage.tables import campaigns, notification_delivery
 
 table = campaigns
 
@@ -202,15 +202,25 @@ class Campaigns:
     async def _shown(self, campaign: Campaign) -> dict[str, Any]:
         by_variant = await self._counts.of(campaign.campaign_id)
         whole: Counter[str] = sum(by_variant.values(), Counter())
+        failure = await self._failure(campaign.campaign_id) if whole["FAILED"] else None
         moments = ("created_at", "fanned_out_at")
         return {
             **campaign.body,
             "state": self._state(campaign, whole),
             "progress": {"total": campaign.total, **_progress(whole)},
             "by_variant": {name: _progress(by_variant.get(name, Counter())) for name in _names(campaign)},
+            "failure": failure,
             "list": campaign.report,
             **{name: _iso(getattr(campaign, name)) for name in moments},
         }
+
+    async def _failure(self, campaign_id: str) -> str | None:
+        """What one of the messages failed of: nearly always it is the same for all of them."""
+        delivery = notification_delivery.c
+        of_campaign = (delivery.campaign_id == campaign_id) & (delivery.status == "FAILED")
+        query = select(delivery.last_error).where(of_campaign).limit(1)
+        said: str | None = await self._database.read(lambda connection: connection.execute(query).scalar())
+        return said
 
     def _state(self, campaign: Campaign, counts: Counter[str]) -> ShownState:
         if campaign.state != "running":

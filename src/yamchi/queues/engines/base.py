@@ -149,6 +149,12 @@ def stalled_verdict(claim: Claim, moment: Millis) -> Failed | RetryAt:
     return Failed(claim, error, DeadLetter.of_job(job, error, moment))
 
 
+def describe_stalled(job: JobRecord, has_failed: bool) -> str:
+    """The same, for the log."""
+    outcome = "failed, its attempts are used up" if has_failed else "back in the queue"
+    return f"stalled {job.name} {job.id}: {outcome}"
+
+
 class Engine(Protocol):
     """Where jobs wait."""
 

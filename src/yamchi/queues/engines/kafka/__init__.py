@@ -24,7 +24,7 @@ import structlog
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.queues.engines import ledger
-from yamchi.queues.engines.base import Capabilities, Exchange
+from yamchi.queues.engines.base import Capabilities, Exchange, describe_stalled
 from yamchi.queues.engines.kafka import bulletin, holding, messages, sending
 from yamchi.queues.engines.kafka.address import Address
 from yamchi.queues.engines.kafka.bulletin import Bulletin
@@ -75,7 +75,6 @@ class KafkaEngine(ledger.LedgerEngine):
         await asyncio.to_thread(self._cluster.connect)
         await super().open()
         await self._file.write(messages.prepare)
-        await self._bury()
         await asyncio.to_thread(self._outlet.open)
         self._loop = asyncio.get_running_loop()
         await self._follow_bulletin()
@@ -292,7 +291,7 @@ class KafkaEngine(ledger.LedgerEngine):
             await asyncio.sleep(TEND_EVERY)
             try:
                 now = self._clock.now()
-                await self._bury()
+                await self._bury(now)
                 for queue in await self._file.read(keeping.queues):
                     await self._forward(queue, now)
                 if monotonic() - self._passed_by > PASS_BY_EVERY:
@@ -303,11 +302,14 @@ class KafkaEngine(ledger.LedgerEngine):
             except Exception:
                 log.exception("[kafka] tending stumbled; going on")
 
-    async def _bury(self) -> None:
-        now = self._clock.now()
-        if await self._file.read(lambda db: holding.any_dead(db, now)):
-            for job, has_failed in await self._file.write(lambda db: holding.bury(db, now)):
-                self._stalled[job.queue].append((job, has_failed))
+    async def _bury(self, now: Millis) -> None:
+        if not await self._file.read(lambda db: holding.any_dead(db, now)):
+            return
+        for job, has_failed in await self._file.write(lambda db: holding.bury(db, now)):
+            if job.queue in self._intakes:
+                self._stalled[job.queue].append((job, has_failed))  # told by who works on the queue
+            else:
+                log.warning(f"[{job.queue}:kafka] {describe_stalled(job, has_failed)}")
 
     async def _forward(self, queue: str, now: Millis) -> None:
         due, stuck = now - SEND_ON_AFTER, now - SEND_AGAIN_AFTER

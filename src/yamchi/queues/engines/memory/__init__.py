@@ -124,9 +124,13 @@ class MemoryEngine:
             pending.sort(key=lambda entry: entry.turn)
             return [shelf.claim(entry, lease, carrier, now) for entry in pending[:want]]
 
-    async def carrier(self, queue: str) -> str | None:
-        """Who carries this queue elsewhere now."""
-        return self._shelves[queue].carrier
+    async def spooled(self, carrier: str) -> list[str]:
+        """Queues of which something waits here, or is on its way elsewhere in the hands of another carrier."""
+        return [
+            queue
+            for queue, shelf in self._shelves.items()
+            if any(shelf.counts[state] for state in PENDING) or shelf.carrier not in (None, carrier)
+        ]
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
         """Forget claimed jobs that have been carried elsewhere."""

@@ -92,15 +92,15 @@ SELECT msg_id, (SELECT statement_timestamp()::text), read_ct, message::text, hea
     {millis("vt")}, (SELECT {millis("statement_timestamp()")}) FROM taken
 """
 # One row more, without a number, says that messages wait to be tended.
-_TODO = f"""
+_NEEDS_TENDING = f"""
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 WHERE EXISTS (SELECT FROM {{q}} WHERE vt <= statement_timestamp() AND {UNTENDED})
 """
 _SETTLED = "UNION ALL SELECT msg_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM ended"
 
-_SETTLE_AND_TAKE = f"WITH {_ENDING}, {_TAKING} {_CLAIMS} {_TODO} {_SETTLED}"
+_SETTLE_AND_TAKE = f"WITH {_ENDING}, {_TAKING} {_CLAIMS} {_NEEDS_TENDING} {_SETTLED}"
 _SETTLE = f"WITH {_ENDING}, {_LETTERS} SELECT msg_id FROM ended"
-_TAKE = f"WITH {_TAKING} {_CLAIMS} {_TODO}"
+_TAKE = f"WITH {_TAKING} {_CLAIMS} {_NEEDS_TENDING}"
 
 # A job that somebody asked to stop does not go back to the queue, whatever its verdict: the first statement takes those.
 _STOP = f"""

@@ -155,11 +155,9 @@ class SqliteEngine:
             lambda db: working.take_pending(db, queue, want, lease, carrier, token, now)
         )
 
-    async def carrier(self, queue: str) -> str | None:
-        """Who carries this queue elsewhere, or died doing so."""
-        statement = "SELECT carrier FROM carried WHERE queue = ?"
-        row = await self._file.read(lambda db: db.execute(statement, (queue,)).fetchone())
-        return row and str(row[0])
+    async def spooled(self, carrier: str) -> list[str]:
+        """Queues of which something waits here, or is on its way elsewhere in the hands of another carrier."""
+        return await self._file.read(lambda db: working.spooled(db, carrier))
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
         """Forget claimed jobs that have been carried elsewhere."""

@@ -279,6 +279,14 @@ def take_pending(
     return claims
 
 
+_SPOOLED = f"SELECT queue FROM counts WHERE state IN {PENDING} AND n > 0 UNION SELECT queue FROM carried WHERE carrier <> ?"
+
+
+def spooled(db: Db, carrier: str) -> list[str]:
+    """Queues of which something waits, or that another one carries, or died doing so."""
+    return [queue for (queue,) in db.execute(_SPOOLED, (carrier,))]
+
+
 def carrier_of(db: Db, queue: str, now: Millis) -> str | None:
     """Who carries this queue elsewhere; what a dead one left behind is put back."""
     row = db.execute("SELECT carrier, until FROM carried WHERE queue = ?", (queue,)).fetchone()
