@@ -55,6 +55,7 @@ ENTRIES = (
     Entry("kafka", "yamchi", "Yamchi on Kafka", 20_000, "us"),
     Entry("kafka", "faststream", "FastStream", 5_000),
     Entry("kafka", "raw_kafka", "raw confluent-kafka", 40_000, "limit", note="consume 500 + commit"),
+    Entry("kafka", "raw_kafka_share", "raw share group", 40_000, "limit", note="poll, accept each, commit"),
 )  # fmt: skip
 
 

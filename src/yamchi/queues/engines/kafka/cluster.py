@@ -1,16 +1,18 @@
 """The Kafka cluster itself: is it there, does a topic exist, how much lies on it; and its errors as sentences."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable
 from yamchi.queues.engines.kafka.address import Address
+
+T = TypeVar("T")
 
 PATIENCE = 6.0
 """How long to wait for an answer of the cluster, in seconds."""
@@ -27,8 +29,11 @@ _SETTLING = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
 )
-"""What a broker says of a topic that has just been made or has just moved, or when it has just been restarted."""
+"""What a broker says of a topic or group that is new or has just moved, or when it has just been restarted."""
 
 
 class Cluster:
@@ -115,33 +120,39 @@ class Cluster:
             TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for number in self._partitions(topic)
         }
-        if not asked:
-            return {}
-        deadline = monotonic() + PATIENCE
-        while True:
+
+        def ask() -> dict[int, int]:
             answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(asked, request_timeout=PATIENCE)
-            try:
-                return {place.partition: end.result(2 * PATIENCE).offset for place, end in answers.items()}
-            except KafkaException as error:
-                if error.args[0].code() not in _SETTLING or monotonic() > deadline:
-                    raise explain(error.args[0], self._address) from error
-                self._closing.wait(0.05)
+            return {place.partition: end.result(2 * PATIENCE).offset for place, end in answers.items()}
+
+        return self._patiently(ask) if asked else {}
 
     def committed(self, queue: str) -> dict[int, int]:
         """How far the queue's group has come in each partition; partitions it never committed are left out."""
         topic = self._address.topic(queue)
         places = [TopicPartition(topic, number) for number in self._partitions(topic)]
-        try:
-            answers = self._observer(queue).committed(places, timeout=PATIENCE) if places else []
-        except KafkaException as error:
-            raise explain(error.args[0], self._address) from error
-        return {place.partition: place.offset for place in answers if place.offset >= 0}
+
+        def ask() -> dict[int, int]:
+            answers = self._observer(queue).committed(places, timeout=PATIENCE)
+            return {place.partition: place.offset for place in answers if place.offset >= 0}
+
+        return self._patiently(ask) if places else {}
 
     def _partitions(self, topic: str) -> list[int]:
-        try:
-            return list(self._admin.list_topics(topic, timeout=PATIENCE).topics[topic].partitions)
-        except KafkaException as error:
-            raise explain(error.args[0], self._address) from error
+        return self._patiently(
+            lambda: list(self._admin.list_topics(topic, timeout=PATIENCE).topics[topic].partitions)
+        )
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """The answer of a cluster that may still be settling."""
+        deadline = monotonic() + PATIENCE
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if error.args[0].code() not in _SETTLING or monotonic() > deadline:
+                    raise explain(error.args[0], self._address) from error
+                self._closing.wait(0.05)
 
     def _observer(self, queue: str) -> Any:
         """A consumer that only asks: it never joins the group."""
