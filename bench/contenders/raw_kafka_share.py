@@ -29,5 +29,6 @@ def _begin_at_the_beginning() -> None:
     """A setting of the group, which lies on the broker."""
     earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     group = ConfigResource(ResourceType.GROUP, GROUP, incremental_configs=[earliest])
-    for done in AdminClient(raw_kafka.SERVERS).incremental_alter_configs([group]).values():
+    admin = AdminClient(raw_kafka.SERVERS)  # has to outlive its answers
+    for done in admin.incremental_alter_configs([group]).values():
         done.result()
