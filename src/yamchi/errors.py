@@ -78,6 +78,10 @@ class WrongState(YamchiError):
     """The job is not in a state in which this can be done to it."""
 
 
+class TokenRefused(YamchiError):
+    """A token that opens nothing; the message says why."""
+
+
 class EngineError(YamchiError):
     """The place where jobs wait could not do what was asked; nothing of it was done."""
 

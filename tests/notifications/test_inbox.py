@@ -13,9 +13,9 @@ from sqlalchemy import Connection, Select
 
 from tests.notifications.conftest import USER
 from yamchi.clock import isoformat
+from yamchi.errors import TokenRefused
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.inbox.store import COUNTING, listing
-from yamchi.notifications.inbox.tokens import TokenRefused
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.templates.model import Button, Rendered

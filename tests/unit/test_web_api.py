@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 from yamchi import Job, Unrecoverable
 from yamchi.errors import EngineUnavailable
+from yamchi.http.limits import BODY_LIMIT
 from yamchi.queues.job import NewJob
 from yamchi.testing import TestApp
 from yamchi.web import create_app
-from yamchi.web.limits import BODY_LIMIT
 
 
 class Thumb(BaseModel):

@@ -1,6 +1,6 @@
 """The HTTP server: API, board, metrics. `create_app(app)` makes it for an application."""
 
+from yamchi.http.auth import check_address
 from yamchi.web.app import create_app, create_health_app
-from yamchi.web.auth import check_address
 
 __all__ = ["check_address", "create_app", "create_health_app"]

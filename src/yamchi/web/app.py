@@ -6,10 +6,11 @@ from fastapi import Depends, FastAPI
 from starlette.staticfiles import StaticFiles
 
 from yamchi.app import Yamchi
-from yamchi.web.auth import PEOPLE, Guard, Keys, require_admin
-from yamchi.web.headers import OriginsOfPages, SecurityHeaders
-from yamchi.web.limits import BodyLimit
-from yamchi.web.problems import Problem, install_problems
+from yamchi.http.auth import PEOPLE, Guard, Keys, PageToken, require_admin
+from yamchi.http.headers import OriginsOfPages, SecurityHeaders
+from yamchi.http.limits import BodyLimit
+from yamchi.http.problems import Problem, install_problems
+from yamchi.notifications.inbox.tokens import PREFIX
 from yamchi.web.routes import (
     board,
     campaigns,
@@ -79,10 +80,12 @@ def create_health_app(yamchi: Yamchi) -> FastAPI:
 def _guard(web: FastAPI, yamchi: Yamchi) -> None:
     """The last one added is the first one asked."""
     origins = yamchi.settings.cors_origins
+
+    async def whose(token: str) -> str:
+        return (await yamchi.notifications.persons.check(token)).user_id
+
     web.add_middleware(BodyLimit)
-    web.add_middleware(
-        Guard, keys=web.state.keys, persons=lambda: yamchi.notifications.persons, origins=origins
-    )
+    web.add_middleware(Guard, keys=web.state.keys, pages=[PageToken(PREFIX, whose)], origins=origins)
     web.add_middleware(OriginsOfPages, origins=origins, below=PEOPLE)
     web.add_middleware(SecurityHeaders)
 

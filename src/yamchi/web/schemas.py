@@ -7,13 +7,12 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.clock import isoformat
+from yamchi.http.bodies import SpanText
 from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.job import DeadLetter, JobRecord, State
 
 PREVIEW = 240
 """Characters of a job's data in a list."""
-
-SpanText = str | float
 
 
 class Counts(BaseModel):
@@ -162,20 +161,6 @@ class Clean(BaseModel):
     limit: int = Field(10_000, ge=1, le=1_000_000)
 
 
-class Many(BaseModel):
-    """Which jobs or letters."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    ids: list[str] = Field(min_length=1, max_length=1_000)
-
-
-class Done(BaseModel):
-    """How many it was done to."""
-
-    count: int
-
-
 class StateOut(BaseModel):
     """The state the job is in now."""
 
@@ -232,14 +217,6 @@ class LetterOut(BaseModel):
         )
 
 
-class Replay(BaseModel):
-    """Replay with other data, if given."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    data: Any = None
-
-
 class WorkerOut(BaseModel):
     """A worker seen alive of late."""
 
@@ -277,10 +254,6 @@ class Readiness(BaseModel):
     ready: bool
     engines: list[EngineHealth]
     channels: dict[str, str] = {}
-
-
-def pages(total: int, size: int) -> int:
-    return max(1, -(-total // size))
 
 
 def _preview(payload: bytes) -> str:

@@ -6,17 +6,13 @@ person.<expiry in milliseconds>.<user id>.<signature>
 from dataclasses import dataclass
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import YamchiError
+from yamchi.errors import TokenRefused
 from yamchi.notifications.signing import Signer
 
 PREFIX = "person."
 PURPOSE = "token of a person"
 LIFE: Millis = 15 * 60_000
 LONGEST_LIFE: Millis = 24 * 3_600_000
-
-
-class TokenRefused(YamchiError):
-    """A token that opens nothing; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

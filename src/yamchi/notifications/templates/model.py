@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from http import HTTPStatus
+from typing import Any, ClassVar, Literal, Protocol
 
 from yamchi.errors import Unrecoverable
 
@@ -82,6 +83,8 @@ class Rendered:
 class TemplateError(Unrecoverable):
     """A template can't be read or rendered: no retry mends it. The message is one sentence that names the template."""
 
+    http_status: ClassVar[int] = HTTPStatus.UNPROCESSABLE_ENTITY
+
     def __init__(self, message: str, *, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
@@ -89,6 +92,8 @@ class TemplateError(Unrecoverable):
 
 class UnknownTemplate(TemplateError):
     """No store has this template in any of the languages asked for."""
+
+    http_status: ClassVar[int] = HTTPStatus.NOT_FOUND
 
     def __init__(self, code: str, channel: str, locales: Sequence[str]) -> None:
         super().__init__(

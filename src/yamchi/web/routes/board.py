@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from yamchi.web.auth import COOKIE, SESSION, Keys
+from yamchi.http.auth import COOKIE, SESSION, Keys
 
 BOARD = Path(__file__).parents[1] / "board"
 WRONG_TOKEN_PAUSE = 0.5

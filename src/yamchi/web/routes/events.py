@@ -8,11 +8,11 @@ from fastapi import APIRouter, Body, Depends, Request, Response
 from pydantic import TypeAdapter, ValidationError
 
 from yamchi.errors import InvalidJob
+from yamchi.http.problems import documented
 from yamchi.notifications.room import Notifications
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.queues.handlers import describe
-from yamchi.web.problems import documented
 from yamchi.web.routes.queues import App
 
 senders = APIRouter(tags=["events"], responses=documented(401, 413, 422, 503))

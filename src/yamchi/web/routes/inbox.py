@@ -9,12 +9,12 @@ from pydantic import BaseModel, Field
 
 from yamchi.clock import describe_span, isoformat, to_millis
 from yamchi.errors import InvalidJob
+from yamchi.http.auth import require_backend, require_oneself
+from yamchi.http.bodies import Done, SpanText
+from yamchi.http.problems import documented
 from yamchi.notifications.inbox.store import Action, View
 from yamchi.notifications.inbox.tokens import LIFE, LONGEST_LIFE
-from yamchi.web.auth import require_backend, require_oneself
-from yamchi.web.problems import documented
 from yamchi.web.routes.events import TheNotifications
-from yamchi.web.schemas import Done, SpanText
 
 COMPONENT = Path(__file__).parents[1] / "inbox"
 

@@ -1,21 +1,17 @@
 """Jobs: list, show, add, edit, retry, promote, cancel, remove. An id may contain slashes."""
 
-from typing import Annotated
+from fastapi import APIRouter, Response
 
-from fastapi import APIRouter, Query, Response
-
+from yamchi.http.bodies import Done, Many
+from yamchi.http.paging import PageNumber, PageSize, Search, pages
+from yamchi.http.problems import documented
 from yamchi.queues.job import State
-from yamchi.web.problems import documented
 from yamchi.web.routes.queues import ThatQueue
-from yamchi.web.schemas import Done, Edit, JobIn, JobOut, JobPage, JobRow, Many, StateOut, pages
+from yamchi.web.schemas import Edit, JobIn, JobOut, JobPage, JobRow, StateOut
 
 router = APIRouter(tags=["jobs"], responses=documented(401, 403, 404, 422, 503))
 senders = APIRouter(tags=["jobs"], responses=documented(401, 404, 422, 503))
 """What a caller with an API token may use."""
-
-Search = Annotated[str, Query(max_length=200, description="Text in the id, the name or the data.")]
-PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
-PageSize = Annotated[int, Query(ge=1, le=200)]
 
 JOB = "/queues/{queue}/jobs/{job_id:path}"
 

@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter
 
-from yamchi.web.problems import documented
-from yamchi.web.routes.jobs import PageNumber, PageSize, Search
+from yamchi.http.bodies import Done, Many, Replay
+from yamchi.http.paging import PageNumber, PageSize, Search, pages
+from yamchi.http.problems import documented
 from yamchi.web.routes.queues import ThatQueue
-from yamchi.web.schemas import Done, LetterOut, LetterRow, LettersOut, Many, Replay, pages
+from yamchi.web.schemas import LetterOut, LetterRow, LettersOut
 
 router = APIRouter(tags=["dead letters"], responses=documented(401, 403, 404, 422, 503))
 

@@ -17,9 +17,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from yamchi.app import Yamchi
 from yamchi.clock import Millis
+from yamchi.errors import TokenRefused
+from yamchi.http.auth import hostname_of, is_loopback, is_same_origin
 from yamchi.notifications.inbox.hub import Hub
-from yamchi.notifications.inbox.tokens import Person, PersonTokens, TokenRefused
-from yamchi.web.auth import hostname_of, is_loopback, is_same_origin
+from yamchi.notifications.inbox.tokens import Person, PersonTokens
 
 HELLO_WITHIN = 10.0
 """Seconds a page has for its hello."""

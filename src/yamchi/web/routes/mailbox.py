@@ -9,11 +9,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from yamchi.clock import isoformat
 from yamchi.errors import UnknownJob
+from yamchi.http.paging import PageNumber, PageSize
+from yamchi.http.problems import documented
 from yamchi.notifications.room import Notifications
-from yamchi.web.problems import documented
 from yamchi.web.routes.board import page
 from yamchi.web.routes.events import TheNotifications
-from yamchi.web.routes.jobs import PageNumber, PageSize
 
 router = APIRouter(tags=["mailbox"], responses=documented(401, 403, 404, 422, 503))
 pages = APIRouter(include_in_schema=False)

@@ -5,12 +5,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from yamchi.http.bodies import Done, Replay
+from yamchi.http.paging import PageNumber, PageSize, Search
+from yamchi.http.problems import documented
 from yamchi.notifications.deliveries import Status
 from yamchi.notifications.rules import Rule
-from yamchi.web.problems import documented
 from yamchi.web.routes.events import TheNotifications
-from yamchi.web.routes.jobs import PageNumber, PageSize, Search
-from yamchi.web.schemas import Done, Replay
 
 router = APIRouter(tags=["notifications"], responses=documented(401, 403, 404, 422, 503))
 

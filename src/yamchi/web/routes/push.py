@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from yamchi.clock import isoformat
 from yamchi.errors import UnknownJob
+from yamchi.http.auth import require_oneself
+from yamchi.http.problems import documented
 from yamchi.notifications.push.subscriptions import BrowserSubscription, Subscription
-from yamchi.web.auth import require_oneself
-from yamchi.web.problems import documented
 from yamchi.web.routes.events import TheNotifications
 
 if TYPE_CHECKING:

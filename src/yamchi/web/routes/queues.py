@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from yamchi.app import Yamchi
 from yamchi.clock import isoformat
 from yamchi.discovery import all_queues, find_queue
+from yamchi.http.bodies import Done
+from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
 from yamchi.overview import QueueView, living_workers, view_queue, view_queues
 from yamchi.queues.queue import Queue
-from yamchi.web.problems import documented
-from yamchi.web.schemas import Clean, Counts, Done, Minute, QueueOut, WorkerOut
+from yamchi.web.schemas import Clean, Counts, Minute, QueueOut, WorkerOut
 
 router = APIRouter(tags=["queues"], responses=documented(401, 403, 404, 422, 503))
 

@@ -3,12 +3,12 @@
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from yamchi.http.paging import Cursor, Limit
+from yamchi.http.problems import documented
 from yamchi.notifications.cursors import make_cursor, read_cursor
 from yamchi.notifications.schemas.notification_job import ALIASES, Channel
 from yamchi.notifications.suppressions import shown
-from yamchi.web.problems import documented
 from yamchi.web.routes.events import TheNotifications
-from yamchi.web.routes.users import Cursor, Limit
 
 router = APIRouter(tags=["suppressions"], responses=documented(401, 403, 404, 422, 503))
 

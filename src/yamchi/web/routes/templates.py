@@ -7,11 +7,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
+from yamchi.http.problems import documented
 from yamchi.notifications.schemas.notification_job import Channel, DirectMessage, DirectOptions
 from yamchi.notifications.templates.locales import locale_chain, normalize_locale
 from yamchi.notifications.templates.model import Format, Template, UnknownTemplate
 from yamchi.notifications.templates.preview import preview
-from yamchi.web.problems import documented
 from yamchi.web.routes.events import TheNotifications
 
 router = APIRouter(tags=["templates"], responses=documented(401, 403, 404, 422, 503))

@@ -1,24 +1,23 @@
 """People: where they are reached, what they want, what they will get and got, and forgetting them."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from yamchi.errors import UnknownJob
+from yamchi.http.paging import Cursor, Limit
+from yamchi.http.problems import documented
 from yamchi.notifications.history import HistoryPage
 from yamchi.notifications.preferences import Preferences
 from yamchi.notifications.recipients import User
-from yamchi.web.problems import documented
 from yamchi.web.routes.events import TheNotifications
 
 router = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503))
 
 ONE = "/users/{user_id}"
-Limit = Annotated[int, Query(ge=1, le=500)]
-Cursor = Annotated[str | None, Query(max_length=300, description="`next_cursor` of the page before.")]
 
 
 class UserOut(User):

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from yamchi.web.problems import problem
+from yamchi.http.problems import problem
 
 BODY_LIMIT = 4 * 1024 * 1024
 """The largest body, in bytes: a job of the largest size four times over."""

@@ -8,7 +8,8 @@ a person's page opens what is that person's own, below `/api/v1/users/{user_id}/
 
 import hmac
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Literal
@@ -20,10 +21,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import ConfigurationError
-from yamchi.notifications.inbox.tokens import PREFIX, PersonTokens, TokenRefused
+from yamchi.errors import ConfigurationError, TokenRefused
+from yamchi.http.problems import problem
 from yamchi.settings import Settings
-from yamchi.web.problems import problem
 
 Caller = Literal["admin", "sender", "person"]
 
@@ -38,6 +38,14 @@ NOT_ENOUGH = {
 }
 
 Refusal = tuple[HTTPStatus, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PageToken:
+    """A kind of token that a feature makes for people's pages: how it begins, and whose it is (or TokenRefused)."""
+
+    prefix: str
+    check: Callable[[str], Awaitable[str]]
 
 
 def check_address(settings: Settings, host: str) -> None:
@@ -109,9 +117,9 @@ class Guard:
     """Stands before everything else: checks Host and Origin, finds out who calls."""
 
     def __init__(
-        self, app: ASGIApp, keys: Keys, persons: Callable[[], PersonTokens], origins: Iterable[str] = ()
+        self, app: ASGIApp, keys: Keys, pages: Iterable[PageToken] = (), origins: Iterable[str] = ()
     ) -> None:
-        self.app, self.keys, self.persons = app, keys, persons
+        self.app, self.keys, self.pages = app, keys, tuple(pages)
         self.origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,14 +140,15 @@ class Guard:
         state = scope.setdefault("state", {})
         state["caller"], state["person"] = self.keys.caller_of(headers), None
         token = bearer_of(headers)
-        if not token.startswith(PREFIX) or self.keys.is_admin(token.encode("latin-1")):
+        kind = next((kind for kind in self.pages if token.startswith(kind.prefix)), None)
+        if kind is None or self.keys.is_admin(token.encode("latin-1")):
             return None
         try:
-            person = await self.persons().check(token)
+            user_id = await kind.check(token)
         except TokenRefused as refused:
             return HTTPStatus.UNAUTHORIZED, str(refused)
-        state["caller"], state["person"] = "person", person.user_id
-        if not scope["path"].startswith(f"{PEOPLE}{person.user_id}/"):
+        state["caller"], state["person"] = "person", user_id
+        if not scope["path"].startswith(f"{PEOPLE}{user_id}/"):
             return HTTPStatus.FORBIDDEN, "This token opens only what belongs to its own person."
         return None
 

@@ -21,7 +21,6 @@ from yamchi.errors import (
     WrongState,
     YamchiError,
 )
-from yamchi.notifications.templates.model import TemplateError, UnknownTemplate
 from yamchi.observe.logging import mask
 
 log = structlog.get_logger("yamchi.web")
@@ -29,8 +28,6 @@ log = structlog.get_logger("yamchi.web")
 STATUS_OF: Mapping[type[YamchiError], HTTPStatus] = {
     UnknownQueue: HTTPStatus.NOT_FOUND,
     UnknownJob: HTTPStatus.NOT_FOUND,
-    UnknownTemplate: HTTPStatus.NOT_FOUND,
-    TemplateError: HTTPStatus.UNPROCESSABLE_ENTITY,
     WrongState: HTTPStatus.CONFLICT,
     InvalidJob: HTTPStatus.UNPROCESSABLE_ENTITY,
     ConfigurationError: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -97,12 +94,18 @@ def install_problems(web: FastAPI) -> None:
 
 
 async def _on_yamchi_error(_request: Request, error: Exception) -> Response:
-    kinds = (status for kind, status in STATUS_OF.items() if isinstance(error, kind))
-    status = next(kinds, HTTPStatus.INTERNAL_SERVER_ERROR)
+    status = _status_of(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning(f"answered {int(status)}: {error}")
+        log.warning(f"answered {status}: {error}")
     cause = error.__cause__
     return problem(status, str(error), _fields(cause) if isinstance(cause, ValidationError) else ())
+
+
+def _status_of(error: Exception) -> int:
+    """What the error says itself (a feature's own do, as `http_status`), or what its kind says."""
+    said: int | None = getattr(error, "http_status", None)
+    kinds = (status for kind, status in STATUS_OF.items() if isinstance(error, kind))
+    return said or next(kinds, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 async def _on_bad_request(_request: Request, error: Exception) -> Response:

@@ -1,0 +1,30 @@
+"""Bodies that routes of several features have in common."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SpanText = str | float
+"""A span of time as it is written in a body: seconds, or text such as "30m"."""
+
+
+class Many(BaseModel):
+    """Which jobs or letters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: list[str] = Field(min_length=1, max_length=1_000)
+
+
+class Done(BaseModel):
+    """How many it was done to."""
+
+    count: int
+
+
+class Replay(BaseModel):
+    """Replay with other data, if given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    data: Any = None

@@ -1,0 +1,17 @@
+"""Lists come in pages: by number where the list can be counted, by cursor where it only ever grows."""
+
+from typing import Annotated
+
+from fastapi import Query
+
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
+PageSize = Annotated[int, Query(ge=1, le=200)]
+Search = Annotated[str, Query(max_length=200, description="Text in the id, the name or the data.")]
+
+Limit = Annotated[int, Query(ge=1, le=500)]
+Cursor = Annotated[str | None, Query(max_length=300, description="`next_cursor` of the page before.")]
+
+
+def pages(total: int, size: int) -> int:
+    """How many pages of this size there are; an empty list has one."""
+    return max(1, -(-total // size))
