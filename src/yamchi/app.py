@@ -23,7 +23,8 @@ from yamchi.queues.lane import Observer
 from yamchi.queues.lazy import open_on_first_use
 from yamchi.queues.queue import Queue
 from yamchi.queues.remote import RemoteEvents
-from yamchi.queues.worker import Companion, Worker
+from yamchi.queues.services import Services
+from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class Yamchi:
         self.clock = clock or SystemClock()
         self.metrics = Metrics()
         self.observers: list[Observer] = [self.metrics.observe]
-        self.companions: list[Companion] = []
+        self.services = Services(self.clock, self.metrics.count_service_failure)
+        """What runs beside the jobs of every worker, supervised."""
+        self.services.add("job events", self._hear_while_working)
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
         self._engines: dict[str, Engine] = {}
@@ -142,7 +145,7 @@ class Yamchi:
 
         self.define("notifications")
         queue = self.queue("notifications")
-        return Notifications(self.settings, self.database, queue, self.clock, self.companions, self.metrics)
+        return Notifications(self.settings, self.database, queue, self.clock, self.services, self.metrics)
 
     # ── Using ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,7 +196,7 @@ class Yamchi:
             lease=self.settings.lease,
             patience=self.settings.shutdown_timeout,
             observers=self.observers,
-            companions=[*self.companions, self._hear_while_working],
+            services=self.services,
         )
 
     async def work(self, queues: Sequence[str] | None = None) -> None:
@@ -203,7 +206,7 @@ class Yamchi:
     def listen(self) -> None:
         """Let `queue.on` hear of other processes too. `on` and workers do this by themselves where an event loop runs."""
         if self._remote is None:
-            self._remote = RemoteEvents(self._queues)
+            self._remote = RemoteEvents(self._queues, self.services)
         self._remote.start()
 
     def _hear(self) -> None:
@@ -214,7 +217,6 @@ class Yamchi:
     async def _hear_while_working(self) -> None:
         if any(queue.listeners.any for queue in self._queues.values()):
             self.listen()
-        await asyncio.Event().wait()
 
     async def close(self) -> None:
         """Finish what was begun and let go of the engines."""

@@ -44,8 +44,8 @@ from yamchi.notifications.versions import VersionedTemplates
 from yamchi.observe.metrics import Metrics
 from yamchi.queues.handlers import Handler
 from yamchi.queues.queue import Queue
+from yamchi.queues.services import Services
 from yamchi.queues.ticket import Job
-from yamchi.queues.worker import Companion
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
 
@@ -61,12 +61,12 @@ class Notifications:
         database: Database,
         queue: Queue,
         clock: Clock,
-        companions: list[Companion],
+        services: Services,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._database = database
-        self._companions = companions
+        self._services = services
         self.queue = queue
         self.channels: dict[str, Channel] = {}
         self.recipients = Recipients(database, clock)
@@ -133,7 +133,9 @@ class Notifications:
 
         definition.handlers[JOB] = Handler(JOB, send)
         self.queue.listeners.on("failed", self.processor.note_failure)  # this process's own failures
-        self._companions += (self.service.watch, self.feed.watch, self.fan_out.watch)
+        self._services.add("event sweeper", self.service.watch)
+        self._services.add("inbox feed", self.feed.watch)
+        self._services.add("campaign fan-out", self.fan_out.watch)
 
     async def close(self) -> None:
         await self.hub.close()

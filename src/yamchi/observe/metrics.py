@@ -95,6 +95,7 @@ class Metrics:
         self.switches: Counter[tuple[str, str]] = Counter()
         self.deliveries: Counter[tuple[str, str]] = Counter()
         self.answers: Counter[tuple[str, str, str]] = Counter()
+        self.service_failures: Counter[str] = Counter()
 
     def observe(self, queue: _Queue, outcomes: Sequence[_Outcome]) -> None:
         """Count settled jobs. An observer for `app.observers`."""
@@ -121,6 +122,10 @@ class Metrics:
         """A provider answered: sent, retryable, permanent, outage, or unknown where the answer was lost."""
         self.answers[channel, provider, answer] += 1
 
+    def count_service_failure(self, service: str) -> None:
+        """A background service failed, and starts again."""
+        self.service_failures[service] += 1
+
     def render(self, counts: QueueCounts, engines_up: Mapping[str, bool]) -> bytes:
         """The page that Prometheus reads. `counts` are the jobs of each queue by state, as of now."""
         from prometheus_client import CollectorRegistry, generate_latest
@@ -144,6 +149,7 @@ class _Page:
 
     def collect(self) -> "Iterator[Metric]":
         yield from self._of_every_queue()
+        yield from self._of_the_process()
         if MEDIA in self.counts or SYNC in self.counts:
             yield from self._of_media()
         yield from self._of_notifications()
@@ -160,6 +166,15 @@ class _Page:
         waits = [((queue,), timing) for queue, timing in self.metrics.waits.items()]
         yield _histogram(
             "yamchi_job_wait_seconds", "How long due jobs waited for a worker.", ["queue"], waits
+        )
+
+    def _of_the_process(self) -> "Iterator[Metric]":
+        failures = [((name,), n) for name, n in self.metrics.service_failures.items()]
+        yield _counter(
+            "yamchi_service_failures",
+            "Failures of background services, started again.",
+            ["service"],
+            failures,
         )
 
     def _of_media(self) -> "Iterator[Metric]":

@@ -276,6 +276,8 @@ class DeadLetter:
     @classmethod
     def of_job(cls, job: JobRecord, error: str, moment: Millis) -> Self:
         """For a job whose attempts are used up, or that can never succeed."""
+        if not _is_json(job.payload):
+            return cls.of_raw(job, error, moment)
         whole = {"job": orjson.Fragment(job.payload), "error_message": error, "failed_at": isoformat(moment)}
         return cls(job.id, job.queue, job.name, orjson.dumps(whole), error, moment)
 
@@ -285,6 +287,20 @@ class DeadLetter:
         raw = job.payload.decode("utf-8", "backslashreplace")
         whole = {"raw_value": raw, "error_message": error, "failed_at": isoformat(moment)}
         return cls(job.id, job.queue, job.name, orjson.dumps(whole), error, moment)
+
+
+def storable(text: str, longest: int) -> str:
+    """Text that every engine can keep: cut, and without what UTF-8 or PostgreSQL can't write."""
+    cut = text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return cut.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 # ── Ids ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,12 +9,24 @@ import orjson
 from yamchi import errors
 from yamchi.clock import Millis, to_millis, to_moment
 from yamchi.queues.handlers import PoisonMessage
-from yamchi.queues.job import Cancelled, Claim, Completed, DeadLetter, Failed, Released, RetryAt, Verdict
+from yamchi.queues.job import (
+    Cancelled,
+    Claim,
+    Completed,
+    DeadLetter,
+    Failed,
+    Released,
+    RetryAt,
+    Verdict,
+    storable,
+)
 
 OUTAGE_WAIT: Millis = 10_000
 """How long a job waits for a provider that is down and did not say when to come back."""
 
 LONGEST_TRACE = 8_000
+LONGEST_SENTENCE = 8_000
+"""Characters that are kept of a trace, and of what an error says."""
 
 
 def judge_result(claim: Claim, result: Any, now: Millis) -> Verdict:
@@ -33,14 +45,14 @@ def judge_result(claim: Claim, result: Any, now: Millis) -> Verdict:
 def judge_error(claim: Claim, error: BaseException, now: Millis) -> Verdict:
     match error:
         case errors.Snooze(until=until):
-            return Released(claim, _moment(until, now), str(error) or None)
+            return Released(claim, _moment(until, now), storable(_said(error), LONGEST_SENTENCE) or None)
         case errors.Outage(retry_after=wish):
             wait = OUTAGE_WAIT if wish is None else to_millis(wish)
             return Released(claim, now + wait, f"Outage: {_sentence(error)}")
         case errors.Cancelled():
             return Cancelled(claim)
         case PoisonMessage():
-            said = str(error)
+            said = _sentence(error)
             return Failed(claim, said, DeadLetter.of_raw(claim.job, said, now))
         case errors.Unrecoverable() | errors.UnknownJob():
             return _fail(claim, error, now)
@@ -60,13 +72,21 @@ def _moment(until: datetime | timedelta, now: Millis) -> Millis:
 
 
 def _sentence(error: BaseException) -> str:
-    said = str(error)
-    if isinstance(error, errors.YamchiError) and said:
-        return said
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    """What an error says, as every engine can keep it: not too long, and text in every encoding."""
+    said = _said(error)
+    if not (isinstance(error, errors.YamchiError) and said):
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return storable(said, LONGEST_SENTENCE)
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # an exception of the handler's own, which can't even be shown
+        return f"its message can't be read ({type(broken).__name__})"
 
 
 def _trace(error: BaseException) -> str | None:
     if error.__traceback__ is None:
         return None
-    return "".join(traceback.format_exception(error))[-LONGEST_TRACE:]
+    return storable("".join(traceback.format_exception(error))[-LONGEST_TRACE:], LONGEST_TRACE)

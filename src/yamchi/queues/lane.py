@@ -111,7 +111,10 @@ class Lane:
             log.error(f"[{self.queue.name}:{self._engine.type}] {error}")
 
     async def run(self) -> None:
-        """Work until stopped, and then until everything begun is settled or given back."""
+        """Work until stopped, and then until everything begun is settled or given back.
+
+        Should a part of this fail, it raises, and may be run again: jobs that run go on running meanwhile.
+        """
         self._todo.set()
         couriers = [
             asyncio.create_task(self._courier(), name=f"courier-{self.queue.name}")
@@ -119,14 +122,21 @@ class Lane:
         ]
         helpers = [asyncio.create_task(work()) for work in (self._watch, self._sweep, self._gone.wait)]
         try:
-            await asyncio.wait([*couriers, helpers[-1]], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*couriers, *helpers], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (*couriers, *helpers):
                 task.cancel()
             outcomes = await asyncio.gather(*couriers, *helpers, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                raise outcome
+        if not self._gone.is_set():
+            raise self._explain(outcomes)
+
+    def _explain(self, outcomes: Sequence[object]) -> RuntimeError:
+        """Why this stopped working though nobody asked it to."""
+        raised = (one for one in outcomes if isinstance(one, BaseException))
+        cause = next((one for one in raised if not isinstance(one, asyncio.CancelledError)), None)
+        error = RuntimeError(f"The work of queue {self.queue.name} was interrupted: {cause!r}")
+        error.__cause__ = cause
+        return error
 
     async def stop(self, patience: float) -> None:
         """Claim no more, let running jobs finish, and give back what is not done in time."""
@@ -322,7 +332,9 @@ class Lane:
             verdict = judge_result(claim, result, self._clock.now())
         except asyncio.CancelledError:
             verdict = self._judge_interruption(run)
-        except (Exception, SystemExit) as error:
+        except GeneratorExit:
+            raise  # the event loop is gone, and with it whoever could settle anything
+        except BaseException as error:  # a handler may raise anything, and ends only its own job
             verdict = judge_error(claim, error, self._clock.now())
         self._forget(run)
         if verdict is not None:

@@ -17,6 +17,7 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
 from yamchi.queues.engines.base import Engine, WorkerInfo
 from yamchi.queues.job import Claim
+from yamchi.queues.services import Service
 
 log = structlog.get_logger("yamchi.leases")
 
@@ -51,7 +52,9 @@ class LeaseKeeper:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._main, name="lease-keeper", daemon=True)
 
-    def start(self) -> None:
+    def start(self, service: Service) -> None:
+        """Begin; `service` is told when this fails."""
+        self._service = service
         self._worker_loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -60,9 +63,15 @@ class LeaseKeeper:
         await asyncio.to_thread(self._thread.join)
 
     def _main(self) -> None:
-        asyncio.run(self._keep())
+        """Keep until stopped, whatever happens: without renewals, every running job would also run elsewhere."""
+        while not self._stop.is_set():
+            try:
+                asyncio.run(self._keep())
+            except BaseException as error:
+                self._stop.wait(min(self._service.fail(error), self._lease // 3) / 1000)
 
     async def _keep(self) -> None:
+        self._service.begin()
         tick = min(1_000, self._lease // 3)
         renewed_at = beaten_at = 0
         while not self._stop.is_set():

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import orjson
 import structlog
@@ -11,6 +12,7 @@ from yamchi.errors import EngineError
 from yamchi.queues.engines.base import Engine, Event
 from yamchi.queues.job import JobRecord
 from yamchi.queues.queue import Queue
+from yamchi.queues.services import Services
 from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.events")
@@ -21,8 +23,9 @@ RETRY: Millis = 1_000
 class RemoteEvents:
     """Follows the event streams of the engines behind some queues."""
 
-    def __init__(self, queues: Mapping[str, Queue]) -> None:
+    def __init__(self, queues: Mapping[str, Queue], services: Services) -> None:
         self._queues = queues
+        self._services = services
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def start(self) -> None:
@@ -30,7 +33,8 @@ class RemoteEvents:
         for queue in self._queues.values():
             engine = queue.engine
             if engine.can.events and id(engine) not in self._tasks:
-                self._tasks[id(engine)] = asyncio.create_task(self._follow(engine), name="remote-events")
+                following = self._services.keep(f"events of {engine.type}", partial(self._follow, engine))
+                self._tasks[id(engine)] = asyncio.create_task(following, name="remote-events")
 
     async def stop(self) -> None:
         for task in self._tasks.values():

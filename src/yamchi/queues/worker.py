@@ -1,13 +1,16 @@
-"""A worker: one process's share of the work. A lane per queue, a lease keeper for all, and the scheduler of cron jobs."""
+"""A worker: one process's share of the work. A lane per queue, a lease keeper for all, and the background services.
+
+Lanes, the lease keeper and the scheduler of cron jobs are supervised like any other service: one that fails for a reason
+nobody foresaw is logged, shown in `/readyz` and started again, while the jobs that run go on running.
+"""
 
 import asyncio
 import gc
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from yamchi.clock import Clock, Millis, Span, to_millis
 from yamchi.queues.cron import Schedule, Scheduler
@@ -16,10 +19,9 @@ from yamchi.queues.lane import Lane, Observer, Outcome
 from yamchi.queues.leases import LeaseKeeper
 from yamchi.queues.queue import Queue
 from yamchi.queues.reporting import emit_outcomes, log_outcomes
+from yamchi.queues.services import ServiceFunction, Services
 
 SHORTEST_LEASE: Millis = 300
-Companion = Callable[[], Coroutine[Any, Any, None]]
-"""Something that runs for ever beside the jobs, such as a sweeper."""
 
 
 class Worker:
@@ -38,7 +40,7 @@ class Worker:
         lease: Span = "30s",
         patience: Span = "30s",
         observers: Sequence[Observer] = (),
-        companions: Sequence[Companion] = (),
+        services: Services | None = None,
         name: str | None = None,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -52,7 +54,7 @@ class Worker:
         ]
         self._keeper = LeaseKeeper([lane.held for lane in self.lanes], granted, clock, self.describe)
         self.scheduler = Scheduler(list(schedules), clock)
-        self._companions = (self.scheduler.run, *companions)
+        self.services = Services(clock) if services is None else services
         self._started_at = clock.now()
         self._stop = asyncio.Event()
 
@@ -63,25 +65,38 @@ class Worker:
 
     async def _run(self) -> None:
         await asyncio.gather(*(lane.arrive() for lane in self.lanes))
-        self._keeper.start()
+        with self.services.watching("lease keeper", _nothing) as keeping:
+            self._keeper.start(keeping)
+            await self._work()
+
+    async def _work(self) -> None:
+        """Only a stop or being cancelled ends this: whatever fails is started again."""
+        lanes = [self._begin(f"queue {lane.queue.name}", lane.run) for lane in self.lanes]
+        beside = [self._begin(name, function) for name, function in self.services.declared.items()]
+        if self.scheduler.schedules:
+            beside.append(self._begin("cron", self.scheduler.run))
         patience = self._patience
-        lanes = [asyncio.create_task(lane.run(), name=f"lane-{lane.queue.name}") for lane in self.lanes]
-        companions = [asyncio.create_task(companion()) for companion in self._companions]
-        stopped = asyncio.create_task(self._stop.wait())
         try:
-            await asyncio.wait([stopped, *lanes, *companions], return_when=asyncio.FIRST_COMPLETED)
+            await self._stop.wait()
         except asyncio.CancelledError:
             patience = 0
             raise
         finally:
-            for task in (*companions, stopped):
+            for task in beside:
                 task.cancel()
-            await asyncio.gather(*(lane.stop(patience) for lane in self.lanes))
-            outcomes = await asyncio.gather(*lanes, *companions, stopped, return_exceptions=True)
+            stops = await asyncio.gather(
+                *(lane.stop(patience) for lane in self.lanes), return_exceptions=True
+            )
+            for task in lanes:
+                task.cancel()  # one that waits to be started again need not be
+            await asyncio.gather(*lanes, *beside, return_exceptions=True)
             await self._keeper.stop()
-        for outcome in outcomes:
+        for outcome in stops:
             if isinstance(outcome, Exception):
                 raise outcome
+
+    def _begin(self, name: str, function: ServiceFunction) -> "asyncio.Task[None]":
+        return asyncio.create_task(self.services.keep(name, function), name=name)
 
     def stop(self) -> None:
         """Ask the worker to finish. May be called from a signal handler of the event loop."""
@@ -124,6 +139,10 @@ class Worker:
     def _observe(self, queue: Queue, outcomes: Sequence[Outcome]) -> None:
         for observer in self._observers:
             observer(queue, outcomes)
+
+
+async def _nothing() -> None:
+    """The lease keeper runs in a thread of its own."""
 
 
 @contextmanager

@@ -248,12 +248,27 @@ class EngineHealth(BaseModel):
     error: str | None = None
 
 
+class ServiceHealth(BaseModel):
+    """A background service of this process, such as the sweeper or the work of a queue."""
+
+    name: str = Field(examples=["event sweeper"])
+    state: Literal["running", "failing", "finished"] = Field(
+        description="One that is failing starts again by itself, after a pause that grows up to a minute."
+    )
+    failures: int = Field(description="How often it failed since the process started.")
+    error: str | None = Field(None, description="Why it failed last; null when it has run well since.")
+
+
 class Readiness(BaseModel):
-    """Whether work can be taken now, engine by engine. A channel whose provider is down does not make it unready."""
+    """Whether work can be taken now, engine by engine.
+
+    A channel whose provider is down, or a service that is starting again, does not make it unready.
+    """
 
     ready: bool
     engines: list[EngineHealth]
     channels: dict[str, str] = {}
+    services: list[ServiceHealth] = []
 
 
 def _preview(payload: bytes) -> str:

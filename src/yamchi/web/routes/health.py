@@ -13,7 +13,7 @@ from yamchi.observe.logging import mask
 from yamchi.overview import view_queues
 from yamchi.queues.engines.base import Engine
 from yamchi.web.routes.queues import App
-from yamchi.web.schemas import EngineHealth, Readiness
+from yamchi.web.schemas import EngineHealth, Readiness, ServiceHealth
 
 router = APIRouter(tags=["health"])
 
@@ -35,7 +35,7 @@ async def readyz(app: App, response: Response) -> Readiness:
     engines = await asyncio.gather(*(_ping(app, engine) for engine in app.engines))
     is_ready = all(engine.ok for engine in engines)
     response.status_code = 200 if is_ready else 503
-    return Readiness(ready=is_ready, engines=engines, channels=await _channels(app))
+    return Readiness(ready=is_ready, engines=engines, channels=await _channels(app), services=_services(app))
 
 
 async def _channels(app: Yamchi) -> dict[str, str]:
@@ -44,6 +44,18 @@ async def _channels(app: Yamchi) -> dict[str, str]:
         return {one.name: one.describe(app.clock.now()) for one in await app.notifications.circuits.all()}
     except YamchiError as error:
         return {"tables": str(mask(str(error)))}
+
+
+def _services(app: Yamchi) -> list[ServiceHealth]:
+    return [
+        ServiceHealth(
+            name=one.name,
+            state=one.state,
+            failures=one.failures,
+            error=None if one.error is None else mask(one.error),
+        )
+        for one in app.services.running
+    ]
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
