@@ -21,6 +21,7 @@ from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
 from yamchi.queues.job import Backoff, BackoffLike, JobOptions, check_timeout
 from yamchi.queues.lane import Observer
 from yamchi.queues.lazy import open_on_first_use
+from yamchi.queues.processes.limits import ProcessLimits, check_importable
 from yamchi.queues.queue import Queue
 from yamchi.queues.remote import RemoteEvents
 from yamchi.queues.services import Services
@@ -100,17 +101,34 @@ class Yamchi:
             )
         return known
 
-    def job(self, queue: str, *, name: str | None = None, **options: Any) -> Callable[[F], F]:
-        """Declare the function below as a handler. Takes the options of `define`; the first handler of a queue is its default."""
+    def job(
+        self,
+        queue: str,
+        *,
+        name: str | None = None,
+        processes: int | None = None,
+        memory: int | str | None = None,
+        **options: Any,
+    ) -> Callable[[F], F]:
+        """Declare the function below as a handler. Takes the options of `define`; the first handler of a queue is its default.
+
+        `processes=2, memory="512MB"` runs it in two child processes of that size: one that crashes, hangs or grows too
+        large costs its own job and nothing else. The queue's concurrency defaults to their number.
+        """
+        limits = _process_limits(queue, processes, memory)
+        if limits:
+            options.setdefault("concurrency", limits.processes)
 
         def declare(function: F) -> F:
+            if limits:
+                check_importable(queue, function)
             definition = self.define(queue, **options)
             job_name = name or function.__name__
             if job_name in definition.handlers:
                 raise ConfigurationError(
                     f"Queue {queue} has a job {job_name!r} already: give this one another name."
                 )
-            definition.handlers[job_name] = Handler(job_name, function)
+            definition.handlers[job_name] = Handler(job_name, function, limits)
             return function
 
         return declare
@@ -272,6 +290,16 @@ class Yamchi:
             interval=settings.worker_interval_ms,
             at_most=settings.worker_max_tasks,
         )
+
+
+def _process_limits(queue: str, processes: int | None, memory: int | str | None) -> ProcessLimits | None:
+    if processes is not None:
+        return ProcessLimits.parse(processes, memory)
+    if memory is not None:
+        raise ConfigurationError(
+            f"Queue {queue} has a memory limit but no processes: only a child process can be limited."
+        )
+    return None
 
 
 def _with(options: JobOptions, **changes: Any) -> JobOptions:

@@ -22,14 +22,14 @@ from yamchi.queues.queue import New
 from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
 from yamchi.testing import eventually
-from yamchi.testing.conformance import EngineSuite, KeeperSuite, WorkerSuite
+from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect, claim_all, complete, new_job, state_of
 from yamchi.testing.conformance.worker import working
 
 kafka = pytest.importorskip("yamchi.queues.engines.kafka", reason="confluent-kafka is not installed")
 
 
-class TestKafka(EngineSuite, KeeperSuite, WorkerSuite):
+class TestKafka(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
     @pytest.fixture
     async def connect(self, kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Connect]:
         engines: list[kafka.KafkaEngine] = []

@@ -16,7 +16,7 @@ from yamchi.queues.engines.supabase import SupabaseEngine
 from yamchi.queues.job import Completed, NewJob, new_id
 from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
-from yamchi.testing.conformance import EngineSuite, KeeperSuite, WorkerSuite
+from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect, claim_all, complete, failure, settle
 from yamchi.testing.conformance.worker import working
 from yamchi.testing.waiting import eventually
@@ -66,7 +66,7 @@ def own_queue(sql: Sql) -> str:
     return queue
 
 
-class TestSupabase(EngineSuite, KeeperSuite, WorkerSuite):
+class TestSupabase(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
     @pytest.fixture
     async def connect(self, reach: Connect) -> Connect:
         return reach

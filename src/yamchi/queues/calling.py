@@ -1,15 +1,18 @@
-"""Calling a handler: with its data decoded, within its timeout, in a thread if it is a plain function."""
+"""Calling a handler: with its data decoded, within its timeout, in a thread or a child process if it wants one."""
 
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from yamchi.clock import Millis, describe_span
 from yamchi.errors import Retryable
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Claim
+from yamchi.queues.processes.limits import ProcessLimits
+from yamchi.queues.processes.pool import ProcessPool
 from yamchi.queues.queue import Queue
 from yamchi.queues.ticket import Job
 
@@ -23,28 +26,34 @@ class Caller:
         self._size = threads
         self._on_return = on_return
         self._threads: ThreadPoolExecutor | None = None
+        self._processes: dict[str, ProcessPool] = {}
 
     def call(self, claim: Claim) -> Awaitable[Any]:
         """What the handler returns; bad data never reaches it. On the hot path no coroutine but the handler's is made."""
         handler = self._queue.definition.handler(claim.job.name)
         job: Job[Any] = Job(self._queue, claim.job, claim=claim, data=handler.decode(claim.job.payload))
         timeout = claim.job.options.timeout
-        return self._invoke(handler, job) if timeout is None else self._within(timeout, handler, job)
-
-    async def _within(self, timeout: Millis, handler: Handler, job: Job[Any]) -> Any:
-        try:
-            async with asyncio.timeout(timeout / 1000) as limit:
-                return await self._invoke(handler, job)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise Retryable(f"{job.name} took longer than its timeout of {describe_span(timeout)}") from error
+        if handler.limits:
+            return self._pool_of(handler, handler.limits).run(job, partial(_within, timeout, job))
+        call = self._invoke(handler, job)
+        return call if timeout is None else _within(timeout, job, call)
 
     def _invoke(self, handler: Handler, job: Job[Any]) -> Awaitable[Any]:
         arguments = (job,) if handler.takes_job else ()
         if handler.is_async:
             return handler.function(*arguments)  # type: ignore[no-any-return]
         return self._in_thread(handler, job, arguments)
+
+    async def close(self) -> None:
+        """End the child processes."""
+        await asyncio.gather(*(pool.close() for pool in self._processes.values()))
+
+    def _pool_of(self, handler: Handler, limits: ProcessLimits) -> ProcessPool:
+        if handler.name not in self._processes:
+            self._processes[handler.name] = ProcessPool(
+                self._queue.name, handler.name, handler.function, limits
+            )
+        return self._processes[handler.name]
 
     async def _in_thread(self, handler: Handler, job: Job[Any], arguments: tuple[Any, ...]) -> Any:
         if self._threads is None:
@@ -74,3 +83,16 @@ class Caller:
     def _welcome_back(self) -> None:
         self.strays -= 1
         self._on_return()
+
+
+async def _within(timeout: Millis | None, job: Job[Any], work: Awaitable[Any]) -> Any:
+    """What the work gives, if it does so in time."""
+    try:
+        async with asyncio.timeout(None if timeout is None else timeout / 1000) as limit:
+            return await work
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise Retryable(
+            f"{job.name} took longer than its timeout of {describe_span(timeout or 0)}"
+        ) from error

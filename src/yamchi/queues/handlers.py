@@ -18,6 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.job import DEFAULT_OPTIONS, JobOptions
+from yamchi.queues.processes.limits import ProcessLimits
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 """What every broker can name a key, a table or a topic by."""
@@ -38,6 +39,8 @@ class Handler:
 
     name: str
     function: Callable[..., Any]
+    limits: ProcessLimits | None = None
+    """Where it runs in child processes: how many, and how large."""
 
     @cached_property
     def is_async(self) -> bool:

@@ -127,6 +127,7 @@ class Lane:
             for task in (*couriers, *helpers):
                 task.cancel()
             outcomes = await asyncio.gather(*couriers, *helpers, return_exceptions=True)
+            await self.close()
         if not self._gone.is_set():
             raise self._explain(outcomes)
 
@@ -162,6 +163,10 @@ class Lane:
                 f"[{self.queue.name}:{self._engine.type}] stopping with {left} outcomes that could not be settled; "
                 "their jobs run again when their leases end"
             )
+
+    async def close(self) -> None:
+        """End what was started for handlers: their child processes."""
+        await self._caller.close()
 
     def ask_again(self) -> None:
         """Look for due jobs at the next trip, whatever the last one found."""

@@ -117,6 +117,10 @@ class Worker:
             elif not await self._let_run():
                 return trips
 
+    async def close(self) -> None:
+        """End what `drain` started; a worker that ran has done so itself."""
+        await asyncio.gather(*(lane.close() for lane in self.lanes))
+
     async def _let_run(self) -> bool:
         """Let running jobs run; False when all that are left are asleep on the clock."""
         tasks = [task for lane in self.lanes for task in lane.running]

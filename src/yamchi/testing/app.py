@@ -30,6 +30,11 @@ class TestApp(Yamchi):
         await self._worker.scheduler.fire_due()
         await self._worker.drain()
 
+    async def close(self) -> None:
+        if self._worker is not None:
+            await self._worker.close()
+        await super().close()
+
     def adopt(self, other: Yamchi) -> None:
         """Take over the queues, handlers and schedules declared on an application, to test them here."""
         self._definitions.update(other._definitions)

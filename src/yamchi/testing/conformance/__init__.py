@@ -1,8 +1,8 @@
 """The engine contract as tests. An engine that passes is an engine.
 
-    from yamchi.testing.conformance import EngineSuite, WorkerSuite, KeeperSuite
+    from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
 
-    class TestMyEngine(EngineSuite, KeeperSuite, WorkerSuite):
+    class TestMyEngine(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
         @pytest.fixture
         async def connect(self):                  # each call gives another opened engine on the same store,
             ...                                   # as another process would have it
@@ -13,10 +13,13 @@ A test is skipped only by what the engine's own `can` denies, and the skip says 
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"{__name__}.{suite}" for suite in ("base", "engine", "keeper", "worker")))
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{suite}" for suite in ("base", "engine", "keeper", "processes", "worker"))
+)
 
 from yamchi.testing.conformance.engine import EngineSuite  # noqa: E402
 from yamchi.testing.conformance.keeper import KeeperSuite  # noqa: E402
+from yamchi.testing.conformance.processes import ProcessSuite  # noqa: E402
 from yamchi.testing.conformance.worker import WorkerSuite  # noqa: E402
 
-__all__ = ["EngineSuite", "KeeperSuite", "WorkerSuite"]
+__all__ = ["EngineSuite", "KeeperSuite", "ProcessSuite", "WorkerSuite"]

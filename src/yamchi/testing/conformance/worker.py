@@ -68,7 +68,7 @@ class WorkerSuite(Suite):
         jobs = await app.queue(queue).add_many([Order(number=n) for n in range(50)])
         async with working(app):
             for job in jobs:
-                done = await eventually(partial(_in_state, job, "completed"))
+                done = await eventually(partial(in_state, job, "completed"))
                 assert done.result == {"twice": job.data["number"] * 2}
         stats = await app.queue(queue).stats()
         assert stats == {
@@ -90,7 +90,7 @@ class WorkerSuite(Suite):
 
         job = await app.queue(queue).add({"n": 1})
         async with working(app):
-            failed = await eventually(lambda: _in_state(job, "failed"))
+            failed = await eventually(lambda: in_state(job, "failed"))
         assert [made for made, _ in runs] == [1, 2, 3]
         assert runs[1][1] - runs[0][1] >= 90
         assert runs[2][1] - runs[1][1] >= 190
@@ -125,7 +125,7 @@ class WorkerSuite(Suite):
 
         job = await app.queue(queue).add({})
         async with working(app):
-            failed = await eventually(lambda: _in_state(job, "failed"))
+            failed = await eventually(lambda: in_state(job, "failed"))
         assert (runs, failed.failed_reason) == ([1], "User has no email")
 
     async def test_outage_and_snooze_cost_no_attempt(self, app: Yamchi, queue: str) -> None:
@@ -142,7 +142,7 @@ class WorkerSuite(Suite):
 
         job = await app.queue(queue).add({})
         async with working(app):
-            done = await eventually(lambda: _in_state(job, "completed"))
+            done = await eventually(lambda: in_state(job, "completed"))
         assert (runs, done.result) == ([1, 1, 1], "sent")
 
     async def test_a_failure_kind_may_be_returned(self, app: Yamchi, queue: str) -> None:
@@ -152,7 +152,7 @@ class WorkerSuite(Suite):
 
         job = await app.queue(queue).add({})
         async with working(app):
-            await eventually(lambda: _in_state(job, "cancelled"))
+            await eventually(lambda: in_state(job, "cancelled"))
         assert (await app.queue(queue).dead_letters.list()).total == 0
 
     async def test_poison_never_blocks(self, app: Yamchi, queue: str) -> None:
@@ -187,7 +187,7 @@ class WorkerSuite(Suite):
         await target.add("fresh", expires_at=as_datetime(now() + 60_000))
         async with working(app):
             await eventually(lambda: runs == ["fresh"])
-            await eventually(lambda: _in_state(old, "expired"))
+            await eventually(lambda: in_state(old, "expired"))
         assert (await target.dead_letters.list()).total == 0
 
     async def test_timeout_fails_the_attempt(self, app: Yamchi, queue: str) -> None:
@@ -197,7 +197,7 @@ class WorkerSuite(Suite):
 
         job = await app.queue(queue).add({}, timeout="50ms")
         async with working(app):
-            failed = await eventually(lambda: _in_state(job, "failed"))
+            failed = await eventually(lambda: in_state(job, "failed"))
         assert "longer than its timeout of 50 ms" in (failed.failed_reason or "")
 
     async def test_cancel_stops_a_running_job(self, app: Yamchi, queue: str) -> None:
@@ -215,7 +215,7 @@ class WorkerSuite(Suite):
         async with working(app):
             await asyncio.wait_for(started.wait(), 20)
             assert await job.cancel() == "active"
-            await eventually(lambda: _in_state(job, "cancelled"))
+            await eventually(lambda: in_state(job, "cancelled"))
         assert stopped.is_set()
 
     async def test_sync_handlers_run_in_threads(self, app: Yamchi, queue: str) -> None:
@@ -229,7 +229,7 @@ class WorkerSuite(Suite):
 
         job = await app.queue(queue).add({})
         async with working(app):
-            done = await eventually(lambda: _in_state(job, "completed"))
+            done = await eventually(lambda: in_state(job, "completed"))
         assert done.result is True
         assert (done.progress_made, done.logs) == (30, ["half way"])
 
@@ -303,7 +303,7 @@ class WorkerSuite(Suite):
         rival.start()
         job = await app.queue(queue).add({})
         async with working(app):
-            done = await eventually(lambda: _in_state(job, "completed"))
+            done = await eventually(lambda: in_state(job, "completed"))
         await asyncio.to_thread(rival.join)
         assert (done.result, taken) == (1, [])
 
@@ -380,7 +380,7 @@ def _hog_the_loop(seconds: float) -> None:
         threading.Event().wait(0.05)
 
 
-async def _in_state(job: Job[Any], state: str) -> Job[Any] | None:
+async def in_state(job: Job[Any], state: str) -> Job[Any] | None:
     current = await job.refresh()
     return current if current.state == state else None
 

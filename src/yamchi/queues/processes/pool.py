@@ -1,0 +1,226 @@
+"""The worker's side of child processes: a few of them for one handler, started when they are needed and kept.
+
+The worker holds the lease, keeps progress and logs, and decides. A child that dies, hangs or grows beyond its memory is
+ended and replaced; its job fails with a sentence that says which.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from yamchi.errors import Retryable
+from yamchi.queues.processes.limits import ProcessLimits
+from yamchi.queues.processes.wire import Hello, Start, Stop, hear, packed, revived
+from yamchi.queues.ticket import Job
+
+STOP_GRACE = 2.0
+"""Seconds that a stopped handler has for its `finally` blocks."""
+
+WATCH_EVERY = 0.1
+"""Seconds between two looks at how much memory a child uses."""
+
+RECYCLE_ABOVE = 0.75
+"""A child that keeps more than this share of its memory between jobs is replaced."""
+
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class ProcessPool:
+    """The child processes of one handler."""
+
+    def __init__(self, queue: str, name: str, function: Callable[..., Any], limits: ProcessLimits) -> None:
+        self._hello = _hello(queue, name, function, limits.memory)
+        self._limits = limits
+        self._free = asyncio.Semaphore(limits.processes)
+        self._idle: list[_Child] = []
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def run(self, job: Job[Any], within: Callable[[Awaitable[Any]], Awaitable[Any]]) -> Any:
+        """Run a job in a child as soon as one is free, `within` its timeout from then on; what its handler returned."""
+        async with self._free:
+            child = self._idle.pop() if self._idle else await _Child.start(self._hello)
+            is_whole = False
+            try:
+                result = await within(child.run(job))
+                is_whole = True
+            except _HandlerFailed as failed:
+                is_whole = True
+                raise failed.error from None
+            finally:
+                if is_whole and not child.is_bloated:
+                    self._idle.append(child)
+                else:
+                    self._retire(child)
+            return result
+
+    async def close(self) -> None:
+        """End all children."""
+        while self._idle:
+            self._retire(self._idle.pop())
+        await asyncio.gather(*self._leaving)
+
+    def _retire(self, child: "_Child") -> None:
+        task = asyncio.create_task(child.end())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+
+class _HandlerFailed(Exception):
+    """The handler raised; the child is well."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class _Child:
+    """One child process."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        memory: int | None,
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._memory = memory
+        self._has_outgrown = False
+
+    @classmethod
+    async def start(cls, hello: Hello) -> "_Child":
+        """A new child that has imported its function."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.to_thread(_spawn, theirs.fileno())
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        child = cls(process, reader, writer, hello.memory)
+        try:
+            await child._greet(hello)
+        except BaseException:
+            child._kill()
+            await child._wait()
+            raise
+        return child
+
+    async def _greet(self, hello: Hello) -> None:
+        self._writer.write(packed(hello))
+        answer = await hear(self._reader)
+        if answer is None:
+            raise Retryable(
+                f"A child process for {hello.name} could not start: it {_ending(await self._wait())}."
+            )
+        if answer["type"] != "ready":
+            why = answer.get("message")
+            raise Retryable(f"A child process could not import {hello.module}.{hello.function}: {why}")
+
+    async def run(self, job: Job[Any]) -> Any:
+        """One job, with its progress and log lines passed on as they come."""
+        watch = asyncio.create_task(self._watch_memory()) if self._memory else None
+        try:
+            self._writer.write(packed(Start(job.record)))
+            while message := await hear(self._reader):
+                match message["type"]:
+                    case "progress":
+                        await job.progress(message["value"])
+                    case "log":
+                        await job.log(*map(str, message["lines"]))
+                    case "done":
+                        return message["result"]
+                    case "memory":
+                        self._has_outgrown = True
+                        break
+                    case _:
+                        raise _HandlerFailed(revived(message))
+        finally:
+            if watch:
+                watch.cancel()
+        raise Retryable(await self._obituary(job.name))
+
+    async def _obituary(self, name: str) -> str:
+        self._kill()
+        code = await self._wait()
+        if self._has_outgrown:
+            limit = f"{(self._memory or 0) / 1024**2:g} MB"
+            return f"{name} used more than its {limit} of memory; the process that ran it was ended"
+        return f"The process that ran {name} {_ending(code)}"
+
+    @property
+    def is_bloated(self) -> bool:
+        """Whether it kept so much memory that the next job would have too little."""
+        return self._memory is not None and self._resident() > self._memory * RECYCLE_ABOVE
+
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_EVERY)
+            if self._resident() > (self._memory or 0):
+                self._has_outgrown = True
+                self._kill()
+                return
+
+    def _resident(self) -> int:
+        """Bytes it has in memory; 0 where the system does not tell."""
+        try:
+            return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * _PAGE
+        except (OSError, IndexError):
+            return 0
+
+    async def end(self) -> None:
+        """Stop what runs, give it a moment to clean up, and make sure that it is gone."""
+        self._writer.write(packed(Stop()))
+        try:
+            await asyncio.wait_for(self._wait(), STOP_GRACE)
+        except TimeoutError:
+            self._kill()
+            await self._wait()
+        self._writer.close()
+
+    def _kill(self) -> None:
+        self._process.kill()
+
+    async def _wait(self) -> int:
+        """Its exit code. Asked in a thread: asyncio's own watcher loses the code of a child that is killed as it dies."""
+        return await asyncio.to_thread(self._process.wait)
+
+
+def _spawn(connection: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "yamchi.queues.processes.child", str(connection)],
+        pass_fds=[connection],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl+C in the terminal is the worker's
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+def _hello(queue: str, name: str, function: Callable[..., Any], memory: int | None) -> Hello:
+    main = sys.modules["__main__"]
+    is_script = function.__module__ == "__main__"
+    spec = getattr(main, "__spec__", None)
+    return Hello(
+        queue=queue,
+        name=name,
+        module=spec.name if is_script and spec else function.__module__,
+        function=function.__qualname__,
+        main_file=getattr(main, "__file__", None) if is_script and not spec else None,
+        path=list(sys.path),
+        memory=memory,
+        log_level=logging.getLogger().level or logging.WARNING,
+    )
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,96 @@
+"""Child processes beyond what every engine shows: how they are declared, and that they never outlive their worker."""
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from yamchi import Yamchi
+from yamchi.errors import ConfigurationError
+from yamchi.queues.processes.limits import to_bytes
+from yamchi.settings import Settings
+from yamchi.testing import TestApp
+from yamchi.testing.conformance.handlers import count
+from yamchi.testing.waiting import eventually
+
+SCRIPT = """
+import asyncio, os, sys, time
+from yamchi import Job, Yamchi
+
+app = Yamchi()
+
+@app.job("slow", processes=2)
+def dawdle(job: Job[dict]) -> None:
+    with open(job.data["file"], "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(600)
+
+async def main():
+    for file in sys.argv[1:]:
+        await app.queue("slow").add({"file": file})
+    await app.work()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+async def test_children_end_when_their_worker_is_killed(tmp_path):
+    script, files = tmp_path / "shop.py", [tmp_path / "first", tmp_path / "second"]
+    script.write_text(SCRIPT)
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, script, *files, cwd=tmp_path, env={**os.environ, "YAMCHI_HOME": str(tmp_path)}
+    )
+    try:
+        children = [int(await eventually(lambda file=file: _read(file), within=60)) for file in files]
+        assert len(set(children)) == 2
+    finally:
+        worker.kill()
+        await worker.wait()
+    await eventually(lambda: not any(_is_alive(child) for child in children))
+
+
+async def test_a_test_application_runs_them_too():
+    app = TestApp()
+    app.job("sums", processes=1)(count)
+    job = await app.queue("sums").add({"to": 5})
+    await app.drain()
+    done = await job.refresh()
+    await app.close()
+    assert done.result["sum"] == 10
+    assert done.result["pid"] != os.getpid()
+    assert not _is_alive(done.result["pid"])
+
+
+def test_a_function_that_no_child_can_import_is_refused():
+    with pytest.raises(ConfigurationError, match="define it at the top level of a module"):
+        Yamchi(Settings()).job("thumbs", processes=2)(lambda job: None)
+
+
+def test_memory_is_a_size_of_a_process():
+    assert [to_bytes(size) for size in ("512MB", "1.5 GiB", 4096, "64k")] == [2**29, 3 * 2**29, 4096, 65536]
+    for wrong in ("much", "-1MB", "0", ""):
+        with pytest.raises(ConfigurationError, match="is not a size"):
+            to_bytes(wrong)
+    with pytest.raises(ConfigurationError, match="only a child process can be limited"):
+        Yamchi(Settings()).job("thumbs", memory="1GB")
+
+
+def test_the_queue_runs_as_many_jobs_as_it_has_processes():
+    app = Yamchi(Settings())
+    app.job("thumbs", processes=3)(count)
+    assert app.queue("thumbs").definition.concurrency == 3
+
+
+def _read(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+def _is_alive(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    return False
