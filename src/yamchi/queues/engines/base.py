@@ -158,8 +158,11 @@ def describe_stalled(job: JobRecord, has_failed: bool) -> str:
 class Engine(Protocol):
     """Where jobs wait."""
 
-    type: str
     can: Capabilities
+
+    @property
+    def type(self) -> str:
+        """What statistics and logs call it. Failover has that of the engine in use."""
 
     async def open(self) -> None:
         """Connect, and make what must exist. Opening an open engine does nothing."""

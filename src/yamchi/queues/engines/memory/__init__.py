@@ -149,6 +149,31 @@ class MemoryEngine:
             shelf.carrier = None
             shelf.bell.set()
 
+    async def note_pause(self, queue: str, is_paused: bool) -> None:
+        """Pause or resume, and remember that another engine has to be told."""
+        with self._lock:
+            shelf = self._shelves[queue]
+            shelf.paused = shelf.noted_pause = is_paused
+            shelf.bell.set()
+
+    async def noted_pauses(self) -> dict[str, bool]:
+        """Queues of which the other engine has not been told yet whether they are paused."""
+        noted = {queue: shelf.noted_pause for queue, shelf in self._shelves.items()}
+        return {queue: is_paused for queue, is_paused in noted.items() if is_paused is not None}
+
+    async def forget_pause(self, queue: str, is_paused: bool) -> None:
+        """The other engine has been told this; what was noted since stays noted."""
+        with self._lock:
+            if self._shelves[queue].noted_pause == is_paused:
+                self._shelves[queue].noted_pause = None
+
+    async def copy_pause(self, queue: str, is_paused: bool) -> None:
+        """Be paused as the other engine is, unless it has yet to be told otherwise."""
+        with self._lock:
+            shelf = self._shelves[queue]
+            shelf.paused = is_paused if shelf.noted_pause is None else shelf.paused
+            shelf.bell.set()
+
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self.next_due(queue)
         if due is not None:

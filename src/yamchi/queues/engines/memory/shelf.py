@@ -62,6 +62,7 @@ class Shelf:
     turns: dict[str, float] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
     paused: bool = False
+    noted_pause: bool | None = None
     carrier: str | None = None
     bell: asyncio.Event = field(default_factory=asyncio.Event)
 

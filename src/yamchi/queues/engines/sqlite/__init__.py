@@ -169,6 +169,24 @@ class SqliteEngine:
         await self._file.write(lambda db: working.end_carry(db, queue, carrier, now))
         self._ring(queue)
 
+    async def note_pause(self, queue: str, is_paused: bool) -> None:
+        """Pause or resume, and remember that another engine has to be told."""
+        await self._file.write(lambda db: keeping.note_pause(db, queue, is_paused))
+        self._ring(queue)
+
+    async def noted_pauses(self) -> dict[str, bool]:
+        """Queues of which the other engine has not been told yet whether they are paused."""
+        return await self._file.read(keeping.noted_pauses)
+
+    async def forget_pause(self, queue: str, is_paused: bool) -> None:
+        """The other engine has been told this; what was noted since stays noted."""
+        await self._file.write(lambda db: keeping.forget_pause(db, queue, is_paused))
+
+    async def copy_pause(self, queue: str, is_paused: bool) -> None:
+        """Be paused as the other engine is, unless it has yet to be told otherwise."""
+        await self._file.write(lambda db: keeping.copy_pause(db, queue, is_paused))
+        self._ring(queue)
+
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self._due.get(queue)
         if due is not None:
@@ -243,12 +261,10 @@ class SqliteEngine:
         await self._file.write(lambda db: keeping.log(db, queue, job_id, lines))
 
     async def pause(self, queue: str) -> None:
-        await self._file.write(
-            lambda db: db.execute("INSERT OR IGNORE INTO paused VALUES (?)", (queue,)).rowcount
-        )
+        await self._file.write(lambda db: keeping.set_paused(db, queue, True))
 
     async def resume(self, queue: str) -> None:
-        await self._file.write(lambda db: db.execute("DELETE FROM paused WHERE queue = ?", (queue,)).rowcount)
+        await self._file.write(lambda db: keeping.set_paused(db, queue, False))
         self._ring(queue)
 
     async def paused(self, queue: str) -> bool:

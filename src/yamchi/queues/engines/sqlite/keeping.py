@@ -201,6 +201,31 @@ def clean(db: Db, queue: str, state: State, before: Millis, limit: int) -> int:
     return len(rows)
 
 
+def set_paused(db: Db, queue: str, is_paused: bool) -> None:
+    statement = (
+        "INSERT OR IGNORE INTO paused VALUES (?)" if is_paused else "DELETE FROM paused WHERE queue = ?"
+    )
+    db.execute(statement, (queue,))
+
+
+def note_pause(db: Db, queue: str, is_paused: bool) -> None:
+    set_paused(db, queue, is_paused)
+    db.execute("INSERT OR REPLACE INTO noted_pauses VALUES (?, ?)", (queue, is_paused))
+
+
+def noted_pauses(db: Db) -> dict[str, bool]:
+    return {queue: bool(is_paused) for queue, is_paused in db.execute("SELECT * FROM noted_pauses")}
+
+
+def forget_pause(db: Db, queue: str, is_paused: bool) -> None:
+    db.execute("DELETE FROM noted_pauses WHERE queue = ? AND is_paused = ?", (queue, is_paused))
+
+
+def copy_pause(db: Db, queue: str, is_paused: bool) -> None:
+    if queue not in noted_pauses(db):
+        set_paused(db, queue, is_paused)
+
+
 def heartbeat(db: Db, worker: WorkerInfo | str, forget_before: Millis) -> None:
     if isinstance(worker, str):
         db.execute("DELETE FROM workers WHERE id = ?", (worker,))

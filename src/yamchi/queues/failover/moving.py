@@ -1,0 +1,95 @@
+"""The spool moves over to the broker when it answers again.
+
+In batches: claimed here, added there under its own id, and only then dropped here. A crash at any point repeats a step
+that the ids make harmless. While one process carries a queue, nobody else takes from its spool, so that what comes later
+is not begun before what comes earlier.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from yamchi.clock import Millis
+from yamchi.errors import EngineError
+from yamchi.queues.failover.pauses import Pauses
+from yamchi.queues.failover.sides import Sides
+from yamchi.queues.job import JobRecord, NewJob
+
+log = structlog.get_logger("yamchi.failover")
+
+Owns = Callable[[str], bool]
+
+PROBE_SECONDS = 0.5
+"""How often to look whether the broker is back, or whether something is in the spool."""
+
+PAUSES_EVERY = 4
+"""At each how many of these looks the broker is asked which queues are paused."""
+
+BATCH = 500
+CARRY_LEASE: Millis = 30_000
+
+
+class Mover:
+    """Carries the spool over and switches back as soon as the broker answers; looks for stragglers ever after."""
+
+    def __init__(self, sides: Sides, pauses: Pauses, owns: Owns) -> None:
+        self._sides = sides
+        self._pauses = pauses
+        self._owns = owns
+        self._name = f"failover-{secrets.token_hex(6)}"
+
+    async def has_work(self) -> bool:
+        """Whether the spool holds anything that the broker must have before work goes on there."""
+        return bool(await self._spooled_queues() or await self._noted_pauses())
+
+    async def run(self) -> None:
+        looks = 0
+        while True:
+            await asyncio.sleep(PROBE_SECONDS)
+            try:
+                await self._look()
+                if self._sides.on_primary and looks % PAUSES_EVERY == 0:
+                    await self._pauses.copy_to_spool()
+            except EngineError as error:
+                log.debug("the spool could not be moved yet", error=str(error))
+            except Exception:
+                log.exception("the spool could not be moved; trying again")
+            looks += 1
+
+    async def _look(self) -> None:
+        queues, noted = await self._spooled_queues(), await self._noted_pauses()
+        if (queues or noted or not self._sides.on_primary) and await self._sides.is_primary_back():
+            await self._pauses.tell_primary(noted)
+            await self._carry_over(queues)
+
+    async def _spooled_queues(self) -> list[str]:
+        """One look, whatever the number of queues: it is made twice a second, for ever."""
+        return [queue for queue in await self._sides.spool.spooled(self._name) if self._owns(queue)]
+
+    async def _noted_pauses(self) -> dict[str, bool]:
+        noted = await self._sides.spool.noted_pauses()
+        return {queue: is_paused for queue, is_paused in noted.items() if self._owns(queue)}
+
+    async def _carry_over(self, queues: Sequence[str]) -> None:
+        """Move these queues, and go back to the broker if that leaves the spool empty."""
+        try:
+            carried = [await self._carry_queue(queue) for queue in queues]
+            if not self._sides.on_primary and not await self.has_work():
+                self._sides.switch(to_primary=True, why=f"it answers again; {sum(carried)} jobs moved over")
+        finally:
+            for queue in queues:
+                await self._sides.spool.end_carry(queue, self._name)
+
+    async def _carry_queue(self, queue: str) -> int:
+        spool, carried = self._sides.spool, 0
+        while claims := await spool.take_pending(queue, BATCH, CARRY_LEASE, self._name):
+            await self._sides.primary.add(queue, [_as_it_was(claim.job) for claim in claims])
+            await spool.drop(queue, claims)
+            carried += len(claims)
+        return carried
+
+
+def _as_it_was(job: JobRecord) -> NewJob:
+    return job.as_new(run_at=job.run_at if job.run_at > job.created_at else None)

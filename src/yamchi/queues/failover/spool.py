@@ -1,0 +1,37 @@
+"""What an engine must be able to do to hold jobs for another one."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from yamchi.clock import Millis
+from yamchi.queues.engines.base import Engine
+from yamchi.queues.job import Claim
+
+
+class Spool(Engine, Protocol):
+    """An engine that can hold jobs for another one."""
+
+    async def take_pending(self, queue: str, want: int, lease: Millis, carrier: str) -> list[Claim]:
+        """Claim jobs that wait, due or not, in order, to carry them elsewhere. For the time of the lease nobody else
+        gets any of this queue, neither to carry nor to run."""
+
+    async def spooled(self, carrier: str) -> list[str]:
+        """Queues of which something waits here, or is on its way elsewhere in the hands of another carrier."""
+
+    async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
+        """Forget jobs that have been carried elsewhere."""
+
+    async def end_carry(self, queue: str, carrier: str) -> None:
+        """What was taken and not dropped waits again, where it was, and others may go on."""
+
+    async def note_pause(self, queue: str, is_paused: bool) -> None:
+        """Pause or resume here, and remember that the broker has to be told."""
+
+    async def noted_pauses(self) -> dict[str, bool]:
+        """Queues of which the broker has not been told yet whether they are paused."""
+
+    async def forget_pause(self, queue: str, is_paused: bool) -> None:
+        """The broker has been told this; what was noted since stays noted."""
+
+    async def copy_pause(self, queue: str, is_paused: bool) -> None:
+        """Be paused as the broker is, unless the broker has yet to be told otherwise."""

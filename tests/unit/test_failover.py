@@ -1,0 +1,330 @@
+"""A queue is one queue, whichever side is in use: pauses, rate limits, schedules and cleaning hold on both."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yamchi import Job, Yamchi
+from yamchi.errors import EngineUnavailable
+from yamchi.queues.engines.base import Engine, RateLimit
+from yamchi.queues.engines.memory import MemoryEngine
+from yamchi.queues.engines.sqlite import SqliteEngine
+from yamchi.queues.failover import Spool, with_failover
+from yamchi.queues.job import Completed, NewJob
+from yamchi.settings import Settings
+from yamchi.testing import MovableClock, eventually
+
+LEASE = 30_000
+MINUTE = 60_000
+
+
+def _while_there(name: str) -> Callable[..., Awaitable[Any]]:
+    async def call(self: "Broker", *arguments: Any) -> Any:
+        if not self.is_there:
+            raise EngineUnavailable("Nobody answers.")
+        return await getattr(SqliteEngine, name)(self, *arguments)
+
+    return call
+
+
+class Broker(SqliteEngine):
+    """A broker that can be away: then no call is answered."""
+
+    type = "broker"
+    is_there = True
+
+
+for _name in vars(SqliteEngine):
+    if (
+        not _name.startswith("_")
+        and asyncio.iscoroutinefunction(vars(SqliteEngine)[_name])
+        and _name != "close"
+    ):
+        setattr(Broker, _name, _while_there(_name))
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: MovableClock) -> AsyncIterator[Broker]:
+    engine = Broker(tmp_path / "broker.db", clock)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+async def spool(request: pytest.FixtureRequest, tmp_path: Path, clock: MovableClock) -> AsyncIterator[Spool]:
+    engine = MemoryEngine(clock) if request.param == "memory" else SqliteEngine(tmp_path / "spool.db", clock)
+    yield engine
+    await engine.close()
+
+
+Open = Callable[[], Awaitable[Engine]]
+
+
+@pytest.fixture
+async def start(broker: Broker, spool: Spool) -> AsyncIterator[Open]:
+    """Each call is another process on the same broker and spool."""
+    engines: list[Engine] = []
+
+    async def start() -> Engine:
+        engine = with_failover(broker, spool, lambda before, after: None, lambda queue: True)
+        await engine.open()
+        engines.append(engine)
+        return engine
+
+    yield start
+    for engine in engines:
+        await engine.close()
+
+
+def _job(number: str, **options: Any) -> NewJob:
+    return NewJob(id=number, name="count", payload=number.encode(), **options)
+
+
+async def _claimed(engine: Engine, want: int = 10) -> list[str]:
+    return [claim.job.id for claim in (await engine.exchange("q", [], want, LEASE, "worker")).claims]
+
+
+async def _back_on(engine: Engine, kind: str) -> None:
+    await eventually(lambda: engine.type == kind)
+
+
+# ── Pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_queue_paused_before_the_outage_runs_nothing_during_it(start: Open, broker: Broker) -> None:
+    engine = await start()
+    await engine.pause("q")
+    broker.is_there = False
+    await engine.add("q", [_job("1")])
+    assert await engine.paused("q")
+    assert await _claimed(engine) == []
+    await engine.resume("q")
+    assert await _claimed(engine) == ["1"]
+
+
+async def test_a_queue_paused_elsewhere_runs_nothing_during_the_outage(
+    start: Open, broker: Broker, spool: Spool
+) -> None:
+    engine = await start()
+    assert await _claimed(engine) == []
+    await broker.pause("q")  # by another machine, or by Bull Board
+    await eventually(lambda: spool.paused("q"))
+    broker.is_there = False
+    await engine.add("q", [_job("1")])
+    assert await _claimed(engine) == []
+
+
+async def test_a_queue_resumed_elsewhere_runs_during_the_outage(
+    start: Open, broker: Broker, spool: Spool
+) -> None:
+    engine = await start()
+    await engine.pause("q")
+    assert await _claimed(engine) == []
+    await broker.resume("q")
+
+    async def is_resumed() -> bool:
+        return not await spool.paused("q")
+
+    await eventually(is_resumed)
+    broker.is_there = False
+    await engine.add("q", [_job("1")])
+    assert await _claimed(engine) == ["1"]
+
+
+async def test_a_pause_set_during_the_outage_holds_afterwards(start: Open, broker: Broker) -> None:
+    engine = await start()
+    broker.is_there = False
+    await engine.add("q", [_job("1")])
+    await engine.pause("q")
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    assert await broker.paused("q")
+    assert await engine.paused("q")
+    assert await _claimed(engine) == []
+    assert (await engine.counts("q"))["waiting"] == 1, "it has moved over, and waits there"
+
+
+async def test_a_resume_during_the_outage_holds_afterwards(start: Open, broker: Broker) -> None:
+    engine = await start()
+    await engine.pause("q")
+    broker.is_there = False
+    await engine.resume("q")
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    assert not await broker.paused("q")
+
+
+async def test_a_pause_set_during_the_outage_survives_the_process(start: Open, broker: Broker) -> None:
+    first = await start()
+    broker.is_there = False
+    await first.pause("q")
+    await first.close()
+    broker.is_there = True
+    second = await start()
+    assert second.type != "broker", "the broker hears of the pause before it is used"
+    await _back_on(second, "broker")
+    assert await broker.paused("q")
+
+
+async def test_a_paused_worker_runs_nothing_through_an_outage(
+    start: Open, broker: Broker, clock: MovableClock, tmp_path: Path
+) -> None:
+    """As a user sees it: pause, outage, add, back, resume."""
+    app = Yamchi(Settings(home=tmp_path), clock=clock, engine=await start())
+    ran: list[str] = []
+
+    @app.job("q")
+    async def count(job: Job[str]) -> None:
+        ran.append(job.data)
+
+    @app.job("other")
+    async def note(job: Job[str]) -> None:
+        ran.append(job.data)
+
+    worker = app.worker()
+    working = asyncio.create_task(worker.run())
+    await app.queue("q").pause()
+    broker.is_there = False
+    await app.queue("q").add("paused")
+    await app.queue("other").add("runs")
+    await eventually(lambda: ran == ["runs"])
+    broker.is_there = True
+    await eventually(lambda: app.queue("q").engine.type == "broker")
+    await app.queue("other").add("runs again")
+    await eventually(lambda: ran == ["runs", "runs again"])
+    await app.queue("q").resume()
+    await eventually(lambda: ran == ["runs", "runs again", "paused"])
+    worker.stop()
+    await working
+    await app.close()
+
+
+# ── Rate limits ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+ONE_A_MINUTE = RateLimit.parse("1/min")
+
+
+async def test_a_turn_taken_on_the_broker_counts_in_the_spool(
+    start: Open, broker: Broker, clock: MovableClock
+) -> None:
+    engine = await start()
+    now = clock.now()
+    assert await engine.reserve("q", ONE_A_MINUTE, ["a"]) == [now]
+    broker.is_there = False
+    assert await engine.reserve("q", ONE_A_MINUTE, ["a", "b", "a"]) == [now + MINUTE, now, now + 2 * MINUTE]
+
+
+async def test_a_turn_taken_in_the_spool_counts_on_the_broker(
+    start: Open, broker: Broker, clock: MovableClock
+) -> None:
+    engine = await start()
+    broker.is_there = False
+    now = clock.now()
+    assert await engine.reserve("q", ONE_A_MINUTE, ["a"]) == [now]
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    assert await engine.reserve("q", ONE_A_MINUTE, ["a"]) == [now + MINUTE]
+    await engine.refund("q", ONE_A_MINUTE, "a", 1)
+    assert await engine.reserve("q", ONE_A_MINUTE, ["a"]) == [now + MINUTE], "given back, and taken again"
+    await clock.advance("5m")
+    assert await engine.reserve("q", ONE_A_MINUTE, ["a"]) == [clock.now()]
+
+
+# ── Schedules ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_moment_in_the_outage_fires_and_does_not_look_like_a_new_schedule(
+    start: Open, broker: Broker
+) -> None:
+    engine = await start()
+    await engine.begin_schedule("nightly", 100)
+    assert await engine.last_fired("nightly") == 100
+    broker.is_there = False
+    assert await engine.last_fired("nightly") == 100
+    assert await engine.fire("nightly", 200, "q", _job("nightly@200"))
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    assert not await engine.fire("nightly", 200, "q", _job("nightly@200"))
+
+
+async def test_a_moment_that_fired_before_the_outage_does_not_fire_in_it(start: Open, broker: Broker) -> None:
+    engine = await start()
+    assert await engine.fire("nightly", 200, "q", _job("nightly@200"))
+    broker.is_there = False
+    await engine.add("other", [_job("1")])
+    assert not await engine.fire("nightly", 200, "q", _job("nightly@200"))
+
+
+# ── Looking and acting ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_cleaning_reaches_both_sides(start: Open, broker: Broker, clock: MovableClock) -> None:
+    engine = await start()
+    for number in range(3):
+        broker.is_there = number > 0
+        if number == 1:
+            await _back_on(engine, "broker")
+        await engine.add("q", [_job(str(number))])
+        await engine.cancel("q", [str(number)])
+    assert (await engine.counts("q"))["cancelled"] == 3
+    await clock.advance("1m")
+    assert await engine.clean("q", "cancelled", 0, 2) == 2, "no more than asked for"
+    assert await engine.clean("q", "cancelled", 0, 10) == 1
+    assert (await engine.counts("q"))["cancelled"] == 0
+
+
+async def test_a_job_that_ran_in_the_spool_is_changed_there(start: Open, broker: Broker) -> None:
+    engine = await start()
+    broker.is_there = False
+    await engine.add("q", [_job("1")])
+    await engine.cancel("q", ["1"])
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    assert await engine.update("q", "1", b'"changed"')
+    job = await engine.get("q", "1")
+    assert job
+    assert job.payload == b'"changed"'
+
+
+async def test_a_job_of_the_spool_logs_there_after_the_broker_is_back(start: Open, broker: Broker) -> None:
+    engine = await start()
+    broker.is_there = False
+    await engine.add("q", [_job("1")])
+    assert await _claimed(engine) == ["1"]
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    await engine.log("q", "1", ["halfway"])
+    job = await engine.get("q", "1")
+    assert job
+    assert job.logs == ["halfway"]
+
+
+async def test_a_running_job_does_not_fail_because_its_progress_can_not_be_told(
+    start: Open, broker: Broker
+) -> None:
+    engine = await start()
+    await engine.add("q", [_job("1")])
+    (claim,) = (await engine.exchange("q", [], 1, LEASE, "worker")).claims
+    broker.is_there = False
+    await engine.progress(claim, b"50")
+
+
+async def test_history_adds_up_both_sides(start: Open, broker: Broker, clock: MovableClock) -> None:
+    engine = await start()
+    for is_there in (False, True):
+        broker.is_there = is_there
+        if is_there:
+            await _back_on(engine, "broker")
+        await engine.add("q", [_job(f"{is_there}")])
+        (claim,) = (await engine.exchange("q", [], 1, LEASE, "worker")).claims
+        await engine.exchange("q", [Completed(claim)], 0, LEASE, "worker")
+    (minute,) = await engine.history("q", 5)
+    assert minute.completed == 2
