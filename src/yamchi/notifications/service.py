@@ -6,26 +6,32 @@ which finishes events that stayed `accepted`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from pydantic import ValidationError
 from sqlalchemy import Connection, Insert, Row, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, to_moment
-from yamchi.errors import EngineError, YamchiError
+from yamchi.errors import EngineError, EngineUnavailable, InvalidJob, YamchiError
 from yamchi.faultpoints import fault_point
+from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.deliveries import Deliveries
 from yamchi.notifications.recipients import Recipients
 from yamchi.notifications.rules import EventRulesHandler
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
 from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.queues.handlers import describe
+from yamchi.queues.job import NewJob
 from yamchi.queues.queue import New, Queue
 from yamchi.storage.batching import Batcher
 from yamchi.storage.database import Database
 from yamchi.storage.hotrows import write_rows
-from yamchi.storage.tables import events
+from yamchi.storage.tables import events, notification_delivery
 
 log = structlog.get_logger("yamchi.notifications")
 
@@ -37,6 +43,9 @@ SWEEP_AFTER: Millis = 10_000
 """An event that has been `accepted` for this long was interrupted."""
 
 SWEPT_AT_ONCE = 200
+
+MOST_TRIES = 5
+"""After so many, an interrupted event that can't be finished for a reason nobody foresaw is given up."""
 
 
 class NotificationService:
@@ -59,7 +68,8 @@ class NotificationService:
         self._clock = clock
         dialect = sqlite if database.is_embedded else postgresql
         self._new_event = dialect.insert(events).on_conflict_do_nothing()
-        self._arriving = Batcher(self.handle_events)
+        self._arriving: Batcher[Event, EventAnswer] = Batcher(self._accept_each)
+        self._tries: Counter[str] = Counter()
 
     async def handle_event(self, event: Event) -> EventAnswer:
         """Accept one event; when this returns, everything it leads to is safely queued.
@@ -69,26 +79,45 @@ class NotificationService:
         return await self._arriving.do(event)
 
     async def handle_events(self, batch: Sequence[Event]) -> list[EventAnswer]:
-        """Accept many events with one transaction and one call to the queue."""
+        """Accept many events with one transaction and one call to the queue; all of them, or none and an error."""
         now = self._clock.now()
         plans = await self._plan(batch, now)
+        for plan in plans:
+            if plan.refused:
+                raise plan.refused
+        return await self._accept(batch, plans, now)
+
+    async def _accept_each(self, batch: Sequence[Event]) -> list[EventAnswer | Exception]:
+        """The same for events of different callers: one that can't be taken is its own caller's error."""
+        now = self._clock.now()
+        plans = await self._plan(batch, now)
+        good = [(event, plan) for event, plan in zip(batch, plans, strict=True) if plan.refused is None]
+        answers = iter(await self._accept([event for event, _ in good], [plan for _, plan in good], now))
+        return [plan.refused or next(answers) for plan in plans]
+
+    async def _accept(
+        self, batch: Sequence[Event], plans: Sequence["_Plan"], now: Millis
+    ) -> list[EventAnswer]:
+        if not batch:
+            return []
         fault_point("event.received")
         fresh = await self._database.write(lambda connection: self._store(connection, batch, plans, now))
         fault_point("event.stored")
-        new_jobs = [job for jobs, is_new in zip(plans, fresh, strict=True) if is_new for job in jobs]
-        await self._enqueue(new_jobs)
+        new = [(event, plan) for event, plan, is_new in zip(batch, plans, fresh, strict=True) if is_new]
+        await self._queue.add_prepared([job for _, plan in new for job in plan.prepared])
         fault_point("event.enqueued")
-        await self._mark([event.event_id for event, is_new in zip(batch, fresh, strict=True) if is_new])
+        await self._mark([event.event_id for event, _ in new])
         fault_point("event.marked")
         return [
-            _answer(event, jobs) if is_new else await self._repeat(event)
-            for event, jobs, is_new in zip(batch, plans, fresh, strict=True)
+            _answer(event, plan.jobs) if is_new else await self._repeat(event)
+            for event, plan, is_new in zip(batch, plans, fresh, strict=True)
         ]
 
     async def send(self, jobs: Sequence[NotificationJob]) -> None:
         """Queue notification jobs as they are; one that is there already is left alone."""
+        prepared = self._queue.prepare([_queued(job) for job in jobs])
         await self._database.write(lambda connection: self._deliveries.queue(connection, jobs))
-        await self._enqueue(jobs)
+        await self._queue.add_prepared(prepared)
 
     async def cancel(self, job_id: str) -> None:
         """The tombstone first, then the job: whatever is under way meets the one or the other."""
@@ -104,12 +133,27 @@ class NotificationService:
         query = (
             select(events.c.event_id)
             .where((events.c.state == "accepted") & (events.c.received_at <= before))
+            .order_by(events.c.received_at)
             .limit(SWEPT_AT_ONCE)
         )
         found = await self._database.read(lambda connection: connection.execute(query).scalars().all())
         for event_id in found:
-            await self._finish(event_id)
+            await self._finish_or_give_up(event_id)
         return len(found)
+
+    async def _finish_or_give_up(self, event_id: str) -> None:
+        """An event that can't be finished must not keep the others waiting, nor be tried for ever."""
+        try:
+            await self._finish(event_id)
+        except EngineUnavailable:
+            raise
+        except Exception as error:
+            self._tries[event_id] += 1
+            log.exception(f"the interrupted event {event_id} could not be finished; trying again")
+            if self._tries[event_id] < MOST_TRIES:
+                return
+            await self._give_up(event_id, f"It could not be queued: {error}")
+        self._tries.pop(event_id, None)
 
     async def watch(self) -> None:
         """Sweep for ever; any number of processes may."""
@@ -123,33 +167,37 @@ class NotificationService:
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _plan(self, batch: Sequence[Event], now: Millis) -> list[list[NotificationJob]]:
+    async def _plan(self, batch: Sequence[Event], now: Millis) -> list["_Plan"]:
         """What each event leads to. People are looked up together; the rest hardly ever waits."""
         users = {event.user_id: str(event.user_id) for event in batch if event.user_id}
         found = await asyncio.gather(*map(self._recipients.get, users.values()))
         people = dict(zip(users, found, strict=True))
         return [
-            await self._rules.plan(event, people[event.user_id] if event.user_id else None, now)
+            await self._plan_one(event, people[event.user_id] if event.user_id else None, now)
             for event in batch
         ]
+
+    async def _plan_one(self, event: Event, person: Recipient | None, now: Millis) -> "_Plan":
+        """Jobs are encoded before anything is stored: an event whose jobs can't be queued is not taken at all."""
+        try:
+            jobs = await self._rules.plan(event, person, now)
+            return _Plan(jobs, self._queue.prepare([_queued(job) for job in jobs], now))
+        except InvalidJob as error:
+            return _Plan([], [], error)
 
     def _store(
         self,
         connection: Connection,
         batch: Sequence[Event],
-        plans: Sequence[list[NotificationJob]],
+        plans: Sequence["_Plan"],
         now: Millis,
     ) -> list[bool]:
         """The event and its deliveries together. True for each event that is new."""
         rows = [_event_row(event, now) for event in batch]
         fresh = _insert_each(connection, self._new_event, rows)
-        planned = [job for jobs, is_new in zip(plans, fresh, strict=True) if is_new for job in jobs]
+        planned = [job for plan, is_new in zip(plans, fresh, strict=True) if is_new for job in plan.jobs]
         self._deliveries.queue(connection, planned)
         return fresh
-
-    async def _enqueue(self, jobs: Sequence[NotificationJob]) -> None:
-        if jobs:
-            await self._queue.add_many([_queued(job) for job in jobs])
 
     async def _mark(self, event_ids: Sequence[str]) -> None:
         if event_ids:
@@ -157,12 +205,39 @@ class NotificationService:
             await self._database.write(lambda connection: connection.execute(done).rowcount)
 
     async def _finish(self, event_id: str) -> list[Row[Any]]:
-        """Queue what an accepted event leads to, from its own rows, and mark it."""
+        """Queue what an accepted event leads to, from its own rows, and mark it. What can't be queued has failed."""
         rows = await self._deliveries.of_event(event_id)
-        pending = [row for row in rows if row.status == "QUEUED" and row.job]
-        await self._enqueue([NotificationJob.model_validate(row.job) for row in pending])
+        prepared: list[NewJob] = []
+        refused: dict[str, str] = {}
+        for row in rows:
+            if row.status == "QUEUED" and row.job:
+                try:
+                    prepared += self._queue.prepare([_queued(NotificationJob.model_validate(row.job))])
+                except (InvalidJob, ValidationError) as error:
+                    refused[row.job_id] = f"It can't be queued: {_reason(error)}"
+        await self._queue.add_prepared(prepared)
+        await self._fail(refused)
         await self._mark([event_id])
-        return rows
+        return await self._deliveries.of_event(event_id) if refused else rows
+
+    async def _give_up(self, event_id: str, reason: str) -> None:
+        waiting = [row.job_id for row in await self._deliveries.of_event(event_id) if row.status == "QUEUED"]
+        await self._fail(dict.fromkeys(waiting, reason))
+        await self._mark([event_id])
+
+    async def _fail(self, reasons: Mapping[str, str]) -> None:
+        """These deliveries are over before they were ever in the queue."""
+        if not reasons:
+            return
+
+        def end(connection: Connection) -> None:
+            for job_id, reason in reasons.items():
+                which = notification_delivery.c.job_id == job_id
+                self._deliveries.end(connection, which, "FAILED", error=reason)
+
+        await self._database.write(end)
+        for job_id, reason in reasons.items():
+            log.error(f"the notification {job_id} has failed: {reason}")
 
     async def _repeat(self, event: Event) -> EventAnswer:
         """An event that was accepted before: if it was interrupted then, finish it now."""
@@ -176,6 +251,19 @@ class NotificationService:
             for row in rows
         ]
         return EventAnswer(event_id=event.event_id, jobs=planned, duplicate=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What an event leads to, or why it can't be taken."""
+
+    jobs: list[NotificationJob]
+    prepared: list[NewJob]
+    refused: InvalidJob | None = None
+
+
+def _reason(error: Exception) -> str:
+    return describe(error) if isinstance(error, ValidationError) else str(error)
 
 
 def _insert_each(connection: Connection, statement: Insert, rows: list[dict[str, Any]]) -> list[bool]:

@@ -52,7 +52,7 @@ def judge_error(claim: Claim, error: BaseException, now: Millis) -> Verdict:
         case errors.Cancelled():
             return Cancelled(claim)
         case PoisonMessage():
-            said = _sentence(error)
+            said = storable(_said(error), LONGEST_SENTENCE)
             return Failed(claim, said, DeadLetter.of_raw(claim.job, said, now))
         case errors.Unrecoverable() | errors.UnknownJob():
             return _fail(claim, error, now)

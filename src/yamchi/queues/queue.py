@@ -1,7 +1,7 @@
 """`Queue`: what users call. It does not know which engine is behind it."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -97,7 +97,7 @@ class Queue:
     async def add_many(self, items: Iterable[Any]) -> list[Job[Any]]:
         """Add many jobs in one go, each given by its data or as `New(data, id=…, delay=…)`."""
         now = self._clock.now()
-        jobs = [self._new_job(item if isinstance(item, New) else New(item), now) for item in items]
+        jobs = self.prepare(items, now)
         if not jobs:
             return []
         created = await self.engine.add(self.name, jobs)
@@ -107,6 +107,18 @@ class Queue:
             Job(self, there.get(job.id) or self._as_added(job, now), is_new=is_new)
             for job, is_new in zip(jobs, created, strict=True)
         ]
+
+    def prepare(self, items: Iterable[Any], now: Millis | None = None) -> list[NewJob]:
+        """Jobs as `add_prepared` takes them, checked and encoded: what would be refused then is refused now.
+
+        For callers who write to a database first, and must not find out afterwards that a job can't be added.
+        """
+        moment = self._clock.now() if now is None else now
+        return [self._new_job(item if isinstance(item, New) else New(item), moment) for item in items]
+
+    async def add_prepared(self, jobs: Sequence[NewJob]) -> list[bool]:
+        """Add jobs that `prepare` made; which of them are new."""
+        return await self.engine.add(self.name, jobs) if jobs else []
 
     async def _known(self, job_ids: Iterable[str]) -> dict[str, JobRecord]:
         """Jobs that were there before, as they are. All are asked for at once: engines answer such calls together."""

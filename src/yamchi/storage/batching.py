@@ -12,8 +12,8 @@ from yamchi.errors import EngineUnavailable
 
 T = TypeVar("T")
 R = TypeVar("R")
-Work = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
-"""An answer for each item, in order."""
+Work = Callable[[Sequence[T]], Awaitable[Sequence[R | Exception]]]
+"""An answer for each item, in order; an exception is raised to the one who brought the item."""
 
 
 class Batcher(Generic[T, R]):
@@ -67,5 +67,9 @@ class Batcher(Generic[T, R]):
                 await self._deliver_together([one])
             return
         for (_, future), answer in zip(batch, answers, strict=True):
-            if not future.done():
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
                 future.set_result(answer)
