@@ -25,15 +25,22 @@ class Unrecoverable(YamchiError):
 class Outage(YamchiError):
     """The provider is down, not the job: costs no attempt. `retry_after` is the provider's own wish, if it has one.
 
-    `provider` names it where a channel has several.
+    `provider` names it where a channel has several. `source` names who met it, where one alone may be the cause: such an
+    outage is the source's own until several of them meet it.
     """
 
     def __init__(
-        self, message: str = "", *, retry_after: timedelta | None = None, provider: str | None = None
+        self,
+        message: str = "",
+        *,
+        retry_after: timedelta | None = None,
+        provider: str | None = None,
+        source: str | None = None,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.provider = provider
+        self.source = source
 
 
 class Snooze(YamchiError):

@@ -20,7 +20,7 @@ from yamchi.errors import ConfigurationError
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.channels.webpush import WebPushChannel
 from yamchi.notifications.parts import Parts
-from yamchi.notifications.push.addresses import NotPublic, check_endpoint, is_public
+from yamchi.notifications.push.addresses import NotPublic, check_endpoint
 from yamchi.notifications.push.post import Post
 from yamchi.notifications.push.sealing import LARGEST_MESSAGE, seal
 from yamchi.notifications.push.subscriptions import MOST_BROWSERS, BrowserSubscription, Subscriptions
@@ -232,16 +232,18 @@ async def test_our_own_configuration_is_named(
 
 async def test_a_service_that_is_away_keeps_nobody_from_another(app: TestApp, service: PushService) -> None:
     other = PushService()
-    await subscribe(app, other, host="localhost")  # nobody listens there
-    waiting = job()
-    await put(app, waiting)
+    people = [USER, str(uuid4()), str(uuid4())]
+    for person in people:
+        await subscribe(app, other, person, host="localhost")  # nobody listens there
+    waiting, *more = [job(user_id=person) for person in people]
+    await put(app, waiting, *more)
     neighbor = str(uuid4())
     reached = await subscribe(app, service, neighbor)
     message = job(user_id=neighbor)
     await put(app, message)
     assert len(service.to(reached)) == 1
     (circuit,) = [one for one in await app.notifications.circuits.all() if one.is_open]
-    assert circuit.name == "push:localhost"
+    assert circuit.name == f"push:localhost:{other.port}"
     other.start()
     other.clock = service.clock
     await app.clock.advance("1m")
@@ -306,20 +308,21 @@ async def test_connections_are_used_again(app: TestApp, service: PushService) ->
         "https://[broken/push",
         "ftp://example.com/",
         "https:///push",
+        "https://example.com/pu sh",
+        "https://example.com/pu\tsh",
+        " https://example.com/push",
+        "https://example.com/пуш",
+        "https://exam ple.com/push",
+        "https://example..com/push",
+        "https://example.com:0/push",
+        "https://example.com:99999/push",
+        "https://example.com/" + "a" * 2_000,
         "",
     ],
 )
 async def test_endpoints_inside_are_refused(endpoint: str) -> None:
     with pytest.raises(NotPublic):
         await check_endpoint(endpoint)
-
-
-def test_which_addresses_are_public() -> None:
-    assert is_public("142.250.74.42")
-    assert is_public("2a00:1450:400f:80d::200a")
-    assert not is_public("100.64.0.1")
-    assert not is_public("224.0.0.1")
-    assert not is_public("2002:7f00:1::")
 
 
 async def test_a_name_that_leads_inside_later_is_not_connected_to(
@@ -422,6 +425,8 @@ async def test_browsers_and_parts_are_kept_in_postgresql_too(
     [
         ({"endpoint": "https://127.0.0.1/push"}, "not public"),
         ({"endpoint": "http://example.com/"}, "https"),
+        ({"endpoint": "https://example.com/a b"}, "endpoint"),
+        ({"endpoint": "https://example.com/пуш"}, "endpoint"),
         ({"keys": {"p256dh": encode(b"\x04" + b"\x01" * 64), "auth": encode(b"a" * 16)}}, "p256dh"),
         ({"keys": {"p256dh": KEY.public_text, "auth": encode(b"a" * 15)}}, "auth"),
         ({"keys": {"p256dh": "!!!", "auth": "?"}}, "base64url"),

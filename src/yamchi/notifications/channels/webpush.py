@@ -1,7 +1,8 @@
 """Web Push: a message to every browser of a person, through the push service of each.
 
 A browser that has unsubscribed is forgotten. One that took the message is remembered until all have: a retry goes to the
-others only. Push services are many, and each has its own circuit: one that is down keeps nobody from the others.
+others only. Push services are many, and each has its own circuit: one that is down keeps nobody from the others. People
+choose the services, so what one browser's endpoint does is that browser's trouble until several have it.
 """
 
 import asyncio
@@ -18,11 +19,11 @@ from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.errand import NotHere
 from yamchi.notifications.parts import Parts
-from yamchi.notifications.push.addresses import NotPublic, check_endpoint
+from yamchi.notifications.push.addresses import check_endpoint
 from yamchi.notifications.push.base64url import from_base64url
-from yamchi.notifications.push.post import Post, Reply
+from yamchi.notifications.push.post import BadEndpoint, Post, Reply
 from yamchi.notifications.push.sealing import is_browser_key, seal
-from yamchi.notifications.push.subscriptions import BrowserSubscription, Subscription, Subscriptions
+from yamchi.notifications.push.subscriptions import BrowserSubscription, Subscription, Subscriptions, id_of
 from yamchi.notifications.push.vapid import Vapid
 from yamchi.notifications.push.words import payload_of, topic_of
 
@@ -72,8 +73,7 @@ class WebPushChannel:
             raise InvalidJob("keys.p256dh is not a public key on the curve P-256, as a browser makes it.")
         if len(from_base64url(keys.auth)) != 16:
             raise InvalidJob("keys.auth must be 16 bytes, as a browser makes them.")
-        if not self._allows_private:
-            await check_endpoint(browser.endpoint)
+        await check_endpoint(browser.endpoint, allows_private=self._allows_private)
         return await self.subscriptions.add(user_id, browser)
 
     def address(self, recipient: Recipient) -> str | None:
@@ -96,22 +96,23 @@ class WebPushChannel:
 
     async def _send(self, message: Message, payload: bytes, browser: Subscription, of: int) -> None:
         """To one browser."""
-        service = service_of(browser)
-        await self._enter(service)
+        service, source = service_of(browser), browser.subscription_id
+        await self._enter(service, source)
         body = seal(payload, from_base64url(browser.p256dh), from_base64url(browser.auth))
+        headers = self._headers(message, browser)
         try:
-            reply = await self._post.send(browser.endpoint, self._headers(message, browser), body, service)
-        except NotPublic as error:
+            reply = await self._post.send(browser.endpoint, headers, body, service, source)
+        except BadEndpoint as error:
             await self._forget(browser, str(error))
             raise NotHere(str(error)) from error
         await self._check(reply, browser, service)
-        await self._circuits.succeeded(f"{self.name}:{service}")
+        await self._circuits.succeeded(f"{self.name}:{service}", source)
         if of > 1:
             await self._parts.note(message.job_id, browser.subscription_id, reply.says[:255])
 
-    async def _enter(self, service: str) -> None:
+    async def _enter(self, service: str, source: str) -> None:
         try:
-            await self._circuits.enter(f"{self.name}:{service}")
+            await self._circuits.enter(f"{self.name}:{service}", source)
         except Outage as outage:
             raise Snooze(outage.retry_after or timedelta(seconds=1), str(outage)) from outage
 
@@ -134,13 +135,13 @@ class WebPushChannel:
                 await self._forget(browser, reply.says)
                 raise NotHere(f"{service} says that the browser has unsubscribed: {reply.says}")
             case HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.REQUEST_TIMEOUT:
-                raise _outage(f"{service} asks to wait", reply, service)
+                raise _outage(f"{service} asks to wait", reply, browser)
             case status if status >= 500:
-                raise _outage(f"{service} is in trouble", reply, service)
+                raise _outage(f"{service} is in trouble", reply, browser)
             case HTTPStatus.UNAUTHORIZED:
-                raise _our_mistake(reply, service)
+                raise _our_mistake(reply, browser)
             case HTTPStatus.FORBIDDEN if any(word in reply.text for word in _OUR_TOKEN):
-                raise _our_mistake(reply, service)
+                raise _our_mistake(reply, browser)
             case HTTPStatus.FORBIDDEN:
                 raise Unrecoverable(
                     f"{service} takes no messages from us for this browser ({reply.says}): it subscribed with another "
@@ -154,7 +155,11 @@ class WebPushChannel:
 
 
 def service_of(browser: Subscription) -> str:
-    return (urlsplit(browser.endpoint).hostname or "nowhere")[:LONGEST_NAME]
+    """The host that carries its messages, with the port where that is another: each has a circuit of its own."""
+    address = urlsplit(browser.endpoint)
+    host = address.hostname or "nowhere"
+    service = host if address.port in (None, 443) else f"{host}:{address.port}"
+    return service if len(service) <= LONGEST_NAME else f"{service[:33]}…{id_of(service)[:16]}"
 
 
 def _judge(results: Sequence[BaseException | None], *, any_before: bool) -> int:
@@ -169,12 +174,19 @@ def _judge(results: Sequence[BaseException | None], *, any_before: bool) -> int:
     return len(results) - len(final)
 
 
-def _outage(what: str, reply: Reply, service: str) -> Outage:
-    return Outage(f"{what}: {reply.says}", retry_after=reply.retry_after, provider=service)
+def _outage(what: str, reply: Reply, browser: Subscription) -> Outage:
+    return Outage(
+        f"{what}: {reply.says}",
+        retry_after=reply.retry_after,
+        provider=service_of(browser),
+        source=browser.subscription_id,
+    )
 
 
-def _our_mistake(reply: Reply, service: str) -> Outage:
+def _our_mistake(reply: Reply, browser: Subscription) -> Outage:
+    service = service_of(browser)
     return Outage(
         f"{service} refused our VAPID token ({reply.says}): check VAPID_PRIVATE_KEY, VAPID_SUBJECT and this machine's clock.",
         provider=service,
+        source=browser.subscription_id,
     )

@@ -1,64 +1,120 @@
 """Where a push endpoint may be: at a public address, over https. Anybody can tell us an endpoint, and we connect to it.
 
 The name is looked up when a browser subscribes, and again for every connection, to the very address that was checked: a
-name that points elsewhere a moment later gains nothing.
+name that points elsewhere a moment later gains nothing. Names are looked up in threads of their own: who has a slow name
+server waits alone.
 """
 
 import asyncio
+import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from yamchi.errors import InvalidJob
 
 LONGEST = 2_000
-_TRANSLATED = ip_network("64:ff9b::/96")
+WRITABLE = r"^[!-~]*$"
+"""What an HTTP request can carry as it is: no spaces, no control characters, nothing beyond ASCII."""
+
+LOOKUP_SECONDS = 5.0
+MOST_ADDRESSES = 4
+"""Of one host: trying one after another must not take long."""
+
+_HOST = re.compile(
+    r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_]([a-z0-9_-]{0,62}))*\.?", re.IGNORECASE
+)
+_lookups = ThreadPoolExecutor(8, thread_name_prefix="push-lookup")
 
 
 class NotPublic(InvalidJob):
     """An endpoint that points into somebody's own network, or is no endpoint at all."""
 
 
-async def check_endpoint(endpoint: str) -> None:
-    """Refuse an endpoint that is not https, or leads to an address that is not public."""
+class NotFound(NotPublic):
+    """A host whose address is not known, at least now."""
+
+
+async def check_endpoint(endpoint: str, *, allows_private: bool = False) -> None:
+    """Refuse an endpoint that can't be written to, is not https, or leads to an address that is not public."""
+    address = _read(endpoint)
+    if address.scheme != "https" and not (allows_private and address.scheme == "http"):
+        raise NotPublic("The endpoint must be an https address, as the browser gives it.")
+    if not allows_private:
+        await public_addresses(address.hostname or "", address.port or 443)
+
+
+def _read(endpoint: str) -> SplitResult:
+    if len(endpoint) > LONGEST or not re.fullmatch(WRITABLE, endpoint):
+        raise NotPublic(
+            f"The endpoint must be an address of up to {LONGEST} characters, without spaces, as the browser gives it."
+        )
     try:
         address = urlsplit(endpoint)
-        host, port = address.hostname, address.port or 443
+        host, port = address.hostname or "", address.port
     except ValueError:
         raise NotPublic(f"{endpoint[:200]!r} is not an address.") from None
-    if address.scheme != "https" or not host or len(endpoint) > LONGEST:
+    if not (_HOST.fullmatch(host) or ":" in host) or port == 0:
         raise NotPublic("The endpoint must be an https address, as the browser gives it.")
     if address.username is not None or address.password is not None:
         raise NotPublic("The endpoint must have no user or password in it.")
-    await public_addresses(host, port)
+    return address
 
 
 async def public_addresses(host: str, port: int) -> list[str]:
     """The addresses of a host, each of them public."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError):
-        raise NotPublic(f"The endpoint's host {host[:200]!r} can't be found.") from None
-    addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
+    addresses = await _look_up(host, port)
     for address in addresses:
         if not is_public(address):
             raise NotPublic(
                 f"The endpoint's host {host[:200]!r} is not public: push services are on the internet. "
                 "PUSH_ALLOW_PRIVATE=true allows one of your own."
             )
-    return addresses
+    return addresses[:MOST_ADDRESSES]
+
+
+async def _look_up(host: str, port: int) -> list[str]:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(LOOKUP_SECONDS):
+            found = await loop.run_in_executor(_lookups, _ask_name_server, host, port)
+    except TimeoutError:
+        raise NotFound(f"The name server of {host[:200]!r} does not answer.") from None
+    except (socket.gaierror, UnicodeError):
+        raise NotFound(f"The endpoint's host {host[:200]!r} can't be found.") from None
+    return list(dict.fromkeys(found))
+
+
+def _ask_name_server(host: str, port: int) -> list[str]:
+    return [str(place[4][0]) for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+# ── Which addresses are public ────────────────────────────────────────────────────────────────────────────────────
+
+# What IANA has set apart. `ipaddress.is_global` is not asked: it knows what its Python knew, and takes some of these for public.
+_RESERVED_V4 = tuple(map(ip_network, (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+    "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+    "224.0.0.0/4", "240.0.0.0/4",
+)))  # fmt: skip
+_UNICAST_V6 = ip_network("2000::/3")
+"""The only part of IPv6 that is given out; site-local, unique local, link-local and loopback addresses are outside of it."""
+
+_RESERVED_V6 = tuple(map(ip_network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
+_NAT64 = ip_network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
+    """Whether an address is on the internet, and nobody's own network: the one place where that is decided."""
     ip = ip_address(address.partition("%")[0])
-    inner = _inner(ip) if isinstance(ip, IPv6Address) else None
-    if inner is not None:
+    if isinstance(ip, IPv4Address):
+        return not any(ip in reserved for reserved in _RESERVED_V4)
+    if (inner := _inner(ip)) is not None:
         return is_public(str(inner))
-    return ip.is_global and not ip.is_multicast
+    return ip in _UNICAST_V6 and not any(ip in reserved for reserved in _RESERVED_V6)
 
 
 def _inner(ip: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that is meant, where one is wrapped in another."""
-    if ip in _TRANSLATED:
-        return IPv4Address(int(ip) & 0xFFFFFFFF)
-    return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+    """The IPv4 address that is reached, where one is wrapped in another: as such, by NAT64, by 6to4."""
+    return IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour

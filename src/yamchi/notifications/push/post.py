@@ -1,10 +1,15 @@
 """Posting to push services: connections kept open, redirects never followed, and only public addresses connected to.
 
+End users choose the services. So what one of them says is read only as far as it is of use, and for as long as a decent
+one takes: an answer that never ends, or comes a byte at a time, costs a little and holds up nobody.
+
 httpcore2 is the ground that httpx2 stands on; it is used as it is because it lets us choose the address of a connection.
 """
 
+import asyncio
 import ssl
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -14,14 +19,25 @@ import httpcore2
 from httpcore2 import AnyIOBackend, AsyncNetworkBackend, AsyncNetworkStream
 
 from yamchi.clock import Clock, to_moment
-from yamchi.errors import Outage
+from yamchi.errors import Outage, Snooze
 from yamchi.notifications.channels.base import AnswerLost
-from yamchi.notifications.push.addresses import NotPublic, public_addresses
+from yamchi.notifications.push.addresses import NotFound, NotPublic, public_addresses
 
-CONNECTIONS = 50
+CONNECTIONS = 250
+"""As many as ten messages at once need, each to the twenty browsers that one person may have, and some."""
+
 KEPT_OPEN = 30.0
-TIMEOUT = {"connect": 10.0, "read": 30.0, "write": 30.0, "pool": 60.0}
-LONGEST_ANSWER = 300
+TIMEOUT = {"connect": 5.0, "read": 15.0, "write": 15.0, "pool": 15.0}
+DEADLINE = 20.0
+"""Seconds for all of it, from the look-up of the name to the end of the answer."""
+
+BODY_DEADLINE = 2.0
+"""Seconds for what comes after the status, which is all that counts."""
+
+LONGEST_ANSWER = 1_024
+SHOWN = 300
+LONGEST_WISH = timedelta(minutes=15)
+"""A service may ask us to come back later, but not next year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +54,10 @@ class Reply:
         return f"{self.status} {self.text}".strip()
 
 
+class BadEndpoint(Exception):
+    """Nothing can be written to this endpoint, now or later: it is no address, or leads where it must not."""
+
+
 class Post:
     """One pool of connections for all push services."""
 
@@ -50,32 +70,44 @@ class Post:
             network_backend=None if allows_private else PublicNetwork(),
         )
 
-    async def send(self, url: str, headers: Mapping[str, str], body: bytes, service: str) -> Reply:
-        """The service's answer, whatever it is; an `Outage` of the service when there is none."""
+    async def send(
+        self, url: str, headers: Mapping[str, str], body: bytes, service: str, source: str | None = None
+    ) -> Reply:
+        """The service's answer, whatever it is; an `Outage` of the service, as seen by this source, when there is none."""
         try:
-            answer = await self._pool.request(
-                "POST", url, headers=list(headers.items()), content=body, extensions={"timeout": TIMEOUT}
-            )
+            async with asyncio.timeout(DEADLINE):
+                return await self._exchange(url, headers, body)
+        except TimeoutError as error:
+            said = f"{service} took longer than {DEADLINE:g} s to answer"
+            raise AnswerLost(said, outage=None) from error
         except (httpcore2.ReadError, httpcore2.ReadTimeout, httpcore2.RemoteProtocolError) as error:
             said = f"{service} took the message, but its answer was lost: {_why(error)}"
             raise AnswerLost(said, outage=None) from error
-        except (
-            httpcore2.NetworkError,
-            httpcore2.TimeoutException,
-            httpcore2.ProtocolError,
-            ssl.SSLError,
-        ) as error:
+        except httpcore2.PoolTimeout as error:
+            raise Snooze(timedelta(seconds=5), "all connections to push services are in use") from error
+        except (httpcore2.LocalProtocolError, httpcore2.UnsupportedProtocol, UnicodeError) as error:
+            raise BadEndpoint(f"{service} can't be written to: {_why(error)}") from error
+        except (httpcore2.NetworkError, httpcore2.TimeoutException, ssl.SSLError, NotFound) as error:
             raise Outage(
-                f"The push service {service} can't be reached: {_why(error)}", provider=service
+                f"The push service {service} can't be reached: {_why(error)}", provider=service, source=source
             ) from error
-        return self._read(answer)
+        except NotPublic as error:
+            raise BadEndpoint(str(error)) from error
 
     async def close(self) -> None:
         await self._pool.aclose()
 
-    def _read(self, answer: httpcore2.Response) -> Reply:
+    async def _exchange(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        extensions = {"timeout": TIMEOUT}
+        async with self._pool.stream(
+            "POST", url, headers=list(headers.items()), content=body, extensions=extensions
+        ) as answer:
+            content = await _beginning(answer)
+        return self._read(answer, content)
+
+    def _read(self, answer: httpcore2.Response, content: bytes) -> Reply:
         headers = {name.lower(): value.decode("latin-1") for name, value in answer.headers}
-        text = " ".join(answer.content[:LONGEST_ANSWER].decode("utf-8", "replace").split())
+        text = " ".join(content.decode("utf-8", "replace").split())[:SHOWN]
         retry_after = self._span(headers.get(b"retry-after"))
         return Reply(answer.status, text, headers.get(b"location"), retry_after)
 
@@ -83,13 +115,27 @@ class Post:
         """Seconds, or a date."""
         if wish is None:
             return None
-        if wish.strip().isdecimal():
-            return timedelta(seconds=int(wish))
+        wish = wish.strip()
+        if wish.isdecimal():
+            seconds = int(wish) if len(wish) < 10 else LONGEST_WISH.total_seconds()
+            return min(timedelta(seconds=seconds), LONGEST_WISH)
         try:
-            until = to_moment(parsedate_to_datetime(wish))
-        except ValueError:
+            until = to_moment(parsedate_to_datetime(wish[:100]))
+        except (ValueError, TypeError, OverflowError):
             return None
-        return timedelta(milliseconds=max(until - self._clock.now(), 0))
+        return min(timedelta(milliseconds=max(until - self._clock.now(), 0)), LONGEST_WISH)
+
+
+async def _beginning(answer: httpcore2.Response) -> bytes:
+    """As much of the answer as anybody reads. What its status says holds, however the rest comes, or does not come."""
+    content = b""
+    with suppress(TimeoutError, httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError):
+        async with asyncio.timeout(BODY_DEADLINE):
+            async for chunk in answer.aiter_stream():
+                content += chunk[:LONGEST_ANSWER]
+                if len(content) >= LONGEST_ANSWER:
+                    break
+    return content[:LONGEST_ANSWER]
 
 
 class PublicNetwork(AsyncNetworkBackend):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, desc, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
-from yamchi.notifications.push.addresses import LONGEST
+from yamchi.notifications.push.addresses import LONGEST, WRITABLE
 from yamchi.notifications.push.base64url import from_base64url
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
@@ -38,7 +38,9 @@ class BrowserSubscription(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    endpoint: str = Field(max_length=LONGEST, examples=["https://fcm.googleapis.com/fcm/send/…"])
+    endpoint: str = Field(
+        max_length=LONGEST, pattern=WRITABLE, examples=["https://fcm.googleapis.com/fcm/send/…"]
+    )
     keys: BrowserKeys
     device: str | None = Field(default=None, max_length=255, examples=["Chrome on Android"])
 

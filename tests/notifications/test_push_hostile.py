@@ -1,0 +1,278 @@
+"""Endpoints that people chose badly, or on purpose: what they do is theirs alone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.notifications.conftest import USER
+from tests.notifications.test_push import app, channel, delivery, job, put, service, subscribe
+from tests.services.push import PushService
+from tests.services.webserver import Response
+from yamchi.clock import to_millis
+from yamchi.notifications.channels.base import AnswerLost
+from yamchi.notifications.circuits import SEVERAL
+from yamchi.notifications.push import post as posting
+from yamchi.notifications.push.addresses import is_public
+from yamchi.notifications.push.post import LONGEST_ANSWER, Post
+from yamchi.notifications.push.subscriptions import BrowserSubscription
+from yamchi.testing import MovableClock, TestApp
+
+__all__ = ["app", "service"]
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
+
+
+@asynccontextmanager
+async def serving(serve: Serve) -> AsyncIterator[str]:
+    """Something that listens and says what it likes; its address."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    try:
+        yield f"http://{host}:{port}/push"
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def a_post() -> AsyncIterator[Post]:
+    post = Post(MovableClock(), allows_private=True)
+    try:
+        yield post
+    finally:
+        await post.close()
+
+
+# ── Addresses ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("142.250.74.42", True),
+        ("8.8.8.8", True),
+        ("0.0.0.0", False),
+        ("0.1.2.3", False),
+        ("10.0.0.8", False),
+        ("100.64.0.1", False),
+        ("100.127.255.255", False),
+        ("100.128.0.1", True),
+        ("127.0.0.1", False),
+        ("127.255.0.1", False),
+        ("169.254.169.254", False),
+        ("172.16.0.1", False),
+        ("172.31.255.255", False),
+        ("172.32.0.1", True),
+        ("192.0.0.8", False),
+        ("192.0.0.170", False),
+        ("192.0.2.1", False),
+        ("192.88.99.1", False),
+        ("192.168.1.1", False),
+        ("198.18.0.1", False),
+        ("198.51.100.1", False),
+        ("203.0.113.1", False),
+        ("224.0.0.1", False),
+        ("240.0.0.1", False),
+        ("255.255.255.255", False),
+        ("2a00:1450:400f:80d::200a", True),
+        ("2606:4700::1111", True),
+        ("::", False),
+        ("::1", False),
+        ("::127.0.0.1", False),
+        ("::8.8.8.8", False),
+        ("::ffff:127.0.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("::ffff:8.8.8.8", True),
+        ("::ffff:0:127.0.0.1", False),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b::a9fe:a9fe", False),
+        ("64:ff9b::808:808", True),
+        ("64:ff9b:1::1", False),
+        ("64:ff9b:1:ffff::808:808", False),
+        ("100::1", False),
+        ("2001::1", False),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", False),
+        ("2001:2::1", False),
+        ("2001:10::1", False),
+        ("2001:20::1", False),
+        ("2001:db8::1", False),
+        ("2002:7f00:1::", False),
+        ("2002:c0a8:101::1", False),
+        ("2002:808:808::1", True),
+        ("3fff::1", False),
+        ("4000::1", False),
+        ("5f00::1", False),
+        ("fc00::1", False),
+        ("fd12:3456::1", False),
+        ("fe80::1", False),
+        ("fe80::1%eth0", False),
+        ("fec0::1", False),
+        ("feff::1", False),
+        ("ff02::1", False),
+    ],
+)
+def test_which_addresses_are_public(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+# ── Answers ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_endless_answer_is_read_for_a_kilobyte() -> None:
+    sent, gone = 0, asyncio.Event()
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 410 Gone\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            while sent < 600_000_000:
+                writer.write(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
+                await writer.drain()
+                sent += 65_536
+        except ConnectionError:
+            gone.set()
+
+    async with serving(pour) as url, a_post() as post:
+        reply = await post.send(url, {}, b"sealed", "here")
+        async with asyncio.timeout(10):
+            await gone.wait()
+    assert reply.status == 410
+    assert len(reply.text) <= LONGEST_ANSWER
+    assert sent < 20_000_000, "more was taken than a socket's buffers hold"
+
+
+async def test_a_status_counts_though_the_rest_drips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posting, "BODY_DEADLINE", 0.3)
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 1000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+
+    async with serving(drip) as url, a_post() as post, asyncio.timeout(10):
+        assert (await post.send(url, {}, b"sealed", "here")).status == 201
+
+
+@pytest.mark.parametrize(
+    "piece", [b"HTTP/1.1 201 Created\r\nX-Slow: ", b"HTTP/1.1 102 Processing\r\n\r\n", b""]
+)
+async def test_an_answer_that_never_comes_has_a_deadline(
+    piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte comes in time; only all of them together do not."""
+    monkeypatch.setattr(posting, "DEADLINE", 0.5)
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not writer.is_closing():
+            writer.write(piece or b"x")
+            piece_again = b"y" if piece.startswith(b"HTTP/1.1 201") else piece
+            await asyncio.sleep(0.02)
+            writer.write(piece_again)
+
+    async with serving(drip) as url, a_post() as post, asyncio.timeout(10):
+        with pytest.raises(AnswerLost):
+            await post.send(url, {}, b"sealed", "here")
+
+
+@pytest.mark.parametrize(
+    "wish", ["9" * 5_000, "999999999999", "Fri, 31 Dec 9999 23:59:59 GMT", "soon", "-1", "٣"]
+)
+async def test_a_wish_to_wait_is_bounded(service: PushService, wish: str) -> None:
+    async with a_post() as post:
+        service.answers.append(Response(503, b"", {"Retry-After": wish.encode().decode("latin-1")}))
+        reply = await post.send(f"{service.origin}/push/x", {}, b"", "here")
+    assert reply.status == 503
+    assert to_millis(reply.retry_after or 0) <= 15 * 60_000
+
+
+# ── Whose trouble it is ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def open_circuits(app: TestApp) -> list[str]:
+    return [one.name for one in await app.notifications.circuits.all() if one.is_open]
+
+
+async def test_an_endpoint_that_can_not_be_written_to_is_forgotten_and_hurts_nobody(
+    app: TestApp, service: PushService
+) -> None:
+    """As one that was remembered before endpoints were looked at."""
+    bad = service.subscribe(channel(app).public_key)
+    good = BrowserSubscription.model_validate(bad.as_json())
+    broken = good.model_copy(update={"endpoint": f"{service.origin}/push/a b"})
+    await channel(app).subscriptions.add(USER, broken)
+    neighbor = str(uuid4())
+    reached = await subscribe(app, service, neighbor)
+    first, second = job(), job(user_id=neighbor)
+    await put(app, first, second)
+    assert (await delivery(app, first))["status"] == "FAILED"
+    assert (await delivery(app, second))["status"] == "SENT"
+    assert len(service.to(reached)) == 1
+    assert await open_circuits(app) == []
+    assert list(await channel(app).subscriptions.of(USER)) == []
+
+
+async def test_one_browser_in_trouble_waits_alone(app: TestApp, service: PushService) -> None:
+    await subscribe(app, service)
+    messages = [job() for _ in range(5)]
+    for message in messages:
+        service.answers.append(Response(503, b"only for you"))
+        await put(app, message)
+    found = await delivery(app, messages[0])
+    assert (found["status"], found["attempts"]) == ("RETRYING", 0)
+    assert service.asked == 1, "its other messages wait without being tried"
+    assert await open_circuits(app) == []
+    service.answers.clear()
+    neighbor = str(uuid4())
+    reached = await subscribe(app, service, neighbor)
+    await put(app, job(user_id=neighbor))
+    assert len(service.to(reached)) == 1
+    await app.clock.advance("10m")
+    assert {(await delivery(app, message))["status"] for message in messages} == {"SENT"}
+
+
+async def test_several_in_trouble_are_an_outage(app: TestApp, service: PushService) -> None:
+    people = [str(uuid4()) for _ in range(SEVERAL)]
+    for person in people:
+        await subscribe(app, service, person)
+        assert await open_circuits(app) == []
+        service.answers.append(Response(503, b"down"))
+        await put(app, job(user_id=person))
+    assert await open_circuits(app) == [f"push:127.0.0.1:{service.port}"]
+    await app.clock.advance("10m")
+    assert await open_circuits(app) == []
+    assert len(service.log) == SEVERAL
+
+
+async def test_a_success_in_between_clears_the_service(app: TestApp, service: PushService) -> None:
+    neighbor = str(uuid4())
+    await subscribe(app, service, neighbor)
+    for person in [str(uuid4()) for _ in range(SEVERAL + 1)]:
+        await subscribe(app, service, person)
+        service.answers.append(Response(500, b"only for you"))
+        await put(app, job(user_id=person))
+        await put(app, job(user_id=neighbor))
+    assert await open_circuits(app) == []
+    assert len(service.log) == SEVERAL + 1
+
+
+async def test_a_name_server_that_is_away_costs_nobody_their_subscription(
+    service: PushService, tmp_path: Any
+) -> None:
+    from tests.notifications.test_push import KEY, SUBJECT
+
+    app = TestApp(home=tmp_path, vapid_private_key=KEY.private_text, vapid_subject=SUBJECT)
+    app.notifications.serve()
+    browser = service.subscribe(KEY.public_text, host="no-such-host.invalid")
+    await channel(app).subscriptions.add(USER, BrowserSubscription.model_validate(browser.as_json()))
+    message = job()
+    await put(app, message)
+    found = await delivery(app, message)
+    assert (found["status"], found["attempts"]) == ("RETRYING", 0)
+    assert len(await channel(app).subscriptions.of(USER)) == 1
+    await app.close()
