@@ -1,0 +1,104 @@
+"""Expressions and short templates in scenarios: the sandbox of message templates, with a scenario's values in it."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import TemplateError, Undefined
+
+from yamchi.errors import Unrecoverable
+from yamchi.notifications.templates.meter import METER, Meter, Refused
+from yamchi.notifications.templates.sandbox import Sandbox, generate
+
+LONGEST_EXPRESSION = 2_000
+
+
+class ExpressionFailed(Unrecoverable):
+    """An expression could not be worked out on these values."""
+
+
+class _Conditions(Sandbox):
+    """What the data lacks is no mistake in a condition: it is neither equal to anything nor true."""
+
+    def __init__(self) -> None:
+        super().__init__(autoescape=False)
+        self.undefined = Undefined
+
+
+_conditions = _Conditions()
+_texts = Sandbox(autoescape=False)
+
+
+def check_expression(text: str) -> str:
+    """The expression, if it is one; a `ValueError` says what is wrong with it."""
+    return _checked(text, _expression)
+
+
+def check_text(text: str) -> str:
+    """The template, if it is one."""
+    return _checked(text, _template)
+
+
+def holds(expression: str, values: Mapping[str, Any]) -> bool:
+    """Whether the expression is true of these values."""
+    return bool(_evaluated(_expression, expression, values))
+
+
+def fill(value: Any, values: Mapping[str, Any]) -> Any:
+    """A value with the templates in it filled in. `{{ lead.age }}` alone stays the number that it is."""
+    if isinstance(value, str):
+        return _filled(value, values) if "{" in value else value
+    if isinstance(value, Mapping):
+        return {name: fill(part, values) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [fill(part, values) for part in value]
+    return value
+
+
+def _filled(text: str, values: Mapping[str, Any]) -> Any:
+    bare = text.strip()
+    if bare.startswith("{{") and bare.endswith("}}") and bare.count("{{") == 1:
+        found = _evaluated(_strict_expression, bare[2:-2].strip(), values)
+        return None if isinstance(found, Undefined) else found
+    return _evaluated(_template, text, values)
+
+
+def _evaluated(compiled: Any, text: str, values: Mapping[str, Any]) -> Any:
+    given = dict(values)
+    meter = METER.set(Meter(data=given))
+    try:
+        return compiled(text)(given)
+    except (TemplateError, Refused, ArithmeticError, TypeError, ValueError, LookupError) as error:
+        raise ExpressionFailed(f"{text!r} can't be worked out: {error}") from None
+    except RecursionError:
+        raise ExpressionFailed(f"{text[:80]!r} is nested too deeply") from None
+    finally:
+        METER.reset(meter)
+
+
+@lru_cache(maxsize=2_000)
+def _expression(text: str) -> Any:
+    return _conditions.compile_expression(text)
+
+
+@lru_cache(maxsize=2_000)
+def _strict_expression(text: str) -> Any:
+    return _texts.compile_expression(text, undefined_to_none=False)
+
+
+@lru_cache(maxsize=2_000)
+def _template(text: str) -> Any:
+    template = _texts.from_string(text)
+    return lambda values: generate(template, values)
+
+
+def _checked(text: str, compile: Any) -> str:
+    if len(text) > LONGEST_EXPRESSION:
+        raise ValueError(f"it is longer than {LONGEST_EXPRESSION:,} characters")
+    try:
+        compile(text)
+    except (TemplateError, Refused) as error:
+        raise ValueError(f"{text!r} is not an expression: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{text[:80]!r} is nested too deeply") from None
+    return text

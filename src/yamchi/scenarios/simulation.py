@@ -1,0 +1,107 @@
+"""A run without a queue, a database or a letter: what it would do from a given start, by the engine's own decisions.
+
+Sends are taken to succeed. What happens on the way (events, and what they change of the entity) can be given.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from yamchi.clock import Millis
+from yamchi.scenarios import flow
+from yamchi.scenarios.definition import Definition
+from yamchi.scenarios.expressions import ExpressionFailed, fill
+from yamchi.scenarios.flow import Fail, Heard, Perform, Run, Scene, StepChange
+
+MOST_CHANGES = 10_000
+"""No run that makes sense has more; a simulation must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An event on the way, and the fields of the entity as they are afterwards."""
+
+    at: Millis
+    type: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Simulation:
+    """The run as it ended, or as it still waits, and every change of a step in order."""
+
+    definition: Definition
+    run: Run
+    scene: Scene
+    changes: list[StepChange] = field(default_factory=list)
+
+    def _moved(self, moved: flow.Moved) -> None:
+        self.run, changes = moved
+        self.changes += changes
+
+    def begin(self, now: Millis) -> None:
+        self._moved(flow.begin(self.definition, self.run, self.scene, now))
+
+    def happen(self, happening: Happening) -> None:
+        """As when an event is stored: the entity first, then the run."""
+        entity = self.scene.entity
+        if entity and happening.fields:
+            entity = replace(entity, fields={**entity.fields, **happening.fields})
+        number = self.scene.last_event + 1
+        heard = Heard(number, happening.type)
+        self.scene = replace(self.scene, entity=entity, events=[*self.scene.events, heard], last_event=number)
+        self._moved(flow.hear(self.definition, self.run, self.scene, happening.type, happening.at))
+
+    def fire(self, now: Millis) -> None:
+        """As when the pending step's job is run."""
+        decision, self.run, changes = flow.fire(self.definition, self.run, self.scene, now)
+        self.changes += changes
+        match decision:
+            case Perform(step=step):
+                self._perform(step, now)
+            case Fail(reason=reason):
+                self._moved(flow.fail(self.definition, self.run, self.scene, now, reason))
+
+    def _perform(self, step: Any, now: Millis) -> None:
+        values = flow.values_of(self.definition, self.run, self.scene, now)
+        entity = self.scene.entity
+        try:
+            fields = fill(step.set, values)
+        except ExpressionFailed as error:
+            self._moved(flow.fail(self.definition, self.run, self.scene, now, str(error)))
+            return
+        if entity and fields:
+            self.scene = replace(self.scene, entity=replace(entity, fields={**entity.fields, **fields}))
+        heard = self.scene.last_event
+        self._moved(flow.complete(self.definition, self.run, self.scene, now, heard=heard))
+        if step.emit:
+            self.happen(Happening(now, step.emit.event))
+
+
+def simulate(
+    definition: Definition,
+    run: Run,
+    scene: Scene,
+    now: Millis,
+    history: Iterable[Happening] = (),
+    until: Millis | None = None,
+) -> Simulation:
+    """Play a run from its start. An event and a timer of the same moment: the event is first."""
+    simulation = Simulation(definition, run, scene)
+    simulation.begin(now)
+    ahead = sorted(history, key=lambda happening: happening.at)
+    play(simulation, ahead, until)
+    return simulation
+
+
+def play(simulation: Simulation, ahead: list[Happening], until: Millis | None = None) -> None:
+    """Let time pass for a run that has begun, until nothing is due."""
+    while simulation.run.status == "running" and len(simulation.changes) < MOST_CHANGES:
+        armed = simulation.run.armed
+        due = armed.due if armed else None
+        if ahead and (due is None or ahead[0].at <= due):
+            simulation.happen(ahead.pop(0))
+        elif due is None or (until is not None and due > until):
+            return
+        else:
+            simulation.fire(due)
