@@ -55,8 +55,8 @@ constraints: | $(VENV)/bin/python ## Pin the newest allowed version of every pac
 	{ echo '# Written by `make constraints`.'; .venv-pins/bin/python -m pip freeze --exclude-editable; } > .venv-pins/constraints.txt
 	mv .venv-pins/constraints.txt constraints.txt && rm -rf .venv-pins
 
-.env.example: src/yamchi/settings.py $(VENV)/.base ## Write the example of all settings anew
-	@$(BIN)/python -W ignore::RuntimeWarning -m yamchi.settings > $@.new && mv $@.new $@
+.env.example: src/yamchi/settings.py src/yamchi/envfile.py $(wildcard src/yamchi/*/settings.py) $(VENV)/.base ## Write the example of all settings anew
+	@$(BIN)/python -m yamchi.envfile > $@.new && mv $@.new $@
 
 clean: ## Remove the environments, caches and builds; var/ and uploads stay
 	rm -rf $(VENV) .venv-bench .venv-bench-arq .venv-pins bench/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -6,7 +6,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from yamchi.settings import Settings
+from yamchi.envfile import all_settings
 
 # How long an example takes depends on what else the machine does: no time is a test.
 hypothesis.settings.register_profile("yamchi", deadline=None)
@@ -20,7 +20,7 @@ _PER_QUEUE = ("QUEUE_URL_", "CONCURRENCY_")
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home of Yamchi, and an environment without its variables."""
-    known = {name.upper() for name in Settings.model_fields} - {"HOME"} | {"QUEUE_URL"}
+    known = {name.upper() for kind in all_settings() for name in kind.model_fields} - {"HOME"} | {"QUEUE_URL"}
     for variable in os.environ:
         if variable in known or variable.startswith(_PER_QUEUE):
             monkeypatch.delenv(variable)

@@ -2,6 +2,7 @@
 
 from yamchi.app import Yamchi
 from yamchi.errors import Cancelled, Outage, Retryable, Snooze, Unrecoverable
+from yamchi.plugins import Plugin
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.job import Backoff
 from yamchi.queues.queue import New, Queue
@@ -14,6 +15,7 @@ __all__ = [
     "Job",
     "New",
     "Outage",
+    "Plugin",
     "Queue",
     "RateLimit",
     "Retryable",

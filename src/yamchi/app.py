@@ -1,18 +1,20 @@
 """The composition root: settings become engines, queues and workers here, and nowhere else."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import structlog
 
 from yamchi.clock import Clock, Span, SystemClock
-from yamchi.errors import ConfigurationError, UnknownQueue
+from yamchi.errors import ConfigurationError, MissingExtra, UnknownQueue
 from yamchi.observe.metrics import Metrics
+from yamchi.plugins import Plugin, find_plugins
 from yamchi.queues.cron import CronLine, Schedule
 from yamchi.queues.engines import is_embedded, make_engine, make_spool, make_supabase
 from yamchi.queues.engines.base import Engine, RateLimit
@@ -24,15 +26,15 @@ from yamchi.queues.lazy import open_on_first_use
 from yamchi.queues.processes.limits import ProcessLimits, check_importable
 from yamchi.queues.queue import Queue
 from yamchi.queues.remote import RemoteEvents
-from yamchi.queues.services import Services
+from yamchi.queues.services import ServiceFunction, Services
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
 
 if TYPE_CHECKING:
-    from yamchi.notifications.room import Notifications
     from yamchi.storage.database import Database
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = TypeVar("P", bound=Plugin)
 
 log = structlog.get_logger("yamchi")
 
@@ -42,11 +44,17 @@ CRON_QUEUE = "cron"
 class Yamchi:
     """An application: its queues, its handlers, and the engines they live on.
 
-    Settings come from the environment and `.env` unless given. Nothing is opened before it is used.
+    Settings come from the environment and `.env` unless given. Nothing is opened before it is used. `plugins` are classes
+    of features of your own, beside those that ship; `app.<name>` is a feature by its name.
     """
 
     def __init__(
-        self, settings: Settings | None = None, *, clock: Clock | None = None, engine: Engine | None = None
+        self,
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        engine: Engine | None = None,
+        plugins: Sequence[type[Plugin]] = (),
     ) -> None:
         self.settings = settings or Settings()
         self.clock = clock or SystemClock()
@@ -55,13 +63,19 @@ class Yamchi:
         self.services = Services(self.clock, self.metrics.count_service_failure)
         """What runs beside the jobs of every worker, supervised."""
         self.services.add("job events", self._hear_while_working)
+        self.plugins: dict[str, Plugin] = {}
+        self._acting: str | None = None
+        self._owners: dict[str, str] = {}
+        self._served: set[str] = set()
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
         self._engines: dict[str, Engine] = {}
-        self._given = open_on_first_use(engine) if engine else None
+        self._given = open_on_first_use(lambda: engine) if engine else None
         self._spool: Spool | None = None
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
+        self._found = find_plugins(self.settings, plugins)
+        self._add_plugins()
 
     # ── Declaring ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -80,6 +94,8 @@ class Yamchi:
         key: KeyOf | None = None,
     ) -> QueueDefinition:
         """Declare a queue, or say more about one. A process that only adds jobs needs no handlers, just this."""
+        if self._acting and queue not in self._definitions:
+            self._owners[queue] = self._acting
         known = self._definitions.setdefault(queue, QueueDefinition(queue))
         if concurrency is not None and concurrency < 1:
             raise ConfigurationError(f"Queue {queue} has a concurrency of {concurrency}: give at least 1.")
@@ -147,23 +163,93 @@ class Yamchi:
 
         return declare
 
-    # ── Rooms ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    def service(self, name: str, run: ServiceFunction) -> None:
+        """Run something for ever beside the jobs: started again when it fails, shown in /readyz.
+
+        A feature's services run in the workers that work on one of its queues, if it has any.
+        """
+        theirs = [queue for queue, owner in self._owners.items() if owner == self._acting]
+        self.services.add(name, run, queues=theirs)
+
+    # ── Plugins ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _add_plugins(self) -> None:
+        """One whose settings are wrong stops the application, as any wrong setting does; one that fails is left out."""
+        for kind in self._found.classes:
+            if away := [need for need in kind.requires if need not in self.plugins]:
+                self._found.fail(kind.name, f"it needs the plugin {away[0]}, which is not here")
+                continue
+            try:
+                with self._on_behalf_of(kind.name):
+                    plugin = kind(self)
+                    plugin.declare()
+            except Exception as error:
+                if isinstance(error, ConfigurationError) and not isinstance(error, MissingExtra):
+                    raise
+                why = str(error) if isinstance(error, MissingExtra) else f"{type(error).__name__}: {error}"
+                self._found.fail(kind.name, why)
+            else:
+                self.plugins[kind.name] = plugin
+        if not self._found.failures:
+            self.settings.check_given(
+                kind.settings_class for kind in self._found.classes if kind.settings_class
+            )
+
+    @property
+    def failed_plugins(self) -> Mapping[str, str]:
+        """Plugins that were left out, each with why."""
+        return self._found.failures
+
+    @overload
+    def plugin(self, wanted: type[P]) -> P: ...
+    @overload
+    def plugin(self, wanted: str) -> Plugin: ...
+    def plugin(self, wanted: Any) -> Any:
+        """A feature, by its class or its name."""
+        name = wanted if isinstance(wanted, str) else wanted.name
+        plugin = self.plugins.get(name)
+        if plugin is None:
+            why = self._found.failures.get(name, "PLUGINS leaves it out, or nothing offers it")
+            raise ConfigurationError(f"This application has no plugin {name}: {why}.")
+        return plugin
+
+    def __getattr__(self, name: str) -> Any:
+        """`app.notifications` is the plugin of this name."""
+        if "_found" in self.__dict__ and (name in self.plugins or name in self._found.failures):
+            return self.plugin(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def serve(self) -> None:
+        """Let the workers of this application do the features' work. Workers see to it themselves; again does nothing."""
+        for name, plugin in self.plugins.items():
+            if name not in self._served:
+                self._served.add(name)
+                with self._on_behalf_of(name):
+                    plugin.serve()
+
+    @contextmanager
+    def _on_behalf_of(self, name: str) -> Iterator[None]:
+        """What is declared meanwhile belongs to the plugin of this name."""
+        self._acting = name
+        try:
+            yield
+        finally:
+            self._acting = None
+
+    async def erase(self, user_id: str) -> dict[str, int]:
+        """Forget a person in every feature; what was found, by kind."""
+        found: Counter[str] = Counter()
+        for plugin in self.plugins.values():
+            found.update(await plugin.erase(user_id))
+        return dict(found)
 
     @cached_property
     def database(self) -> "Database":
-        """Yamchi's own tables: DATABASE_URL, or SQLite beside the queues."""
+        """The tables of Yamchi and of its features: DATABASE_URL, or SQLite beside the queues."""
         from yamchi.storage.database import Database
 
-        return Database(self.settings.tables_url)
-
-    @cached_property
-    def notifications(self) -> "Notifications":
-        """Events in, messages out, through the queue `notifications`. `serve()` lets workers of this application send."""
-        from yamchi.notifications.room import Notifications
-
-        self.define("notifications")
-        queue = self.queue("notifications")
-        return Notifications(self.settings, self.database, queue, self.clock, self.services, self.metrics)
+        schemas = (kind.schema() for kind in self._found.classes)
+        return Database(self.settings.tables_url, [schema for schema in schemas if schema])
 
     # ── Using ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,7 +282,8 @@ class Yamchi:
         ]
 
     def worker(self, queues: Iterable[str] | None = None) -> Worker:
-        """A worker for these queues, or for all that have handlers."""
+        """A worker for these queues, or for all that have handlers. Features' services run where their queues are worked on."""
+        self.serve()
         chosen = (
             [self.queue(name) for name in queues]
             if queues
@@ -241,8 +328,8 @@ class Yamchi:
         if self._remote:
             await self._remote.stop()
             self._remote = None
-        if "notifications" in self.__dict__:
-            await self.notifications.close()
+        for plugin in reversed(self.plugins.values()):
+            await plugin.close()
         await asyncio.gather(*(queue.listeners.settle() for queue in self._queues.values()))
         for engine in (*self._engines.values(), self._given, self._spool):
             if engine:
@@ -263,7 +350,7 @@ class Yamchi:
             return self._given
         url = self.settings.queue_url(queue)
         if url not in self._engines:
-            self._engines[url] = open_on_first_use(self._compose(url))
+            self._engines[url] = open_on_first_use(partial(self._compose, url))
         return self._engines[url]
 
     def _compose(self, url: str) -> Engine:

@@ -1,22 +1,21 @@
-"""Every environment variable Yamchi reads, with its default and one sentence about it.
+"""Every environment variable the core reads, with its default and one sentence about it; a feature has its own `settings.py`.
 
 Values come from the environment, then from the file `.env` in `YAMCHI_HOME` (the current folder if that is not set).
 `QUEUE_URL_<QUEUE>` and `CONCURRENCY_<QUEUE>` exist once per queue: the queue's name in upper case, `-` written as `_`.
 A wrong value is a `ConfigurationError` that names the variable and never shows a secret.
-`python -m yamchi.settings` prints all of them as an `.env` file: `make .env.example` keeps its output.
+`python -m yamchi.envfile` prints those of the core and of every feature as an `.env` file: `make .env.example` keeps its output.
 """
 
 import os
 import re
-import sys
-import textwrap
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
@@ -33,20 +32,19 @@ from yamchi.errors import ConfigurationError, InvalidJob
 LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 Fallback = Literal["sqlite", "memory", "off"]
-SmtpSecurity = Literal["starttls", "tls", "none"]
+F = TypeVar("F", bound="FeatureSettings")
 
 _PER_QUEUE = "<QUEUE>"
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _PUBLIC_URL = re.compile(r"https?://[^/\s?#@]+[^\s?#]*", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _POSTGRESQL = re.compile(r"postgres(ql)?(\+\w+)?://")
-_BOT_TOKEN = re.compile(r"\d+:[\w-]+")
 _QUEUE_SCHEMES = re.compile(
     r"sqlite:///|(memory|rediss?(\+sentinel)?|kafka)://|supabase$|" + _POSTGRESQL.pattern
 )
 
 
-def _read_span(value: object) -> object:
+def read_span(value: object) -> object:
     """Text such as "30s" or "1m30s"; a bare number is seconds."""
     if not isinstance(value, str):
         return value
@@ -56,7 +54,7 @@ def _read_span(value: object) -> object:
         raise ValueError(str(error)) from None
 
 
-def _check_positive(span: timedelta) -> timedelta:
+def check_positive(span: timedelta) -> timedelta:
     if span <= timedelta(0):
         raise ValueError("it should be greater than 0")
     return span
@@ -89,45 +87,33 @@ def _check_origin(origin: str) -> str:
     return origin.lower()
 
 
-def _check_bot_token(token: SecretStr) -> SecretStr:
-    if not _BOT_TOKEN.fullmatch(token.get_secret_value()):
-        raise ValueError("it should look like 123456789:AAE…, as @BotFather gives it")
-    return token
-
-
-def _check_sms_url(url: SecretStr) -> SecretStr:
-    text = url.get_secret_value()
-    if "://" not in text or "{to}" not in text:
-        raise ValueError("it should be an Apprise URL with {to} where the number goes")
-    return url
-
-
-def _split(value: object) -> object:
+def split(value: object) -> object:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 
 
-def _lower(value: object) -> object:
+def lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 
 def _level(value: object) -> object:
-    name = _lower(value)
+    name = lower(value)
     return "warning" if name == "warn" else name
 
 
-Span = Annotated[timedelta, BeforeValidator(_read_span)]
+Span = Annotated[timedelta, BeforeValidator(read_span)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)]
 QueueUrl = Annotated[str, AfterValidator(_check_queue_url)]
-Tokens = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)]
+Tokens = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split)]
 Origins = Annotated[
-    tuple[Annotated[str, AfterValidator(_check_origin)], ...], NoDecode, BeforeValidator(_split)
+    tuple[Annotated[str, AfterValidator(_check_origin)], ...], NoDecode, BeforeValidator(split)
 ]
 Home = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
 
 
-class Settings(BaseSettings):
-    """What the operator decided. Read once at start; never changes while Yamchi runs."""
+class _Environment(BaseSettings):
+    """Reads its fields from the environment and from the `.env` of a home; a wrong value is one sentence."""
 
     model_config = SettingsConfigDict(
         env_ignore_empty=True,
@@ -136,6 +122,38 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
         validate_default=True,
     )
+
+    def __init__(self, env_file: Path, values: Mapping[str, Any]) -> None:
+        # By alias, because populate_by_name would also read the variables HOME and CONCURRENCIES.
+        fields = type(self).model_fields
+        given = {str(fields[name].validation_alias or name): value for name, value in values.items()}
+        try:
+            super().__init__(_env_file=env_file, **given)
+        except ValidationError as error:
+            raise ConfigurationError(_explain(error)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{env_file} can't be read: {error}.") from error
+
+    def required(self, variable: str) -> str:
+        """The value of a variable that the part which asks for it can't do without."""
+        value = getattr(self, variable.lower())
+        if value is None:
+            raise ConfigurationError(f"{variable} must be set")
+        return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+class FeatureSettings(_Environment):
+    """Base of a feature's settings: fields with a `description`, read from where the core's come from.
+
+    Ask for them with `settings.of(MediaSettings)`. What a test gives to `Settings(…)` under their names is theirs.
+    """
+
+    def __init__(self, env_file: Path, values: Mapping[str, Any]) -> None:
+        super().__init__(env_file, values)
+
+
+class Settings(_Environment):
+    """What the operator decided. Read once at start; never changes while Yamchi runs."""
 
     # A secret is a SecretStr; a URL that may hold a password stays out of repr.
 
@@ -164,7 +182,7 @@ class Settings(BaseSettings):
         validation_alias=f"QUEUE_URL_{_PER_QUEUE}",
         description="The same for one queue, for example QUEUE_URL_NOTIFICATIONS=kafka://localhost:9092.",
     )
-    queue_fallback: Annotated[Fallback, BeforeValidator(_lower)] = Field(
+    queue_fallback: Annotated[Fallback, BeforeValidator(lower)] = Field(
         default="sqlite",
         description="Where jobs go while the broker can't be reached: sqlite (survives a crash), memory, or off.",
     )
@@ -191,47 +209,9 @@ class Settings(BaseSettings):
         default=None, description="The service_role key of the Supabase project."
     )
 
-    smtp_host: str | None = Field(
-        default=None, description="The mail server; without one, letters go to the mailbox at /mailbox."
-    )
-    smtp_port: int = Field(default=587, ge=1, le=65535, description="The port at SMTP_HOST.")
-    smtp_user: str | None = Field(default=None, description="The user at SMTP_HOST, if it asks for one.")
-    smtp_password: SecretStr | None = Field(default=None, description="The password of SMTP_USER.")
-    smtp_from: str = Field(
-        default="Yamchi <noreply@localhost>", description="Whom letters come from: Name <address>."
-    )
-    smtp_security: Annotated[SmtpSecurity, BeforeValidator(_lower)] = Field(
-        default="starttls", description="How the connection is protected: starttls, tls or none."
-    )
-
-    telegram_bot_token: Annotated[SecretStr, AfterValidator(_check_bot_token)] | None = Field(
-        default=None, description="The token of the bot that writes to Telegram, from @BotFather."
-    )
-    telegram_admin_group_id: str | None = Field(
+    plugins: Names | None = Field(
         default=None,
-        description="The chat of those who run the product, which a message to admin_group goes to, for example -1001234567890.",
-    )
-    telegram_api_url: str = Field(
-        default="https://api.telegram.org",
-        pattern="^https?://",
-        description="Where the Bot API is; a server of your own, if you run one.",
-    )
-    vapid_private_key: SecretStr | None = Field(
-        default=None,
-        description="The key that signs Web Push messages; yamchi doctor --make-vapid makes one.",
-    )
-    vapid_subject: str | None = Field(
-        default=None,
-        pattern="^(mailto:.+@.+|https://.+)",
-        description="Whom push services write to when something is wrong: mailto:you@example.com or https://example.com.",
-    )
-    push_allow_private: bool = Field(
-        default=False,
-        description="Whether push endpoints may be http and inside your network; only for tests and push services of your own.",
-    )
-    sms_url: Annotated[SecretStr, AfterValidator(_check_sms_url)] | None = Field(
-        default=None,
-        description="The SMS gateway as an Apprise URL, with {to} where the number goes, for example twilio://SID:TOKEN@FROM/{to}.",
+        description="The features to run, separated by commas, for example notifications; by default all that ship or are installed, and none with none.",
     )
 
     public_url: Annotated[str, AfterValidator(_check_public_url)] | None = Field(
@@ -243,7 +223,7 @@ class Settings(BaseSettings):
         description="The time zone of people whose own is not known, for quiet hours and digests.",
     )
 
-    lease: Annotated[Span, AfterValidator(_check_positive)] = Field(
+    lease: Annotated[Span, AfterValidator(check_positive)] = Field(
         default=timedelta(seconds=30),
         description="How long a job belongs to a worker that gives no sign of life; then another takes it.",
     )
@@ -265,7 +245,7 @@ class Settings(BaseSettings):
         default=10, ge=1, description="The most jobs taken from such a queue in one cycle."
     )
 
-    log_format: Annotated[LogFormat, BeforeValidator(_lower)] = Field(
+    log_format: Annotated[LogFormat, BeforeValidator(lower)] = Field(
         default="console",
         description="console ([INFO] …, colored on a terminal) or json (an object per line).",
     )
@@ -291,19 +271,29 @@ class Settings(BaseSettings):
         description="Origins of your product's pages, separated by commas, whose inbox may use this server from there, for example https://shop.example; by default only pages of this server's own origin.",
     )
 
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)  # values under names that are not the core's
+    _features: dict[type[FeatureSettings], FeatureSettings] = PrivateAttr(default_factory=dict)
+
     def __init__(self, **values: Any) -> None:
-        if unknown := values.keys() - type(self).model_fields.keys():
-            raise TypeError(f"Settings has no field {', '.join(sorted(unknown))}.")
         home = Path(values.get("home") or os.environ.get("YAMCHI_HOME") or ".").expanduser()
-        # By alias, because populate_by_name would also read the variables HOME and CONCURRENCIES.
-        fields = type(self).model_fields
-        given = {str(fields[name].validation_alias or name): value for name, value in values.items()}
-        try:
-            super().__init__(_env_file=home / ".env", **given)
-        except ValidationError as error:
-            raise ConfigurationError(_explain(error)) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{home / '.env'} can't be read: {error}.") from error
+        own = {name: value for name, value in values.items() if name in type(self).model_fields}
+        super().__init__(home / ".env", own)
+        self._given.update({name: value for name, value in values.items() if name not in own})
+
+    def of(self, kind: type[F]) -> F:
+        """The settings of a feature, read once."""
+        if kind not in self._features:
+            given = {name: value for name, value in self._given.items() if name in kind.model_fields}
+            self._features[kind] = kind(self.home / ".env", given)
+        found = self._features[kind]
+        assert isinstance(found, kind)
+        return found
+
+    def check_given(self, kinds: Iterable[type[FeatureSettings]]) -> None:
+        """Refuse values given under names that neither the core nor these features know."""
+        known = {name for kind in kinds for name in kind.model_fields}
+        if unknown := self._given.keys() - known:
+            raise TypeError(f"Settings has no field {', '.join(sorted(unknown))}.")
 
     @classmethod
     def settings_customise_sources(
@@ -341,13 +331,6 @@ class Settings(BaseSettings):
         """How many jobs of this queue run at once in one worker."""
         return self.concurrencies.get(_variable_part(queue), default)
 
-    def required(self, variable: str) -> str:
-        """The value of a variable that the part which asks for it can't do without."""
-        value = getattr(self, variable.lower())
-        if value is None:
-            raise ConfigurationError(f"{variable} must be set")
-        return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-
     def _redis(self) -> str | None:
         if self.redis_url or not self.redis_host:
             return self.redis_url
@@ -379,7 +362,7 @@ class _PerQueueSource(PydanticBaseSettingsSource):
                 self.found.update(source.env_vars)
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        variable = _variable(field_name, field)
+        variable = variable_of(field_name, field)
         prefix = variable.removesuffix(_PER_QUEUE).lower()
         values = {name[len(prefix) :]: value for name, value in self.found.items() if name.startswith(prefix)}
         return values, variable, False
@@ -387,13 +370,13 @@ class _PerQueueSource(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:
         gathered = {}
         for name, field in self.settings_cls.model_fields.items():
-            if _variable(name, field).endswith(_PER_QUEUE):
+            if variable_of(name, field).endswith(_PER_QUEUE):
                 values, variable, _ = self.get_field_value(field, name)
                 gathered[variable] = values
         return gathered
 
 
-def _variable(name: str, field: FieldInfo) -> str:
+def variable_of(name: str, field: FieldInfo) -> str:
     return field.validation_alias if isinstance(field.validation_alias, str) else name.upper()
 
 
@@ -411,31 +394,3 @@ def _explain_one(problem: ErrorDetails) -> str:
     variable = place.upper().replace(_PER_QUEUE, "".join(inside[:1]).upper())
     reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should").rstrip(".")
     return f"{variable} has a value that can't be used: {reason}."
-
-
-def env_example() -> str:
-    """All variables as an `.env` file in which each stands as a comment, at its default."""
-    heading = "Yamchi's settings: copy this to .env and uncomment what you change. Made by make .env.example"
-    blocks = [
-        f"{_comment(field.description or '')}\n# {_variable(name, field)}={_default(field)}"
-        for name, field in Settings.model_fields.items()
-    ]
-    return "\n\n".join([_comment(heading), *blocks]) + "\n"
-
-
-def _comment(text: str) -> str:
-    return textwrap.fill(text, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
-
-
-def _default(field: FieldInfo) -> str:
-    match field.default:
-        case timedelta() as span:
-            return f"{span.total_seconds():g}s"
-        case None | () | {}:
-            return ""
-        case value:
-            return str(value)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(env_example())

@@ -1,8 +1,9 @@
-"""The queues that ship: what `yamchi up` runs when no application is named.
+"""What `yamchi up` runs when no application is named: the features, the queues that other programs fill, and `hello`.
 
-Declaring a queue here gives it its limits and its retries; the rooms that handle its jobs add their handlers.
-`hello` is there so that a newcomer sees a job run before writing one.
+A feature declares its own queues. `hello` is there so that a newcomer sees a job run before writing one.
 """
+
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -12,35 +13,42 @@ from yamchi.settings import Settings
 
 CHAIN_STEPS = ["1m", "5m", "15m"]
 EXPONENTIAL = {"type": "exponential", "delay": 1}
+CHAIN: dict[str, Any] = {
+    "concurrency": 5,
+    "attempts": 3,
+    "backoff": CHAIN_STEPS,
+    "keep_completed": 100,
+    "keep_failed": 200,
+}
+
+QUEUES: dict[str, dict[str, Any]] = {
+    "media-processing": {"concurrency": 5, "attempts": 3, "backoff": EXPONENTIAL},
+    "media-sync": {"concurrency": 5, "attempts": 3, "backoff": EXPONENTIAL},
+    "watermark": {"concurrency": 3, "attempts": 3, "backoff": EXPONENTIAL},
+    "emailChain": CHAIN,
+    "reminders": CHAIN,
+    "email_queue": {"concurrency": 10, "attempts": 3, "backoff": EXPONENTIAL},
+    "report_queue": {"concurrency": 2, "attempts": 3, "backoff": EXPONENTIAL},
+    "payment_queue": {"concurrency": 5, "attempts": 10, "backoff": {"type": "exponential", "delay": 5}},
+}
+"""Queues that are offered before their feature is there. A feature that declares one takes it from here."""
 
 
 def shipped_app(settings: Settings | None = None) -> Yamchi:
     """An application with every queue that ships."""
     app = Yamchi(settings)
-    _declare_media(app)
-    _declare_messages(app)
-    _declare_business(app)
+    declare_queues(app)
     app.job("hello")(greet)
+    app.serve()
     return app
 
 
-def _declare_media(app: Yamchi) -> None:
-    app.define("media-processing", concurrency=5, attempts=3, backoff=EXPONENTIAL)
-    app.define("media-sync", concurrency=5, attempts=3, backoff=EXPONENTIAL)
-    app.define("watermark", concurrency=3, attempts=3, backoff=EXPONENTIAL)
-
-
-def _declare_messages(app: Yamchi) -> None:
-    app.define("notifications", concurrency=10, attempts=3, backoff=EXPONENTIAL)
-    app.notifications.serve()
-    for chain in ("emailChain", "reminders"):
-        app.define(chain, concurrency=5, attempts=3, backoff=CHAIN_STEPS, keep_completed=100, keep_failed=200)
-    app.define("email_queue", concurrency=10, attempts=3, backoff=EXPONENTIAL)
-
-
-def _declare_business(app: Yamchi) -> None:
-    app.define("report_queue", concurrency=2, attempts=3, backoff=EXPONENTIAL)
-    app.define("payment_queue", concurrency=5, attempts=10, backoff={"type": "exponential", "delay": 5})
+def declare_queues(app: Yamchi) -> None:
+    """The queues whose features are not there yet; what a feature declares itself stands."""
+    declared = {queue.name for queue in app.queues}
+    for name, limits in QUEUES.items():
+        if name not in declared:
+            app.define(name, **limits)
 
 
 class Greeting(BaseModel):

@@ -19,9 +19,9 @@ from tests.processes import Process
 from yamchi import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.notifications.channels.base import Message
+from yamchi.notifications.tables import inbox
 from yamchi.notifications.templates.model import Button, Rendered
 from yamchi.settings import Settings
-from yamchi.storage.tables import inbox
 
 expect.set_options(timeout=15_000)
 

@@ -72,7 +72,7 @@ async def machine(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Machine
 
 
 def app_on(engine: Any, queue: str, home: Path, handler: Callable[[Job[Any]], Awaitable[Any]]) -> Yamchi:
-    app = Yamchi(Settings(home=home), engine=engine)
+    app = Yamchi(Settings(home=home, plugins=()), engine=engine)
     app.job(queue, name="work", concurrency=10)(handler)
     return app
 
@@ -87,7 +87,7 @@ class TestManyMachines:
             ran.append((job.data, job.attempts_made))
 
         api, worker = await machine("api"), await machine("worker")
-        asking = Yamchi(Settings(home=tmp_path), engine=api)
+        asking = Yamchi(Settings(home=tmp_path, plugins=()), engine=api)
         asking.define(queue)
         target = asking.queue(queue)
         await target.add_many([New("now", name="work"), New("later", name="work", delay="200ms")])

@@ -84,7 +84,7 @@ class TestSupabase(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
 async def test_a_message_of_another_program_is_a_job(
     reach: Connect, own_queue: str, sql: Sql, tmp_path: Path
 ) -> None:
-    app = Yamchi(Settings(home=tmp_path), engine=await reach())
+    app = Yamchi(Settings(home=tmp_path, plugins=()), engine=await reach())
     seen: list[tuple[str, Any]] = []
 
     @app.job(own_queue, name="email")

@@ -19,6 +19,7 @@ from typing import Any
 
 from yamchi import Job, New, Yamchi
 from yamchi.observe.logging import configure
+from yamchi.settings import Settings
 
 QUEUE = os.environ.get("FAULTS_QUEUE", "faults")
 LEDGER = Path(os.environ.get("FAULTS_LEDGER", "ledger"))
@@ -26,7 +27,7 @@ ATTEMPTS = int(os.environ.get("FAULTS_ATTEMPTS", "20"))
 KEPT = 1_000_000
 POLL = 0.01
 
-app = Yamchi()
+app = Yamchi(Settings(plugins=()))
 
 
 def note(what: str, job: Job[Any]) -> None:

@@ -122,7 +122,7 @@ class Site:
         self._began = monotonic()
         self._read = 0
         self._entries: list[Entry] = []
-        self._app = Yamchi(Settings(home=self.folder, default_queue_url=self.url))
+        self._app = Yamchi(Settings(home=self.folder, plugins=(), default_queue_url=self.url))
         self._app.define(
             self.queue_name, attempts=self.attempts, keep_completed=1_000_000, keep_failed=1_000_000
         )

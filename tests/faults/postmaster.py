@@ -26,8 +26,8 @@ from yamchi import Yamchi
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.channels.null import count_ledger
 from yamchi.notifications.schemas.notification_job import derived_id
+from yamchi.notifications.tables import users
 from yamchi.settings import Settings
-from yamchi.storage.tables import users
 from yamchi.testing import eventually
 
 APPLICATION = Path(__file__).with_name("campaign_app.py")

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from yamchi import Job, Yamchi
 from yamchi.observe.logging import configure
+from yamchi.settings import Settings
 
 QUEUE = os.environ["SPOOL_QUEUE"]
 ACKED, RAN = Path(os.environ["ACKED"]), Path(os.environ["RAN"])
-app = Yamchi()
+app = Yamchi(Settings(plugins=()))
 
 
 @app.job(QUEUE, concurrency=1, keep_completed=100_000)

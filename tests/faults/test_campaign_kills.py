@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 
 from tests.faults.harness import FULL
 from tests.faults.postmaster import Postmaster
-from yamchi.storage.tables import notification_delivery
+from yamchi.notifications.tables import notification_delivery
 
 pytestmark = [pytest.mark.timeout(7_200 if FULL else 300)]
 

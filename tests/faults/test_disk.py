@@ -69,7 +69,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def app(disk: Disk, tmp_path: Path) -> Yamchi:
-    app = Yamchi(Settings(home=tmp_path, default_queue_url=f"sqlite:///{disk.folder}/jobs.db"))
+    app = Yamchi(Settings(home=tmp_path, plugins=(), default_queue_url=f"sqlite:///{disk.folder}/jobs.db"))
     app.define("mail", keep_completed=1_000_000)
     return app
 
@@ -119,7 +119,9 @@ async def test_a_worker_keeps_its_verdicts_until_there_is_room_however_long_that
     disk: Disk, tmp_path: Path
 ) -> None:
     lease = timedelta(milliseconds=500)
-    app = Yamchi(Settings(home=tmp_path, default_queue_url=f"sqlite:///{disk.folder}/jobs.db", lease=lease))
+    app = Yamchi(
+        Settings(home=tmp_path, plugins=(), default_queue_url=f"sqlite:///{disk.folder}/jobs.db", lease=lease)
+    )
     release, runs = asyncio.Event(), list[str]()
     troubles: list[BaseException] = []
 

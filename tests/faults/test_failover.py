@@ -126,7 +126,7 @@ async def test_work_goes_on_in_the_spool_and_moves_back(
     private_redis: Callable[..., Any], tmp_path: Path
 ) -> None:
     server = await asyncio.to_thread(private_redis)
-    settings = Settings(home=tmp_path, default_queue_url=server.url, lease=timedelta(seconds=3))
+    settings = Settings(home=tmp_path, plugins=(), default_queue_url=server.url, lease=timedelta(seconds=3))
     async with Yamchi(settings) as app:
         ran: list[str] = []
 

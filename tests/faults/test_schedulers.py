@@ -45,7 +45,9 @@ class Town:
         self._apps: list[Yamchi] = []
 
     def scheduler(self) -> Scheduler:
-        app = Yamchi(Settings(home=self._folder), clock=self.dial, engine=make_engine(self._url, self.dial))
+        app = Yamchi(
+            Settings(home=self._folder, plugins=()), clock=self.dial, engine=make_engine(self._url, self.dial)
+        )
 
         @app.cron("* * * * *", name=self.name, queue=self.queue)
         async def tick() -> None:

@@ -27,6 +27,8 @@ async def node(redis_url: str) -> AsyncIterator[Peer]:
 
 @pytest.fixture
 async def app(redis_url: str, tmp_path: Path) -> AsyncIterator[Yamchi]:
-    settings = Settings(home=tmp_path, lease=timedelta(seconds=3), shutdown_timeout=timedelta(seconds=5))
+    settings = Settings(
+        home=tmp_path, plugins=(), lease=timedelta(seconds=3), shutdown_timeout=timedelta(seconds=5)
+    )
     async with Yamchi(settings, engine=BullEngine(redis_url, SystemClock())) as app:
         yield app

@@ -46,7 +46,8 @@ class Letter(BaseModel):
 async def app(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Yamchi]:
     address = kafka.Address.parse(f"kafka://{kafka_bootstrap}?group=g-{new_id(0)[-12:]}")
     app = Yamchi(
-        Settings(home=tmp_path), engine=kafka.KafkaEngine(address, tmp_path / "ledger.db", SystemClock())
+        Settings(home=tmp_path, plugins=()),
+        engine=kafka.KafkaEngine(address, tmp_path / "ledger.db", SystemClock()),
     )
     yield app
     await app.close()

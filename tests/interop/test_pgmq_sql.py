@@ -53,7 +53,7 @@ async def engine(database: Database) -> AsyncIterator[PgmqEngine]:
 
 @pytest.fixture
 def app(engine: PgmqEngine, tmp_path: Any) -> Yamchi:
-    return Yamchi(Settings(home=tmp_path), engine=engine)
+    return Yamchi(Settings(home=tmp_path, plugins=()), engine=engine)
 
 
 async def test_a_message_written_with_plain_sql_is_a_job(app: Yamchi, sql: Sql) -> None:

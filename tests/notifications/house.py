@@ -22,7 +22,7 @@ from tests.services.mail import MailServer
 from yamchi.clock import isoformat
 from yamchi.notifications.channels.base import Message, Recipient
 from yamchi.notifications.schemas.notification_job import derived_id
-from yamchi.storage.tables import notification_delivery
+from yamchi.notifications.tables import notification_delivery
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 

@@ -24,8 +24,8 @@ from tests.services.mail import MailServer
 from yamchi import Yamchi
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
+from yamchi.notifications.tables import delivery_attempts, notification_delivery
 from yamchi.settings import Settings
-from yamchi.storage.tables import delivery_attempts, notification_delivery
 from yamchi.testing import eventually
 
 FULL = os.environ.get("FAULTS") == "full"

@@ -12,8 +12,8 @@ from yamchi import Yamchi
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.channels.null import count_ledger
 from yamchi.notifications.schemas.notification_job import derived_id
+from yamchi.notifications.tables import null_ledger, users
 from yamchi.settings import Settings
-from yamchi.storage.tables import null_ledger, users
 from yamchi.testing import eventually
 
 PEOPLE, RATE = 150, 50

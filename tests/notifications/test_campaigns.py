@@ -20,7 +20,7 @@ from yamchi.notifications.channels.base import Message, Recipient
 from yamchi.notifications.channels.null import count_ledger
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import derived_id
-from yamchi.storage.tables import campaign_people, notification_delivery, null_ledger, users
+from yamchi.notifications.tables import campaign_people, notification_delivery, null_ledger, users
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 

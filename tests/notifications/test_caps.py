@@ -14,6 +14,7 @@ from yamchi.errors import Unrecoverable
 from yamchi.notifications.caps import Caps
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.errand import Errand
+from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.policy import NONE, Cap
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
 from yamchi.storage.database import Database
@@ -112,7 +113,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def offices(url: str) -> AsyncIterator[list[Caps]]:
     """As two processes have them: each with its own connections."""
-    databases = [Database(url) for _ in range(2)]
+    databases = [Database(url, [Notifications.schema()]) for _ in range(2)]
     await databases[0].migrate()
     clock = MovableClock()
     yield [Caps(database, clock) for database in databases]

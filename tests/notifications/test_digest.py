@@ -18,7 +18,7 @@ from yamchi.clock import as_datetime, isoformat
 from yamchi.notifications.channels.base import Unreachable
 from yamchi.notifications.digests import next_due
 from yamchi.notifications.policy import Digest
-from yamchi.storage.tables import digest_items, digests
+from yamchi.notifications.tables import digest_items, digests
 
 RULES = """
 - on: film_out

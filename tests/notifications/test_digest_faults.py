@@ -18,12 +18,13 @@ from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.deliveries import Deliveries
 from yamchi.notifications.digests import Digests
 from yamchi.notifications.errand import Errand
+from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.policy import NONE, Digest
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
+from yamchi.notifications.tables import digest_items
 from yamchi.storage.database import Database
-from yamchi.storage.tables import digest_items
 from yamchi.testing import MovableClock, eventually
 
 PEOPLE, FILMS, KILLS = (50, 100, 10) if FULL else (10, 20, 3)
@@ -122,7 +123,7 @@ def errand(number: int) -> Errand:
 
 async def test_nothing_slips_into_a_digest_that_is_being_told(url: str) -> None:
     clock, digest = MovableClock(), Digest(every="1h", template="t")
-    databases = [Database(url) for _ in range(3)]
+    databases = [Database(url, [Notifications.schema()]) for _ in range(3)]
     await databases[0].migrate()
     houses = [Digests(database, Deliveries(database, clock), clock) for database in databases]
     first = await houses[0].collect(errand(0), digest)

@@ -14,7 +14,7 @@ from tests.notifications.office import FULL, Office, address_of, number_of
 from tests.processes import DEADLINE, Process
 from tests.services.mail import MailServer
 from yamchi.notifications.recipients import User
-from yamchi.storage.tables import events
+from yamchi.notifications.tables import events
 from yamchi.testing import eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]

@@ -9,9 +9,10 @@ from tests.notifications.conftest import USER
 from tests.notifications.house import ADDRESS, House, a_house
 from tests.services.mail import MailServer
 from yamchi.notifications.channels.base import Unreachable
+from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.recipients import _PEOPLE
+from yamchi.notifications.tables import users
 from yamchi.storage.database import Database
-from yamchi.storage.tables import users
 
 pytestmark = pytest.mark.services
 
@@ -33,7 +34,7 @@ RULES = """
 @pytest.fixture
 async def house(tmp_path: Path, mail_server: MailServer, postgres_database) -> AsyncIterator[House]:
     url = postgres_database().url
-    database = Database(url)
+    database = Database(url, [Notifications.schema()])
     await database.migrate()
     await database.close()
     async with a_house(tmp_path, mail_server, database_url=url) as house:

@@ -26,7 +26,9 @@ pytestmark = pytest.mark.faults
 
 
 def make_app(url: str, home: Path) -> Yamchi:
-    settings = Settings(home=home, lease=timedelta(seconds=2), shutdown_timeout=timedelta(seconds=5))
+    settings = Settings(
+        home=home, plugins=(), lease=timedelta(seconds=2), shutdown_timeout=timedelta(seconds=5)
+    )
     return Yamchi(settings, engine=BullEngine(url, SystemClock()))
 
 

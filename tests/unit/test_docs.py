@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from yamchi.envfile import env_example
 from yamchi.queues.engines.base import Capabilities
 from yamchi.queues.engines.bull import BullEngine
 from yamchi.queues.engines.kafka import KafkaEngine
@@ -18,7 +19,6 @@ from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.pgmq import PgmqEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.supabase import SupabaseEngine
-from yamchi.settings import env_example
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]

@@ -73,7 +73,7 @@ def engine() -> Troubled:
 
 @pytest.fixture
 def app(engine: Troubled) -> Yamchi:
-    return Yamchi(Settings(shutdown_timeout=timedelta(seconds=1)), engine=engine)
+    return Yamchi(Settings(plugins=(), shutdown_timeout=timedelta(seconds=1)), engine=engine)
 
 
 async def test_verdicts_outlive_an_engine_that_is_away(app: Yamchi, engine: Troubled) -> None:
@@ -136,7 +136,7 @@ async def test_a_job_that_arrives_after_the_stop_goes_back_untouched(app: Yamchi
 async def test_an_engine_that_appears_late_is_used_when_it_does(tmp_path: Path) -> None:
     place = tmp_path / "not-yet"
     place.write_text("a file where a folder should be")
-    app = Yamchi(Settings(), engine=SqliteEngine(place / "jobs.db", SystemClock()))
+    app = Yamchi(Settings(plugins=()), engine=SqliteEngine(place / "jobs.db", SystemClock()))
     done: list[str] = []
 
     @app.job("mail")
@@ -152,7 +152,7 @@ async def test_an_engine_that_appears_late_is_used_when_it_does(tmp_path: Path) 
 
 
 async def test_a_worker_is_listed_as_soon_as_it_runs(tmp_path: Path, said: StringIO) -> None:
-    app = Yamchi(Settings(home=tmp_path))
+    app = Yamchi(Settings(home=tmp_path, plugins=()))
 
     @app.job("mail")
     async def send(job: Job[Any]) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from yamchi import Yamchi
+from yamchi.envfile import all_settings, env_example
 from yamchi.errors import ConfigurationError
-from yamchi.settings import Settings, env_example
+from yamchi.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +61,7 @@ def test_an_argument_wins_over_everything_and_brings_its_own_file(tmp_path, envi
 
 def test_an_unknown_argument_is_a_mistake():
     with pytest.raises(TypeError, match="has no field queue_uri"):
-        Settings(queue_uri="memory://")
+        Yamchi(Settings(queue_uri="memory://"))
 
 
 def test_an_empty_value_is_no_value(environ):
@@ -206,8 +208,9 @@ def test_the_example_file_is_up_to_date():
 
 
 def test_every_variable_is_described_in_one_sentence():
-    for name, field in Settings.model_fields.items():
-        assert (field.description or "").endswith("."), name
+    for kind in all_settings():
+        for name, field in kind.model_fields.items():
+            assert (field.description or "").endswith("."), name
 
 
 def test_the_example_with_every_default_uncommented_changes_nothing(own_home, monkeypatch):

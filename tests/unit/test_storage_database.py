@@ -7,9 +7,11 @@ import pytest
 from sqlalchemy import func, insert, inspect, select
 
 from yamchi.errors import EngineError
+from yamchi.notifications.plugin import Notifications
+from yamchi.notifications.tables import events, metadata
+from yamchi.plugins import shipped_plugins
 from yamchi.storage.database import Database
-from yamchi.storage.migrating import FOLDER, HEAD
-from yamchi.storage.tables import events, metadata
+from yamchi.storage.migrating import CORE, Migrations
 
 NEW_EVENT = insert(events)
 
@@ -34,7 +36,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def database(database_url: str):
-    database = Database(database_url)
+    database = Database(database_url, [Notifications.schema()])
     await database.migrate()
     yield database
     await database.close()
@@ -51,7 +53,7 @@ async def test_migrations_make_the_tables_of_the_code(database: Database) -> Non
 
 
 async def test_migrating_twice_and_at_once_is_harmless(database_url: str) -> None:
-    databases = [Database(database_url) for _ in range(4)]
+    databases = [Database(database_url, [Notifications.schema()]) for _ in range(4)]
     await asyncio.gather(*(database.migrate() for database in databases))
     await databases[0].migrate()
     assert (
@@ -78,12 +80,23 @@ async def test_one_bad_row_does_not_hurt_its_neighbors(database: Database) -> No
 
 
 @pytest.mark.services
-async def test_a_server_is_not_migrated_behind_ones_back(postgres_database) -> None:
-    database = Database(postgres_database().url)
+async def test_a_role_that_may_not_create_tables_is_told_what_to_do(postgres_database) -> None:
+    database = Database(postgres_database().unprivileged_url(), [Notifications.schema()])
     with pytest.raises(EngineError, match="yamchi doctor --migrate"):
         await database.open()
 
 
-def test_the_newest_migration_is_the_head() -> None:
-    revisions = sorted(path.name[:4] for path in (FOLDER / "versions").glob("[0-9]*.py"))
-    assert revisions[-1] == HEAD
+async def test_a_database_of_a_newer_version_is_left_alone(database: Database, tmp_path: Path) -> None:
+    def move_on(connection) -> None:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+
+    await database.write(move_on)
+    await database.close()
+    with pytest.raises(EngineError, match=r"alembic_version is at 9999\): update Yamchi"):
+        await database.open()
+
+
+@pytest.mark.parametrize("migrations", [CORE, *filter(None, (kind.schema() for kind in shipped_plugins()))])
+def test_the_newest_revision_is_the_one_in_the_last_file(migrations: Migrations) -> None:
+    last = max(migrations.folder.glob("[0-9]*.py"))
+    assert f'revision = "{migrations.head}"' in last.read_text()

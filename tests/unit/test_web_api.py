@@ -20,7 +20,7 @@ class Thumb(BaseModel):
 
 @pytest.fixture
 async def app() -> AsyncIterator[TestApp]:
-    async with TestApp() as app:
+    async with TestApp(plugins=()) as app:
 
         @app.job("thumbnails", attempts=2)
         async def make(job: Job[Thumb]) -> str:

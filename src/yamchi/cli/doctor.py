@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -17,10 +17,10 @@ from yamchi.cli.up import HostOption, PortOption
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineUnavailable, MissingExtra, YamchiError
 from yamchi.observe.logging import mask
+from yamchi.plugins import Check
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, new_id
 from yamchi.settings import Settings
-from yamchi.storage.database import Database
 
 EXTRAS = {
     "redis": "bullmq",
@@ -35,15 +35,6 @@ SCRATCH = "_doctor"
 LEASE = 10_000
 PATIENCE = 15_000
 """Milliseconds that a job may take through an engine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at. `ok` None means that it is missing but not needed."""
-
-    what: str
-    ok: bool | None
-    found: str
 
 
 Migrate = Annotated[bool, typer.Option("--migrate", help="First bring Yamchi's tables up to date.")]
@@ -66,7 +57,8 @@ def run(
         _print_vapid(as_json)
         return
     if migrate:
-        run_async(Database(Settings().tables_url).migrate())
+        loaded = load_app(app)
+        run_async(using(loaded, loaded.database.migrate()))
     checks = run_async(_all(app, host, port))
     if as_json:
         print_json([asdict(check) for check in checks])
@@ -109,7 +101,7 @@ async def _all(reference: str | None, host: str | None, port: int | None) -> lis
             Check("application", True, f"{reference or 'the one that ships'}: {len(app.queues)} queues")
         )
         checks += await using(app, _everything(app))
-    checks += [_links(settings), *_extras(), _port(settings, host, port)]
+    checks += [*_extras(), _port(settings, host, port)]
     return checks
 
 
@@ -128,46 +120,27 @@ def _home(settings: Settings) -> Check:
     )
 
 
-def _links(settings: Settings) -> Check:
-    """Whether letters can have a link to unsubscribe."""
-    if settings.public_url:
-        return Check("links", True, f"in messages begin with {settings.public_url}")
-    if settings.smtp_host is None:
-        return Check(
-            "links", True, "in the mailbox lead to this machine; set PUBLIC_URL before you send mail"
-        )
-    return Check(
-        "links",
-        None,
-        "letters have no link to unsubscribe, which mail providers ask for: set PUBLIC_URL to where people reach this server",
-    )
-
-
 async def _everything(app: Yamchi) -> list[Check]:
-    return [*[check async for check in _each_engine(app)], *await _providers(app)]
+    return [*[check async for check in _each_engine(app)], *await _tables(app), *await _plugins(app)]
 
 
-async def _providers(app: Yamchi) -> list[Check]:
-    """The tables, and whether those who carry messages are there."""
+async def _tables(app: Yamchi) -> list[Check]:
     where = "SQLite in var/" if app.database.is_embedded else "DATABASE_URL"
     try:
-        circuits = await app.notifications.circuits.all()
+        await app.database.open()
     except YamchiError as error:
         return [Check("tables", False, str(mask(str(error))))]
-    now = app.clock.now()
-    states = [Check(f"channel {one.name}", not one.is_open, one.describe(now)) for one in circuits]
-    return [Check("tables", True, f"up to date, {where}"), *states, *await _pings(app)]
+    return [Check("tables", True, f"up to date, {where}")]
 
 
-async def _pings(app: Yamchi) -> list[Check]:
-    """Channels that can ask their provider whether it knows us."""
-    checks = []
-    for channel in app.notifications.channels.values():
-        if ping := getattr(channel, "ping", None):
-            try:
-                checks.append(Check(f"provider {channel.name}", True, await ping()))
-            except YamchiError as error:
-                checks.append(Check(f"provider {channel.name}", False, str(mask(str(error)))))
+async def _plugins(app: Yamchi) -> list[Check]:
+    """What the features say of themselves, and which of them are not there."""
+    checks = [Check(f"plugin {name}", False, why) for name, why in app.failed_plugins.items()]
+    for plugin in app.plugins.values():
+        try:
+            checks += [*await plugin.checks(), *await plugin.probes()]
+        except YamchiError as error:
+            checks.append(Check(f"plugin {plugin.name}", False, str(mask(str(error)))))
     return checks
 
 

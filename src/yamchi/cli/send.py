@@ -10,6 +10,7 @@ from yamchi.cli.jobs import read_json
 from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
 from yamchi.cli.output import print_json, say
 from yamchi.errors import InvalidJob
+from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage, DirectOptions
 
 
@@ -45,4 +46,4 @@ def run(
 
 
 async def _queue(app: Yamchi, message: DirectMessage) -> str:
-    return (await app.notifications.queue.add(message, id=str(uuid4()))).id
+    return (await app.plugin(Notifications).queue.add(message, id=str(uuid4()))).id

@@ -10,8 +10,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from yamchi.clock import Clock, Millis
 from yamchi.notifications.errand import Errand
 from yamchi.notifications.policy import LONGEST_CAP, Cap
+from yamchi.notifications.tables import cap_turns, cap_uses
 from yamchi.storage.database import Database
-from yamchi.storage.tables import cap_turns, cap_uses
 
 
 class Caps:

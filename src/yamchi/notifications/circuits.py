@@ -17,8 +17,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, describe_span, to_millis
 from yamchi.errors import Outage
+from yamchi.notifications.tables import circuits
 from yamchi.storage.database import Database
-from yamchi.storage.tables import circuits
 
 SHORTEST: Millis = 1_000
 LONGEST: Millis = 15_000

@@ -20,11 +20,11 @@ from yamchi.notifications.errand import Errand
 from yamchi.notifications.policy import DAY, Digest, Policy, as_meta
 from yamchi.notifications.quiet import moment_of, read_time
 from yamchi.notifications.schemas.notification_job import Meta, NotificationJob, derived_id
+from yamchi.notifications.tables import digest_items as items
+from yamchi.notifications.tables import digests as table
+from yamchi.notifications.tables import notification_delivery as delivered
 from yamchi.storage.database import Database
 from yamchi.storage.tables import Moment
-from yamchi.storage.tables import digest_items as items
-from yamchi.storage.tables import digests as table
-from yamchi.storage.tables import notification_delivery as delivered
 
 MOST_TOLD = 200
 """Items that a template sees; the rest is counted."""

@@ -4,18 +4,15 @@ Done in steps that may each be repeated, the person's own row last: what a crash
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Table, delete, or_, select, update
 
-from yamchi.errors import UnknownJob, WrongState
+from yamchi.errors import WrongState
 from yamchi.notifications.deliveries import FINAL
 from yamchi.notifications.service import NotificationService
-from yamchi.queues.queue import Queue
-from yamchi.storage.database import Database
-from yamchi.storage.tables import (
+from yamchi.notifications.tables import (
     campaign_people,
     campaigns,
     cap_turns,
@@ -34,7 +31,9 @@ from yamchi.storage.tables import (
     suppressions,
     users,
 )
-from yamchi.storage.tables import notification_delivery as deliveries
+from yamchi.notifications.tables import notification_delivery as deliveries
+from yamchi.queues.queue import Queue
+from yamchi.storage.database import Database
 
 DELETED: tuple[Table, ...] = (
     preferences,
@@ -55,15 +54,6 @@ AT_ONCE = 500
 EVENTS_AT_ONCE = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """What was found of a person."""
-
-    cancelled: int
-    deliveries: int
-    events: int
-
-
 class Erasure:
     """Forgets people."""
 
@@ -72,8 +62,8 @@ class Erasure:
         self._service = service
         self._queue = queue
 
-    async def erase(self, user_id: str) -> Erased:
-        """Call off what is under way, empty what is kept for the counts, delete the rest."""
+    async def erase(self, user_id: str) -> dict[str, int]:
+        """Call off what is under way, empty what is kept for the counts, delete the rest; what there was, by kind."""
         cancelled, emptied = 0, 0
         while rows := await self._deliveries(user_id):
             cancelled += await self._call_off(rows)
@@ -81,9 +71,7 @@ class Erasure:
             emptied += len(rows)
         told = await self._empty_events(user_id)
         was_known = await self._database.write(lambda connection: _delete(connection, user_id))
-        if not (was_known or emptied or told):
-            raise UnknownJob(f"There is no user {user_id}.")
-        return Erased(cancelled, emptied, told)
+        return {"people": was_known, "cancelled": cancelled, "deliveries": emptied, "events": told}
 
     async def _deliveries(self, user_id: str) -> Sequence[Any]:
         columns = (deliveries.c.job_id, deliveries.c.status, deliveries.c.provider_message_id)

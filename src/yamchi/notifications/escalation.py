@@ -13,9 +13,9 @@ from yamchi.clock import Millis, as_datetime
 from yamchi.notifications.fallback import with_policy
 from yamchi.notifications.policy import Policy
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
+from yamchi.notifications.tables import inbox
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
-from yamchi.storage.tables import inbox
 
 INBOX = "database"
 

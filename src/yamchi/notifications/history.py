@@ -12,9 +12,9 @@ from sqlalchemy import ColumnElement, Row, asc, desc, func, literal, select, tup
 from yamchi.clock import Millis, isoformat
 from yamchi.notifications.cursors import make_cursor, read_cursor
 from yamchi.notifications.deliveries import FINAL
+from yamchi.notifications.tables import notification_delivery as table
 from yamchi.storage.database import Database
 from yamchi.storage.tables import Moment
-from yamchi.storage.tables import notification_delivery as table
 
 _DUE: ColumnElement[Millis] = func.coalesce(table.c.due_at, table.c.created_at, type_=Moment)
 _SHOWN = ("job_id", "channel", "template_code", "status", "attempts", "event_id", "campaign_id")

@@ -9,8 +9,8 @@ from sqlalchemy import delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
+from yamchi.notifications.tables import delivery_parts
 from yamchi.storage.database import Database
-from yamchi.storage.tables import delivery_parts
 
 OLD: Millis = 30 * 86_400_000
 """No message is retried for so long."""

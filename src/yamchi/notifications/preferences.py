@@ -11,9 +11,9 @@ from yamchi.clock import Clock
 from yamchi.notifications.policy import TimeOfDay
 from yamchi.notifications.quiet import QuietHours, read_time
 from yamchi.notifications.schemas.notification_job import ALIASES, CHANNELS
+from yamchi.notifications.tables import preferences, users
 from yamchi.notifications.wishes import ANY
 from yamchi.storage.database import Database
-from yamchi.storage.tables import preferences, users
 
 
 def _is_channel(name: str) -> str:

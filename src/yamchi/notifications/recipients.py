@@ -17,10 +17,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from yamchi.clock import Clock
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.preferences import quiet_hours
+from yamchi.notifications.tables import preferences, suppressions, users
 from yamchi.notifications.wishes import NONE, Wishes
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
-from yamchi.storage.tables import preferences, suppressions, users
 
 KNOWN = tuple(field.name for field in fields(Recipient) if field.name not in ("attributes", "wishes"))
 _ADDRESSES = (users.c.email, users.c.phone, users.c.telegram_id)

@@ -15,8 +15,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, UnknownJob
 from yamchi.notifications.rules import Rule, read_rules
+from yamchi.notifications.tables import rules
 from yamchi.storage.database import Database
-from yamchi.storage.tables import rules
 from yamchi.storage.views import View
 
 log = structlog.get_logger("yamchi.rules")

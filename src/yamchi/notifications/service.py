@@ -25,13 +25,13 @@ from yamchi.notifications.recipients import Recipients
 from yamchi.notifications.rules import EventRulesHandler
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
 from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.tables import events, notification_delivery
 from yamchi.queues.handlers import describe
 from yamchi.queues.job import NewJob
 from yamchi.queues.queue import New, Queue
 from yamchi.storage.batching import Batcher
 from yamchi.storage.database import Database
 from yamchi.storage.hotrows import write_rows
-from yamchi.storage.tables import events, notification_delivery
 
 log = structlog.get_logger("yamchi.notifications")
 

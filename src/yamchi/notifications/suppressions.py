@@ -11,9 +11,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob
+from yamchi.notifications.tables import suppressions as table
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
-from yamchi.storage.tables import suppressions as table
 
 Place = tuple[str, str]
 """A channel and an address."""

@@ -19,8 +19,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, as_datetime
 from yamchi.errors import EngineError, Snooze
+from yamchi.notifications.tables import send_turns as table
 from yamchi.storage.database import Database
-from yamchi.storage.tables import send_turns as table
 
 log = structlog.get_logger("yamchi.notifications")
 

@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import Connection, asc, desc, func, insert, select
 
 from yamchi.clock import Clock, Millis, isoformat
+from yamchi.notifications.tables import templates
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.templates.model import Format, Template
 from yamchi.notifications.templates.reading import read_template
 from yamchi.notifications.templates.rendering import check
 from yamchi.storage.database import Database
-from yamchi.storage.tables import templates
 from yamchi.storage.views import View
 
 FRESH: Millis = 1_000

@@ -6,7 +6,7 @@ worker's event loop is the only writer. Everything else is done when somebody sc
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ STATUSES = {
 }
 """What each verdict is called in `yamchi_jobs_total{status}`."""
 
-MEDIA, SYNC, NOTIFICATIONS = "media-processing", "media-sync", "notifications"
+MEDIA, SYNC = "media-processing", "media-sync"
 PENDING = ("waiting", "delayed")
 
 QueueCounts = Mapping[str, Mapping[str, int]]
@@ -93,9 +93,9 @@ class Metrics:
         self.durations: dict[tuple[str, str], Timing] = {}
         self.waits: dict[str, Timing] = {}
         self.switches: Counter[tuple[str, str]] = Counter()
-        self.deliveries: Counter[tuple[str, str]] = Counter()
-        self.answers: Counter[tuple[str, str, str]] = Counter()
         self.service_failures: Counter[str] = Counter()
+        self.counts: QueueCounts = {}
+        """The jobs of each queue by state, as of the scrape under way."""
 
     def observe(self, queue: _Queue, outcomes: Sequence[_Outcome]) -> None:
         """Count settled jobs. An observer for `app.observers`."""
@@ -114,24 +114,27 @@ class Metrics:
         """A queue moved from one type of engine to another, because a broker went away or came back."""
         self.switches[origin, target] += 1
 
-    def count_delivery(self, channel: str, status: str) -> None:
-        """A delivery got a status: SENT, FAILED, RETRYING …"""
-        self.deliveries[channel, status] += 1
-
-    def count_answer(self, channel: str, provider: str, answer: str) -> None:
-        """A provider answered: sent, retryable, permanent, outage, or unknown where the answer was lost."""
-        self.answers[channel, provider, answer] += 1
+    def pending(self, queue: str) -> int | None:
+        """Jobs that waited in a queue when the scrape began; None if the queue is not there."""
+        kept = self.counts.get(queue)
+        return None if kept is None else sum(kept.get(state, 0) for state in PENDING)
 
     def count_service_failure(self, service: str) -> None:
         """A background service failed, and starts again."""
         self.service_failures[service] += 1
 
-    def render(self, counts: QueueCounts, engines_up: Mapping[str, bool]) -> bytes:
-        """The page that Prometheus reads. `counts` are the jobs of each queue by state, as of now."""
+    def render(
+        self,
+        counts: QueueCounts,
+        engines_up: Mapping[str, bool],
+        more: "Iterable[Callable[[], Iterable[Metric]]]" = (),
+    ) -> bytes:
+        """The page that Prometheus reads. `counts` are the jobs of each queue by state, as of now; `more` is what features add."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Page(self, counts, engines_up))
+        self.counts = counts
+        registry.register(_Page(self, counts, engines_up, tuple(more)))
         return bytes(generate_latest(registry))
 
 
@@ -144,33 +147,44 @@ def _waits(outcomes: Sequence[_Outcome]) -> list[float]:
 class _Page:
     """One scrape."""
 
-    def __init__(self, metrics: Metrics, counts: QueueCounts, engines_up: Mapping[str, bool]) -> None:
-        self.metrics, self.counts, self.engines_up = metrics, counts, engines_up
+    def __init__(
+        self,
+        metrics: Metrics,
+        counts: QueueCounts,
+        engines_up: Mapping[str, bool],
+        more: "Sequence[Callable[[], Iterable[Metric]]]",
+    ) -> None:
+        self.metrics, self.counts, self.engines_up, self.more = metrics, counts, engines_up, more
 
     def collect(self) -> "Iterator[Metric]":
         yield from self._of_every_queue()
         yield from self._of_the_process()
+        yield from self._of_switches()
         if MEDIA in self.counts or SYNC in self.counts:
             yield from self._of_media()
-        yield from self._of_notifications()
+        for metrics in self.more:
+            yield from metrics()
 
     def _of_every_queue(self) -> "Iterator[Metric]":
         states = [((queue, state), n) for queue, kept in self.counts.items() for state, n in kept.items()]
-        yield _gauge("yamchi_queue_jobs", "Jobs in a queue by state.", ["queue", "state"], states)
+        yield gauge("yamchi_queue_jobs", "Jobs in a queue by state.", ["queue", "state"], states)
         up = [((engine,), int(is_up)) for engine, is_up in self.engines_up.items()]
-        yield _gauge("yamchi_engine_up", "Whether the engine answers.", ["engine"], up)
+        yield gauge("yamchi_engine_up", "Whether the engine answers.", ["engine"], up)
         labels = ["queue", "name", "status"]
-        yield _counter("yamchi_jobs", "Runs of jobs by how they ended.", labels, self.metrics.jobs.items())
+        yield counter("yamchi_jobs", "Runs of jobs by how they ended.", labels, self.metrics.jobs.items())
         ran = self.metrics.durations.items()
-        yield _histogram("yamchi_job_duration_seconds", "How long handlers ran.", ["queue", "name"], ran)
+        yield histogram("yamchi_job_duration_seconds", "How long handlers ran.", ["queue", "name"], ran)
         waits = [((queue,), timing) for queue, timing in self.metrics.waits.items()]
-        yield _histogram(
-            "yamchi_job_wait_seconds", "How long due jobs waited for a worker.", ["queue"], waits
-        )
+        yield histogram("yamchi_job_wait_seconds", "How long due jobs waited for a worker.", ["queue"], waits)
+
+    def _of_switches(self) -> "Iterator[Metric]":
+        """By the name that dashboards of the earlier service already use, whatever the queue."""
+        switches = self.metrics.switches.items()
+        yield counter("notification_queue_switches", "Moves between engines.", ["from", "to"], switches)
 
     def _of_the_process(self) -> "Iterator[Metric]":
         failures = [((name,), n) for name, n in self.metrics.service_failures.items()]
-        yield _counter(
+        yield counter(
             "yamchi_service_failures",
             "Failures of background services, started again.",
             ["service"],
@@ -187,42 +201,29 @@ class _Page:
                 by_status[status,] += n
             elif queue == SYNC:
                 by_operation[status, name] += n
-        yield _counter("media_processing_jobs", "Processed media.", ["status"], by_status.items())
+        yield counter("media_processing_jobs", "Processed media.", ["status"], by_status.items())
         ran = Timing.sum_of(timing for (queue, _), timing in self.metrics.durations.items() if queue == MEDIA)
-        yield _histogram("media_processing_duration_seconds", "How long processing took.", [], [((), ran)])
+        yield histogram("media_processing_duration_seconds", "How long processing took.", [], [((), ran)])
         yield from self._size("media_sync_queue_size", SYNC)
-        yield _counter(
+        yield counter(
             "media_sync_jobs", "Files moved to and from S3.", ["status", "operation"], by_operation.items()
         )
 
-    def _of_notifications(self) -> "Iterator[Metric]":
-        yield from self._size("notification_queue_size", NOTIFICATIONS)
-        switches = self.metrics.switches.items()
-        yield _counter("notification_queue_switches", "Moves between engines.", ["from", "to"], switches)
-        deliveries = self.metrics.deliveries.items()
-        yield _counter(
-            "yamchi_deliveries", "Deliveries by what became of them.", ["channel", "status"], deliveries
-        )
-        answers = self.metrics.answers.items()
-        labels = ["channel", "provider", "answer"]
-        yield _counter("yamchi_provider_answers", "What providers answered.", labels, answers)
-
     def _size(self, name: str, queue: str) -> "Iterator[Metric]":
-        if (kept := self.counts.get(queue)) is not None:
-            size = sum(kept.get(state, 0) for state in PENDING)
-            yield _gauge(name, f"Jobs that wait in {queue}.", [], [((), size)])
+        if (size := self.metrics.pending(queue)) is not None:
+            yield gauge(name, f"Jobs that wait in {queue}.", [], [((), size)])
 
 
 Rows = Iterable[tuple[Sequence[str], int]]
 
 
-def _gauge(name: str, text: str, labels: list[str], rows: Rows) -> "Metric":
+def gauge(name: str, text: str, labels: list[str], rows: Rows) -> "Metric":
     from prometheus_client.core import GaugeMetricFamily
 
     return _filled(GaugeMetricFamily(name, text, labels=labels), rows)
 
 
-def _counter(name: str, text: str, labels: list[str], rows: Rows) -> "Metric":
+def counter(name: str, text: str, labels: list[str], rows: Rows) -> "Metric":
     from prometheus_client.core import CounterMetricFamily
 
     return _filled(CounterMetricFamily(name, text, labels=labels), rows)
@@ -234,7 +235,7 @@ def _filled(family: Any, rows: Rows) -> "Metric":
     return family  # type: ignore[no-any-return]
 
 
-def _histogram(
+def histogram(
     name: str, text: str, labels: list[str], timings: Iterable[tuple[Sequence[str], Timing]]
 ) -> "Metric":
     from prometheus_client.core import HistogramMetricFamily

@@ -5,27 +5,31 @@ It is opened on one event loop, its home: a call from another one (the lease kee
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.base import Engine, Event
 
 
-def open_on_first_use(engine: Engine) -> Engine:
-    """The same engine, which need not be opened by hand."""
-    return cast(Engine, _LazyEngine(engine))
+def open_on_first_use(make: Callable[[], Engine]) -> Engine:
+    """The engine that `make` gives, which need not be opened by hand."""
+    return cast(Engine, _LazyEngine(make))
 
 
 class _LazyEngine:
-    """Passes every call on to the engine, after opening it once."""
+    """Passes every call on to the engine, after making and opening it once."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, make: Callable[[], Engine]) -> None:
+        self._make = make
         self._home: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
         self._is_open = False
         self._direct: set[str] = set()
+
+    @functools.cached_property
+    def _engine(self) -> Engine:
+        return self._make()
 
     def __getattr__(self, name: str) -> Any:
         target = getattr(self._engine, name)

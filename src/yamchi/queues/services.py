@@ -5,7 +5,7 @@ ends the process, and `/readyz` shows how it fares. A service that returns is fi
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -98,16 +98,26 @@ class Services:
         self._clock = clock
         self._on_failure = on_failure
         self._declared: dict[str, ServiceFunction] = {}
+        self._queues: dict[str, frozenset[str]] = {}
         self._running: list[Service] = []
 
-    def add(self, name: str, function: ServiceFunction) -> None:
-        """Declare a service; workers made from now on run it. The same one again changes nothing."""
+    def add(self, name: str, function: ServiceFunction, *, queues: Iterable[str] = ()) -> None:
+        """Declare a service; workers made from now on run it, or only those that work on one of these queues.
+
+        The same one again changes nothing.
+        """
         if self._declared.setdefault(name, function) != function:
             raise ConfigurationError(f"There is a service {name!r} already: give this one another name.")
+        self._queues[name] = frozenset(queues)
 
-    @property
-    def declared(self) -> Mapping[str, ServiceFunction]:
-        return self._declared
+    def declared(self, queues: Iterable[str]) -> Mapping[str, ServiceFunction]:
+        """Those that a worker of these queues runs."""
+        mine = frozenset(queues)
+        return {
+            name: function
+            for name, function in self._declared.items()
+            if not self._queues[name] or self._queues[name] & mine
+        }
 
     @property
     def running(self) -> list[Service]:

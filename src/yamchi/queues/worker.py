@@ -72,7 +72,8 @@ class Worker:
     async def _work(self) -> None:
         """Only a stop or being cancelled ends this: whatever fails is started again."""
         lanes = [self._begin(f"queue {lane.queue.name}", lane.run) for lane in self.lanes]
-        beside = [self._begin(name, function) for name, function in self.services.declared.items()]
+        services = self.services.declared(lane.queue.name for lane in self.lanes)
+        beside = [self._begin(name, function) for name, function in services.items()]
         if self.scheduler.schedules:
             beside.append(self._begin("cron", self.scheduler.run))
         patience = self._patience

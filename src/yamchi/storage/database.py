@@ -6,19 +6,19 @@ time becomes one `executemany`, or one call where the statement is a function of
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 from sqlalchemy import Connection, Engine, Insert, create_engine, event
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from yamchi.errors import EngineError, EngineUnavailable, StorageFull
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.hotrows import write_rows
-from yamchi.storage.migrating import is_current, upgrade
+from yamchi.storage.migrating import CORE, Migrations, upgrade
 from yamchi.storage.sqlite import write_ahead
 
 T = TypeVar("T")
@@ -59,9 +59,13 @@ class PutAll:
 
 
 class Database:
-    """The tables, by URL. An embedded database brings its schema up to date itself; others are asked to be migrated."""
+    """The tables, by URL: those of the core, and of the features whose migrations are given.
 
-    def __init__(self, url: str) -> None:
+    A database brings its schema up to date when it is opened; where its role may not, it is asked to be migrated.
+    """
+
+    def __init__(self, url: str, migrations: Iterable[Migrations] = ()) -> None:
+        self._migrations = (CORE, *migrations)
         self._url = url.replace("postgresql://", "postgresql+psycopg://", 1)
         self.is_embedded = url.startswith("sqlite:")
         self._engine: Engine | None = None
@@ -85,8 +89,11 @@ class Database:
         if self.is_embedded:
             event.listen(engine, "connect", _tune_sqlite)
         try:
-            self._prepare(engine)
+            self._upgrade(engine)
             writing, reading = engine.connect(), engine.connect()
+        except EngineError:
+            engine.dispose()
+            raise
         except (SQLAlchemyError, OSError) as error:
             engine.dispose()
             raise self._explain(error) from error
@@ -94,16 +101,16 @@ class Database:
         self._reader = GroupCommit("database-reader", reading, _look, self._explain)
         self._engine = engine
 
-    def _prepare(self, engine: Engine) -> None:
-        if self.is_embedded:
-            self._upgrade(engine)
-        elif not is_current(engine):
-            raise EngineError("The database's tables are not up to date: run 'yamchi doctor --migrate'.")
-
     def _upgrade(self, engine: Engine) -> None:
         if self.is_embedded:
             Path(engine.url.database or ".").parent.mkdir(parents=True, exist_ok=True)
-        upgrade(engine)
+        try:
+            upgrade(engine, self._migrations)
+        except ProgrammingError as error:
+            raise EngineError(
+                f"The database's tables are not up to date, and can't be brought so here ({_said(error)}): "
+                "run 'yamchi doctor --migrate' as a role that may create tables."
+            ) from error
 
     async def close(self) -> None:
         if self._engine is not None:
@@ -142,8 +149,7 @@ class Database:
         """The same error as a sentence a person can act on."""
         if not isinstance(error, SQLAlchemyError | OSError):
             return error
-        cause = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        said = " ".join(cause.split())
+        said = _said(error)
         if "disk is full" in said or "No space left" in said:
             return StorageFull(
                 "The disk that holds Yamchi's database is full: nothing was written. Free some room."
@@ -151,6 +157,11 @@ class Database:
         if isinstance(error, OperationalError | OSError):
             return EngineUnavailable(f"Yamchi's database can't be reached ({said}): check DATABASE_URL.")
         return EngineError(f"Yamchi's database refused ({said}).")
+
+
+def _said(error: Exception) -> str:
+    cause = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    return " ".join(cause.split())
 
 
 def _transact(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:

@@ -1,31 +1,83 @@
-"""Schema versions: Alembic runs what the database has not seen. A database that is up to date never loads Alembic."""
+"""Schema versions: Alembic runs what the database has not seen. A database that is up to date never loads Alembic.
+
+Every feature has a folder of revisions and a version table of its own, so that a feature that is switched off, or that another
+process runs, is nobody else's concern, and revision ids need to be unique only within a feature.
+"""
 
 import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-HEAD = "0002"
-"""The newest revision in `migrations/versions`; a test checks it."""
+from yamchi.errors import EngineError
 
-FOLDER = Path(__file__).parent / "migrations"
+ENVIRONMENT = Path(__file__).parent / "migrations"
 _LOCK = 0x79616D636869
+_REVISION = re.compile(r'^(revision|down_revision)\b[^=]*=\s*["\'](.+?)["\']', re.MULTILINE)
 
 
-def is_current(engine: Engine) -> bool:
+@dataclass(frozen=True, slots=True)
+class Migrations:
+    """The revisions of one feature: where they are, and the table that says which of them the database has seen."""
+
+    folder: Path
+    version_table: str
+
+    @property
+    def revisions(self) -> set[str]:
+        return {value for kind, value in self._lines() if kind == "revision"}
+
+    @property
+    def head(self) -> str:
+        """The newest revision: the one that no other builds on."""
+        heads = self.revisions - {value for kind, value in self._lines() if kind == "down_revision"}
+        if len(heads) != 1:
+            raise EngineError(
+                f"The migrations in {self.folder} have {len(heads)} newest revisions: one must follow the other."
+            )
+        return heads.pop()
+
+    def _lines(self) -> list[tuple[str, str]]:
+        texts = (path.read_text("utf-8") for path in self.folder.glob("*.py"))
+        return [line for text in texts for line in _REVISION.findall(text)]
+
+
+CORE = Migrations(ENVIRONMENT / "versions", "alembic_version_core")
+"""The tables of the core itself."""
+
+
+def missing(engine: Engine, features: Sequence[Migrations]) -> list[Migrations]:
+    """Those of which the database has not seen the newest revision."""
     with engine.connect() as connection:
-        return _version(connection) == HEAD
+        return _missing(connection, features)
 
 
-def upgrade(engine: Engine) -> None:
-    """Bring the schema to the newest revision, once, however many processes start at the same time."""
-    if is_current(engine):
+def upgrade(engine: Engine, features: Sequence[Migrations]) -> None:
+    """Bring the schema to the newest revisions, once, however many processes start at the same time."""
+    if not missing(engine, features):
         return
     with engine.connect() as connection:
         _lock(connection)
-        if _version(connection) != HEAD:
-            _run(connection)
+        for feature in _missing(connection, features):
+            _run(connection, feature)
         connection.commit()
+
+
+def _missing(connection: Connection, features: Sequence[Migrations]) -> list[Migrations]:
+    tables = set(inspect(connection).get_table_names())
+    found = []
+    for one in features:
+        version = _version(connection, one.version_table, tables)
+        if version is not None and version not in one.revisions:
+            raise EngineError(
+                f"The database is newer than this version of Yamchi ({one.version_table} is at {version}): update Yamchi."
+            )
+        if version != one.head:
+            found.append(one)
+    return found
 
 
 def _lock(connection: Connection) -> None:
@@ -35,14 +87,14 @@ def _lock(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _version(connection: Connection) -> str | None:
-    if not inspect(connection).has_table("alembic_version"):
+def _version(connection: Connection, version_table: str, tables: set[str]) -> str | None:
+    if version_table not in tables:
         return None
-    row = connection.execute(text("SELECT version_num FROM alembic_version")).fetchone()
+    row = connection.exec_driver_sql(f"SELECT version_num FROM {version_table}").fetchone()
     return row[0] if row else None
 
 
-def _run(connection: Connection) -> None:
+def _run(connection: Connection, feature: Migrations) -> None:
     logging.getLogger("alembic").setLevel(
         logging.WARNING
     )  # its steps are of no interest to who starts Yamchi
@@ -50,6 +102,14 @@ def _run(connection: Connection) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(FOLDER))
+    config.set_main_option("script_location", _escaped(ENVIRONMENT))
+    config.set_main_option("version_locations", _escaped(feature.folder))
+    config.set_main_option("path_separator", "newline")  # a folder's name may hold anything else
     config.attributes["connection"] = connection
+    config.attributes["version_table"] = feature.version_table
     command.upgrade(config, "head")
+
+
+def _escaped(path: Path) -> str:
+    """A path as Alembic's configuration file would write it."""
+    return str(path).replace("%", "%%")

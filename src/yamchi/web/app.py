@@ -1,16 +1,18 @@
 """The HTTP application: routes, guards and the board, put together for one Yamchi."""
 
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import Depends, FastAPI
 from starlette.staticfiles import StaticFiles
 
 from yamchi.app import Yamchi
-from yamchi.http.auth import PEOPLE, Guard, Keys, PageToken, require_admin
+from yamchi.http.auth import PEOPLE, Guard, Keys, require_admin, require_backend, require_oneself
 from yamchi.http.headers import OriginsOfPages, SecurityHeaders
 from yamchi.http.limits import BodyLimit
 from yamchi.http.problems import Problem, install_problems
-from yamchi.notifications.inbox.tokens import PREFIX
+from yamchi.plugins import Access, Plugin
 from yamchi.web.routes import (
     board,
     campaigns,
@@ -29,6 +31,14 @@ from yamchi.web.routes import (
     unsubscribe,
     users,
 )
+
+ACCESS: Mapping[Access, Callable[..., Any] | None] = {
+    "admin": require_admin,
+    "send": require_backend,
+    "person": require_oneself,
+    "public": None,
+}
+"""What stands before the routes of a feature."""
 
 ABOUT = """Everything the board can do, for programs.
 
@@ -52,6 +62,8 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     for resource in (notifications, users, suppressions, campaigns, templates, mailbox):
         web.include_router(resource.router, prefix="/api/v1", dependencies=[Depends(require_admin)])
     web.router.routes.append(live.route)
+    for plugin in yamchi.plugins.values():
+        _mount(web, plugin)
     web.include_router(mailbox.pages)
     web.include_router(unsubscribe.pages)
     web.include_router(push.pages)
@@ -64,6 +76,17 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     install_problems(web)
     _guard(web, yamchi)
     return web
+
+
+def _mount(web: FastAPI, plugin: Plugin) -> None:
+    """A feature's routes and files. Of routes that fit the same address, the first one that was added answers."""
+    for routes in plugin.routers():
+        needs = ACCESS[routes.access]
+        web.include_router(
+            routes.router, prefix=routes.prefix, dependencies=[Depends(needs)] if needs else []
+        )
+    for prefix, folder in plugin.static().items():
+        web.mount(prefix, StaticFiles(directory=folder), name=prefix.strip("/"))
 
 
 def create_health_app(yamchi: Yamchi) -> FastAPI:
@@ -80,12 +103,9 @@ def create_health_app(yamchi: Yamchi) -> FastAPI:
 def _guard(web: FastAPI, yamchi: Yamchi) -> None:
     """The last one added is the first one asked."""
     origins = yamchi.settings.cors_origins
-
-    async def whose(token: str) -> str:
-        return (await yamchi.notifications.persons.check(token)).user_id
-
+    tokens = [kind for plugin in yamchi.plugins.values() for kind in plugin.tokens()]
     web.add_middleware(BodyLimit)
-    web.add_middleware(Guard, keys=web.state.keys, pages=[PageToken(PREFIX, whose)], origins=origins)
+    web.add_middleware(Guard, keys=web.state.keys, pages=tokens, origins=origins)
     web.add_middleware(OriginsOfPages, origins=origins, below=PEOPLE)
     web.add_middleware(SecurityHeaders)
 

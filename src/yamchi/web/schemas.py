@@ -259,6 +259,14 @@ class ServiceHealth(BaseModel):
     error: str | None = Field(None, description="Why it failed last; null when it has run well since.")
 
 
+class CheckOut(BaseModel):
+    """What a feature says of a part of itself; `ok` null means that it is missing but not needed."""
+
+    what: str
+    ok: bool | None
+    found: str
+
+
 class Readiness(BaseModel):
     """Whether work can be taken now, engine by engine.
 
@@ -269,6 +277,7 @@ class Readiness(BaseModel):
     engines: list[EngineHealth]
     channels: dict[str, str] = {}
     services: list[ServiceHealth] = []
+    checks: list[CheckOut] = []
 
 
 def _preview(payload: bytes) -> str:

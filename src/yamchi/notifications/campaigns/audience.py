@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select, true
 
 from yamchi.notifications.campaigns.filters import compile_where
 from yamchi.notifications.campaigns.model import Campaign
+from yamchi.notifications.tables import campaign_people, notification_delivery, users
 from yamchi.storage.database import Database
-from yamchi.storage.tables import campaign_people, notification_delivery, users
 
 COUNTED_AT_ONCE = 20_000
 

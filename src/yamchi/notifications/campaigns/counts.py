@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from yamchi.notifications.tables import campaign_counts
 from yamchi.storage.database import Database
-from yamchi.storage.tables import campaign_counts
 
 SHARDS = 16
 

@@ -14,9 +14,9 @@ from yamchi.clock import Clock
 from yamchi.notifications.campaigns.lists import Broken, Entry, Report, read_list
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import derived_id
+from yamchi.notifications.tables import campaign_people, users
 from yamchi.queues.handlers import describe
 from yamchi.storage.database import Database
-from yamchi.storage.tables import campaign_people, users
 
 BATCH = 1_000
 LOOKED_UP = 500

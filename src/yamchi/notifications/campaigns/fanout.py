@@ -24,11 +24,11 @@ from yamchi.notifications.campaigns.counts import CampaignCounts
 from yamchi.notifications.campaigns.model import Campaign
 from yamchi.notifications.campaigns.planning import Planned, plan
 from yamchi.notifications.service import JOB
+from yamchi.notifications.tables import campaigns, notification_delivery
 from yamchi.queues.job import NewJob
 from yamchi.queues.queue import Queue
 from yamchi.storage.database import Database
 from yamchi.storage.hotrows import write_rows
-from yamchi.storage.tables import campaigns, notification_delivery
 
 log = structlog.get_logger("yamchi.campaigns")
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError
 from yamchi.clock import to_moment
 from yamchi.errors import InvalidJob
 from yamchi.notifications.schemas.notification_job import in_utc
-from yamchi.storage.tables import users
+from yamchi.notifications.tables import users
 
 TEXTS = ("user_id", "email", "phone", "telegram_id", "locale", "timezone")
 FIELDS = (*TEXTS, "created_at", "attributes.<name>")

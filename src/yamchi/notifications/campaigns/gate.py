@@ -13,11 +13,11 @@ from sqlalchemy import func, select
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import Snooze
+from yamchi.notifications.tables import campaign_counts, campaigns
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.queue import Queue
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
-from yamchi.storage.tables import campaign_counts, campaigns
 
 FRESH: Millis = 500
 PAUSED: Millis = 30_000

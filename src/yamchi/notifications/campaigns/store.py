@@ -25,10 +25,10 @@ from yamchi.notifications.campaigns.lists import Report
 from yamchi.notifications.campaigns.model import Campaign, CampaignIn, ShownState, State
 from yamchi.notifications.campaigns.planning import DEFAULT_LOCALE
 from yamchi.notifications.channels.base import Channel
+from yamchi.notifications.tables import campaigns, notification_delivery
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import TemplateStore, UnknownTemplate
 from yamchi.storage.database import Database
-from yamchi.storage.tables import campaigns, notification_delivery
 
 table = campaigns
 

@@ -7,8 +7,8 @@ from yamchi.clock import Clock
 from yamchi.notifications.channels.base import Message, Recipient
 from yamchi.notifications.channels.mime import Letter, compose
 from yamchi.notifications.channels.smtp import SmtpPool, SmtpServer
+from yamchi.notifications.tables import mailbox
 from yamchi.storage.database import Database
-from yamchi.storage.tables import mailbox
 
 
 class EmailChannel:

@@ -10,8 +10,8 @@ from sqlalchemy import distinct, func, insert, select
 
 from yamchi.clock import Clock
 from yamchi.notifications.channels.base import Kept, Message, Recipient
+from yamchi.notifications.tables import null_ledger
 from yamchi.storage.database import Database, Put
-from yamchi.storage.tables import null_ledger
 
 NEW_LINE = insert(null_ledger)
 

@@ -10,13 +10,13 @@ from yamchi.notifications.channels.botapi import BotApi
 from yamchi.notifications.channels.telegram import TelegramChannel
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.parts import Parts
+from yamchi.notifications.settings import NotificationSettings
 from yamchi.notifications.turns import Turns
-from yamchi.settings import Settings
 from yamchi.storage.database import Database
 
 
 def channels_of(
-    settings: Settings, database: Database, circuits: Circuits, clock: Clock
+    settings: NotificationSettings, database: Database, circuits: Circuits, clock: Clock
 ) -> Iterator[Channel]:
     """The channels to outside providers that these settings allow."""
     if settings.telegram_bot_token:
@@ -27,13 +27,13 @@ def channels_of(
         yield SmsChannel(settings.required("SMS_URL"))
 
 
-def _telegram(settings: Settings, database: Database, clock: Clock) -> Channel:
+def _telegram(settings: NotificationSettings, database: Database, clock: Clock) -> Channel:
     api = BotApi(settings.telegram_api_url, settings.required("TELEGRAM_BOT_TOKEN"))
     turns, parts = Turns(database, clock), Parts(database, clock)
     return TelegramChannel(api, turns, parts, clock, admin_group=settings.telegram_admin_group_id)
 
 
-def _push(settings: Settings, database: Database, circuits: Circuits, clock: Clock) -> Channel:
+def _push(settings: NotificationSettings, database: Database, circuits: Circuits, clock: Clock) -> Channel:
     try:
         from yamchi.notifications.channels.webpush import WebPushChannel
         from yamchi.notifications.push.post import Post

@@ -15,9 +15,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
+from yamchi.notifications.tables import live_feed as table
 from yamchi.storage.database import Database
 from yamchi.storage.tables import Moment
-from yamchi.storage.tables import live_feed as table
 
 Kind = Literal["item", "read_all", "message"]
 

@@ -31,10 +31,10 @@ from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import InvalidJob, UnknownJob
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.inbox.feed import Feed
+from yamchi.notifications.tables import inbox as table
 from yamchi.notifications.templates.model import ButtonRows
 from yamchi.storage.database import Database
 from yamchi.storage.tables import Moment
-from yamchi.storage.tables import inbox as table
 
 View = Literal["inbox", "unread", "archived"]
 Action = Literal["read", "unread", "archive", "unarchive"]

@@ -12,9 +12,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from yamchi.clock import Clock, Millis
 from yamchi.notifications.push.addresses import LONGEST, WRITABLE
 from yamchi.notifications.push.base64url import from_base64url
+from yamchi.notifications.tables import push_subscriptions as table
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
-from yamchi.storage.tables import push_subscriptions as table
 
 MOST_BROWSERS = 20
 """Of one person; the one that was heard of longest ago makes room for another."""

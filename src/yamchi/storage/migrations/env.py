@@ -2,9 +2,6 @@
 
 from alembic import context
 
-from yamchi.storage.tables import metadata
-
-context.configure(
-    connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True
-)
+given = context.config.attributes
+context.configure(connection=given["connection"], version_table=given["version_table"], render_as_batch=True)
 context.run_migrations()

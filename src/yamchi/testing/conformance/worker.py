@@ -52,7 +52,7 @@ class WorkerSuite(Suite):
     def make_app(self, tmp_path: Any) -> Callable[..., Yamchi]:
         def make(engine: Engine, **settings: Any) -> Yamchi:
             settings = {"lease": timedelta(seconds=3), "shutdown_timeout": timedelta(seconds=5), **settings}
-            return Yamchi(Settings(home=tmp_path, **settings), engine=engine)
+            return Yamchi(Settings(home=tmp_path, plugins=(), **settings), engine=engine)
 
         return make
 

@@ -9,11 +9,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from yamchi.errors import InvalidJob
 from yamchi.http.problems import documented
-from yamchi.notifications.room import Notifications
+from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
 from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.plugins import of_request
 from yamchi.queues.handlers import describe
-from yamchi.web.routes.queues import App
 
 senders = APIRouter(tags=["events"], responses=documented(401, 413, 422, 503))
 
@@ -24,11 +24,7 @@ _events = TypeAdapter(list[Event])
 _answers = TypeAdapter(list[EventAnswer])
 
 
-async def notifications_of(app: App) -> Notifications:
-    return app.notifications
-
-
-TheNotifications = Annotated[Notifications, Depends(notifications_of)]
+TheNotifications = Annotated[Notifications, Depends(of_request(Notifications))]
 
 
 @senders.post(

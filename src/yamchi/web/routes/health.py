@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterable
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -11,12 +12,14 @@ from yamchi.discovery import all_queues
 from yamchi.errors import YamchiError
 from yamchi.observe.logging import mask
 from yamchi.overview import view_queues
+from yamchi.plugins import Check
 from yamchi.queues.engines.base import Engine
 from yamchi.web.routes.queues import App
-from yamchi.web.schemas import EngineHealth, Readiness, ServiceHealth
+from yamchi.web.schemas import CheckOut, EngineHealth, Readiness, ServiceHealth
 
 router = APIRouter(tags=["health"])
 
+CHANNEL = "channel "
 PATIENCE = 5.0
 """Seconds an engine has to answer before it counts as away."""
 
@@ -35,15 +38,30 @@ async def readyz(app: App, response: Response) -> Readiness:
     engines = await asyncio.gather(*(_ping(app, engine) for engine in app.engines))
     is_ready = all(engine.ok for engine in engines)
     response.status_code = 200 if is_ready else 503
-    return Readiness(ready=is_ready, engines=engines, channels=await _channels(app), services=_services(app))
+    checks = await _checks(app)
+    return Readiness(
+        ready=is_ready,
+        engines=engines,
+        channels=_channels(checks),
+        services=_services(app),
+        checks=[CheckOut(what=one.what, ok=one.ok, found=one.found) for one in checks],
+    )
 
 
-async def _channels(app: Yamchi) -> dict[str, str]:
-    """What the circuits of the channels say; nothing where no message was ever sent."""
-    try:
-        return {one.name: one.describe(app.clock.now()) for one in await app.notifications.circuits.all()}
-    except YamchiError as error:
-        return {"tables": str(mask(str(error)))}
+async def _checks(app: Yamchi) -> list[Check]:
+    """What the features say of themselves, and which of them are not there."""
+    checks = [Check(f"plugin {name}", False, why) for name, why in app.failed_plugins.items()]
+    for plugin in app.plugins.values():
+        try:
+            checks += await plugin.checks()
+        except YamchiError as error:
+            checks.append(Check(f"plugin {plugin.name}", False, str(mask(str(error)))))
+    return checks
+
+
+def _channels(checks: Iterable[Check]) -> dict[str, str]:
+    """The channels among them, by name."""
+    return {one.what.removeprefix(CHANNEL): one.found for one in checks if one.what.startswith(CHANNEL)}
 
 
 def _services(app: Yamchi) -> list[ServiceHealth]:
@@ -70,7 +88,7 @@ async def scrape(app: Yamchi) -> bytes:
     for view in views:
         up[view.queue.engine.type] &= view.error is None
     counts = {view.queue.name: view.shown_counts for view in views if view.error is None}
-    return app.metrics.render(counts, up)
+    return app.metrics.render(counts, up, [plugin.metrics for plugin in app.plugins.values()])
 
 
 async def _ping(app: Yamchi, engine: Engine) -> EngineHealth:

@@ -11,7 +11,7 @@ from yamchi.clock import isoformat
 from yamchi.errors import UnknownJob
 from yamchi.http.paging import PageNumber, PageSize
 from yamchi.http.problems import documented
-from yamchi.notifications.room import Notifications
+from yamchi.notifications.plugin import Notifications
 from yamchi.web.routes.board import page
 from yamchi.web.routes.events import TheNotifications
 

@@ -18,7 +18,7 @@ from jinja2 import Environment
 from starlette.responses import HTMLResponse, Response
 
 from yamchi.notifications.channels.base import Recipient
-from yamchi.notifications.room import Notifications
+from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.unsubscribe import PATH, Link
 from yamchi.web.routes.events import TheNotifications

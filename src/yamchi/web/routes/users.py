@@ -1,11 +1,10 @@
 """People: where they are reached, what they want, what they will get and got, and forgetting them."""
 
-from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.errors import UnknownJob
 from yamchi.http.paging import Cursor, Limit
@@ -54,7 +53,9 @@ class DeliveriesOut(BaseModel):
 
 
 class ErasedOut(BaseModel):
-    """What was found of a person: messages called off, deliveries and events emptied."""
+    """What was found of a person: messages called off, deliveries and events emptied; features may add to it."""
+
+    model_config = ConfigDict(extra="allow")
 
     cancelled: int
     deliveries: int
@@ -78,7 +79,10 @@ async def show_user(notifications: TheNotifications, user_id: UUID) -> UserOut:
 
 @router.delete(ONE, summary="Erase a person: what says who they are is gone, the counts stay")
 async def erase_user(notifications: TheNotifications, user_id: UUID) -> ErasedOut:
-    return ErasedOut(**asdict(await notifications.erasure.erase(str(user_id))))
+    found = await notifications.app.erase(str(user_id))
+    if not any(found.values()):
+        raise UnknownJob(f"There is no user {user_id}.")
+    return ErasedOut.model_validate(found)
 
 
 @router.get(f"{ONE}/preferences", summary="What a person chose; everything is on by default")

@@ -20,11 +20,12 @@ def upgrade() -> None:
 
 
 def _secrets() -> None:
-    """Keys that every process must have the same."""
+    """Keys that every process must have the same; today a table of the core, which makes it first."""
     op.create_table(
         "secrets",
         sa.Column("name", sa.String(64), primary_key=True),
         sa.Column("value", sa.LargeBinary, nullable=False),
+        if_not_exists=True,
     )
 
 

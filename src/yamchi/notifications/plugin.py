@@ -1,9 +1,11 @@
-"""The room of notifications, furnished: what an application gets as `app.notifications`."""
+"""The feature of notifications: what an application gets as `app.notifications`."""
 
-from functools import cached_property
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from yamchi.clock import Clock
+from yamchi.errors import YamchiError
+from yamchi.http.auth import PageToken
 from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.gate import CampaignGate
 from yamchi.notifications.campaigns.store import Campaigns
@@ -16,6 +18,7 @@ from yamchi.notifications.channels.null import NullChannel
 from yamchi.notifications.channels.outfitting import channels_of
 from yamchi.notifications.channels.smtp import SmtpServer
 from yamchi.notifications.circuits import Circuits
+from yamchi.notifications.counters import Counters
 from yamchi.notifications.deliveries import Deliveries
 from yamchi.notifications.digests import Digests
 from yamchi.notifications.dlq import DLQPublisher
@@ -28,7 +31,7 @@ from yamchi.notifications.history import History
 from yamchi.notifications.inbox.feed import Feed
 from yamchi.notifications.inbox.hub import Hub
 from yamchi.notifications.inbox.store import Inbox
-from yamchi.notifications.inbox.tokens import PersonTokens
+from yamchi.notifications.inbox.tokens import PREFIX, PersonTokens
 from yamchi.notifications.preferences import PreferenceBook
 from yamchi.notifications.processor import JobProcessor
 from yamchi.notifications.recipients import Recipients
@@ -36,43 +39,47 @@ from yamchi.notifications.rulebook import RuleBook
 from yamchi.notifications.rules import EventRulesHandler
 from yamchi.notifications.schemas.notification_job import AnyNotification, know_channel
 from yamchi.notifications.service import JOB, NotificationService
+from yamchi.notifications.settings import NotificationSettings
 from yamchi.notifications.signing import Signer
 from yamchi.notifications.suppressions import Suppressions
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.unsubscribe import Unsubscribing
 from yamchi.notifications.versions import VersionedTemplates
-from yamchi.observe.metrics import Metrics
+from yamchi.observe.logging import mask
+from yamchi.plugins import Application, Check, Plugin
 from yamchi.queues.handlers import Handler
-from yamchi.queues.queue import Queue
-from yamchi.queues.services import Services
 from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
-from yamchi.storage.database import Database
 
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+QUEUE = "notifications"
 SHIPPED = Path(__file__).parents[1] / "defaults"
 
 
-class Notifications:
+class Notifications(Plugin):
     """Everything that leads from an event to a message that arrives once."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        database: Database,
-        queue: Queue,
-        clock: Clock,
-        services: Services,
-        metrics: Metrics,
-    ) -> None:
-        self._settings = settings
-        self._database = database
-        self._services = services
-        self.queue = queue
+    name = "notifications"
+    summary = "From an event to a message that arrives once: e-mail, push, Telegram, SMS, inbox; campaigns."
+    settings_class = NotificationSettings
+    migrations = Path(__file__).parent / "migrations"
+    version_table = "alembic_version"  # as it was when there was no other feature
+
+    def __init__(self, app: Application) -> None:
+        super().__init__(app)
+        self.declare()
+        self.settings: NotificationSettings
+        settings, database, clock = app.settings, app.database, app.clock
+        self.queue = queue = app.queue(QUEUE)
+        self._is_serving = False
+        self.counters = Counters()
         self.channels: dict[str, Channel] = {}
         self.recipients = Recipients(database, clock)
         self.preferences = PreferenceBook(database, clock)
         self.suppressions = Suppressions(database, clock)
-        self.deliveries = Deliveries(database, clock, metrics.count_delivery)
+        self.deliveries = Deliveries(database, clock, self.counters.count_delivery)
         self.circuits = Circuits(database, clock)
         self.mailbox = Mailbox(database)
         self.signer = Signer(database, settings.secret_key)
@@ -91,7 +98,9 @@ class Notifications:
             self.deliveries,
             clock,
         )
-        self.unsubscribing = Unsubscribing(self.signer, self.preferences, _public_url(settings))
+        self.unsubscribing = Unsubscribing(
+            self.signer, self.preferences, _public_url(settings, self.settings)
+        )
         self.processor = JobProcessor(
             Errands(self.channels, self.templates, self.recipients, settings.default_timezone),
             Gate(self.suppressions, Caps(database, clock), InboxReceipts(database), clock),
@@ -103,7 +112,7 @@ class Notifications:
             self.gate,
             self.service.send,
             clock,
-            metrics.count_answer,
+            self.counters.count_answer,
         )
         counts = self.deliveries.campaign_counts
         self.campaigns = Campaigns(database, clock, self.channels, self.templates, counts, self.gate)
@@ -112,11 +121,11 @@ class Notifications:
         self.doubts = Doubts(self.deliveries, self.service, queue)
         self.history = History(database)
         self.erasure = Erasure(database, self.service, queue)
-        self.register(self._email(clock))
+        self.register(self._email())
         self.register(NullChannel(clock))
         self.register(InboxChannel(self.inbox))
         self.register(LiveChannel(self.feed, clock))
-        for channel in channels_of(settings, database, self.circuits, clock):
+        for channel in channels_of(self.settings, database, self.circuits, clock):
             self.register(channel)
 
     def register(self, channel: Channel) -> None:
@@ -124,32 +133,82 @@ class Notifications:
         know_channel(channel.name)
         self.channels[channel.name] = channel
 
+    def declare(self) -> None:
+        self.app.define(QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1})
+
     def serve(self) -> None:
         """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""
-        definition = self.queue.definition
+        if self._is_serving:
+            return
+        self._is_serving = True
 
         async def send(job: Job[AnyNotification]) -> dict[str, object]:
             return await self.processor.handle_job(job)
 
-        definition.handlers[JOB] = Handler(JOB, send)
+        self.queue.definition.handlers[JOB] = Handler(JOB, send)
         self.queue.listeners.on("failed", self.processor.note_failure)  # this process's own failures
-        self._services.add("event sweeper", self.service.watch)
-        self._services.add("inbox feed", self.feed.watch)
-        self._services.add("campaign fan-out", self.fan_out.watch)
+        self.app.service("event sweeper", self.service.watch)
+        self.app.service("inbox feed", self.feed.watch)
+        self.app.service("campaign fan-out", self.fan_out.watch)
+
+    def tokens(self) -> Iterable[PageToken]:
+        yield PageToken(PREFIX, self._whose)
+
+    async def _whose(self, token: str) -> str:
+        return (await self.persons.check(token)).user_id
+
+    def metrics(self) -> "Iterable[Metric]":
+        return self.counters.metrics(self.app.metrics.pending(QUEUE))
+
+    async def checks(self) -> list[Check]:
+        now = self.app.clock.now()
+        return [
+            Check(f"channel {one.name}", not one.is_open, one.describe(now))
+            for one in await self.circuits.all()
+        ]
+
+    async def probes(self) -> list[Check]:
+        return [self._check_links(), *[check async for check in self._ping()]]
+
+    async def _ping(self) -> AsyncIterator[Check]:
+        """Channels that can ask their provider whether it knows us."""
+        for channel in self.channels.values():
+            if ping := getattr(channel, "ping", None):
+                try:
+                    yield Check(f"provider {channel.name}", True, await ping())
+                except YamchiError as error:
+                    yield Check(f"provider {channel.name}", False, str(mask(str(error))))
+
+    def _check_links(self) -> Check:
+        """Whether letters can have a link to unsubscribe."""
+        if url := self.app.settings.public_url:
+            return Check("links", True, f"in messages begin with {url}")
+        if not self.has_smtp:
+            return Check(
+                "links", True, "in the mailbox lead to this machine; set PUBLIC_URL before you send mail"
+            )
+        return Check(
+            "links",
+            None,
+            "letters have no link to unsubscribe, which mail providers ask for: set PUBLIC_URL to where people reach this server",
+        )
+
+    async def erase(self, user_id: str) -> dict[str, int]:
+        return await self.erasure.erase(user_id)
 
     async def close(self) -> None:
         await self.hub.close()
         for channel in self.channels.values():
             await channel.close()
 
-    @cached_property
+    @property
     def has_smtp(self) -> bool:
-        return self._settings.smtp_host is not None
+        return self.settings.smtp_host is not None
 
-    def _email(self, clock: Clock) -> Channel:
-        settings = self._settings
+    def _email(self) -> Channel:
+        settings, clock = self.settings, self.app.clock
         if settings.smtp_host is None:
-            return MailboxChannel(self._database, settings.smtp_from, clock)
+            return MailboxChannel(self.app.database, settings.smtp_from, clock)
         password = settings.smtp_password.get_secret_value() if settings.smtp_password else None
         server = SmtpServer(
             settings.smtp_host, settings.smtp_port, settings.smtp_user, password, settings.smtp_security
@@ -157,7 +216,7 @@ class Notifications:
         return EmailChannel(server, settings.smtp_from, clock)
 
 
-def _public_url(settings: Settings) -> str | None:
+def _public_url(settings: Settings, own: NotificationSettings) -> str | None:
     """Where links in messages lead; letters that stay at home are read on this machine."""
-    is_at_home = settings.smtp_host is None and settings.port
+    is_at_home = own.smtp_host is None and settings.port
     return settings.public_url or (f"http://localhost:{settings.port}" if is_at_home else None)

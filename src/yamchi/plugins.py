@@ -1,0 +1,302 @@
+"""Plugins: the one seam between features and the rest.
+
+A feature is a folder; its plugin says what it brings: settings, tables, queues, handlers, routes, commands, pages, metrics,
+checks. The application, the server, the command line and `doctor` go over the plugins and name none of them.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, overload
+
+import structlog
+
+from yamchi.clock import Clock, Span
+from yamchi.errors import ConfigurationError, MissingExtra
+from yamchi.observe.metrics import Metrics
+from yamchi.queues.engines.base import RateLimit
+from yamchi.queues.handlers import KeyOf, QueueDefinition
+from yamchi.queues.job import BackoffLike
+from yamchi.queues.queue import Queue
+from yamchi.queues.services import ServiceFunction
+from yamchi.settings import FeatureSettings, Settings
+from yamchi.storage.migrating import Migrations
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+    from prometheus_client import Metric
+
+    from yamchi.http.auth import PageToken
+    from yamchi.storage.database import Database
+
+SHIPPED = {
+    "notifications": "yamchi.notifications.plugin:Notifications",
+}
+"""The features that ship, by name: a feature adds its line here."""
+
+ENTRY_POINTS = "yamchi.plugins"
+"""The group in which an installed package offers its plugins."""
+
+Access = Literal["admin", "send", "person", "public"]
+"""Who may call a route: the admin; whoever may send; the person in its path, and the admin; everybody."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = TypeVar("P", bound="Plugin")
+
+log = structlog.get_logger("yamchi")
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Routes with who may call them. Public ones below /api stand under a prefix of their own, such as /api/webhooks."""
+
+    router: "APIRouter"
+    prefix: str = "/api/v1"
+    access: Access = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class BoardPage:
+    """A page of the board: `module` is the address of an ES module that shows it."""
+
+    title: str
+    path: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at. `ok` None means that it is missing but not needed."""
+
+    what: str
+    ok: bool | None
+    found: str
+
+
+class Application(Protocol):
+    """What a plugin may use of the application it belongs to."""
+
+    settings: Settings
+    clock: Clock
+    metrics: Metrics
+
+    @property
+    def database(self) -> "Database": ...
+
+    def define(
+        self,
+        queue: str,
+        *,
+        concurrency: int | None = None,
+        attempts: int | None = None,
+        backoff: BackoffLike | None = None,
+        timeout: Span | None = None,
+        keep_completed: int | None = None,
+        keep_failed: int | None = None,
+        rate: RateLimit | str | None = None,
+        key_rate: RateLimit | str | None = None,
+        key: KeyOf | None = None,
+    ) -> QueueDefinition:
+        """Declare a queue, or say more about one."""
+
+    def job(self, queue: str, *, name: str | None = None, **options: Any) -> Callable[[F], F]:
+        """Declare a function as a handler."""
+
+    def cron(
+        self, line: str, *, zone: str = "UTC", name: str | None = None, queue: str = "cron"
+    ) -> Callable[[F], F]:
+        """Run a function by the clock."""
+
+    def queue(self, name: str) -> Queue:
+        """A declared queue."""
+
+    def service(self, name: str, run: ServiceFunction) -> None:
+        """Run something for ever beside the jobs: started again when it fails, shown in /readyz."""
+
+    @overload
+    def plugin(self, wanted: type[P]) -> P: ...
+    @overload
+    def plugin(self, wanted: str) -> "Plugin": ...
+
+    async def erase(self, user_id: str) -> Mapping[str, int]:
+        """Forget a person in every plugin; what was found, by kind."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *error: Any) -> None: ...
+
+
+class Plugin:
+    """A feature, as the rest of Yamchi sees it. Everything but the name is optional.
+
+    The object is also the feature's face: `app.media` is the plugin named `media`, `app.plugin(Media)` the same with its type.
+    """
+
+    name: ClassVar[str]
+    """`app.<name>`, the name in PLUGINS, and the end of the name of its version table."""
+    summary: ClassVar[str] = ""
+    """One sentence for `yamchi plugins`."""
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Names of plugins that it needs."""
+    settings_class: ClassVar[type[FeatureSettings] | None] = None
+    migrations: ClassVar[Path | None] = None
+    """Its folder of Alembic revisions."""
+    version_table: ClassVar[str | None] = None
+    """The table that says which of them a database has seen. Defaults to alembic_version_<name>."""
+    commands: ClassVar[Mapping[str, str]] = {}
+    """Commands by name, each as `module:attribute` of a Typer group or a function; imported when they are used."""
+
+    def __init__(self, app: Application) -> None:
+        """Called when the application is made: keeps what it needs, opens nothing."""
+        self.app = app
+        kind = type(self).settings_class
+        self.settings: Any = None if kind is None else app.settings.of(kind)
+
+    def declare(self) -> None:
+        """Declare queues and their limits, with `app.define`; called when the application is made."""
+
+    def serve(self) -> None:
+        """Add handlers, services and cron jobs, with `app.job`, `app.service`, `app.cron`; called once, before a worker is made."""
+
+    def routers(self) -> Iterable[Routes]:
+        """Its routes, each group with who may call it."""
+        return ()
+
+    def tokens(self) -> "Iterable[PageToken]":
+        """Kinds of tokens that it makes for people's pages."""
+        return ()
+
+    def static(self) -> Mapping[str, Path]:
+        """Folders of files that the server offers, by the beginning of their address."""
+        return {}
+
+    def pages(self) -> Iterable[BoardPage]:
+        """Its pages of the board."""
+        return ()
+
+    def metrics(self) -> "Iterable[Metric]":
+        """What it adds to a scrape; `app.metrics.counts` are the jobs of every queue by state, as of then."""
+        return ()
+
+    async def checks(self) -> Iterable[Check]:
+        """How it is, for `/readyz` and `doctor`; takes no longer than a look at the database."""
+        return ()
+
+    async def probes(self) -> Iterable[Check]:
+        """What only `doctor` looks at: whether those it depends on answer."""
+        return ()
+
+    async def erase(self, user_id: str) -> Mapping[str, int]:
+        """Forget a person; what was found, by kind. May be called again, and for people it never knew."""
+        return {}
+
+    async def close(self) -> None:
+        """Let go of what it holds open."""
+
+    @classmethod
+    def schema(cls) -> Migrations | None:
+        """Its migrations with the table that counts them."""
+        if cls.migrations is None:
+            return None
+        return Migrations(cls.migrations, cls.version_table or f"alembic_version_{cls.name}")
+
+
+@dataclass(slots=True)
+class Found:
+    """Which plugins an application has, in the order in which they need each other, and why others could not be had."""
+
+    classes: list[type[Plugin]] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def fail(self, name: str, why: str) -> None:
+        self.failures[name] = why
+        log.error(f"plugin {name} was left out: {why}")
+
+
+def find_plugins(settings: Settings, own: Sequence[type[Plugin]] = ()) -> Found:
+    """What ships and what is installed, as PLUGINS chooses, and the application's own. One that can't be loaded is left out."""
+    offered: dict[str, Callable[[], Any]] = {name: _loader(place) for name, place in SHIPPED.items()}
+    offered |= {point.name: point.load for point in entry_points(group=ENTRY_POINTS)}
+    found = Found()
+    loaded: dict[str, type[Plugin]] = {}
+    for name in _chosen(settings, offered):
+        try:
+            loaded[name] = _checked(offered[name]())
+        except ConfigurationError as error:
+            found.fail(name, str(error))
+        except MissingExtra as error:
+            found.fail(name, str(error))
+        except Exception as error:
+            found.fail(name, f"it can't be imported ({type(error).__name__}: {error})")
+    loaded |= {kind.name: kind for kind in map(_checked, own)}
+    found.classes = _in_order(loaded, found)
+    return found
+
+
+def shipped_plugins() -> list[type[Plugin]]:
+    """The classes of what ships, every one of them."""
+    return [_checked(_loader(place)()) for place in SHIPPED.values()]
+
+
+def load_attribute(place: str) -> Any:
+    """What `module:attribute` names."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def of_request(kind: type[P]) -> Callable[..., Awaitable[P]]:
+    """A dependency of routes: the plugin of the application behind the server."""
+    from starlette.requests import HTTPConnection
+
+    async def find(connection: HTTPConnection) -> P:
+        app: Application = connection.app.state.yamchi
+        return app.plugin(kind)
+
+    return find
+
+
+def _loader(place: str) -> Callable[[], Any]:
+    return lambda: load_attribute(place)
+
+
+def _chosen(settings: Settings, offered: Mapping[str, Any]) -> Sequence[str]:
+    if settings.plugins is None:
+        return list(offered)
+    wanted = [name for name in settings.plugins if name != "none"]
+    if unknown := [name for name in wanted if name not in offered]:
+        known = ", ".join(sorted(offered))
+        raise ConfigurationError(
+            f"PLUGINS names {', '.join(unknown)}, which is not here; there are: {known}."
+        )
+    return wanted
+
+
+def _checked(kind: Any) -> type[Plugin]:
+    if not (isinstance(kind, type) and issubclass(kind, Plugin) and getattr(kind, "name", None)):
+        raise ConfigurationError(
+            f"{kind!r} is not a plugin: it should be a subclass of yamchi.Plugin with a name."
+        )
+    return kind
+
+
+def _in_order(loaded: Mapping[str, type[Plugin]], found: Found) -> list[type[Plugin]]:
+    """Each after those it needs; one whose need is not met is left out, and says so."""
+    placed: dict[str, type[Plugin]] = {}
+
+    def place(name: str, waiting: tuple[str, ...]) -> bool:
+        if name in placed:
+            return True
+        if name in waiting or name not in loaded:
+            return False
+        for need in loaded[name].requires:
+            if not place(need, (*waiting, name)):
+                if name not in found.failures:
+                    found.fail(name, f"it needs the plugin {need}, which is not here")
+                return False
+        placed[name] = loaded[name]
+        return True
+
+    for name in loaded:
+        place(name, ())
+    return list(placed.values())
