@@ -5,7 +5,7 @@ at that moment or later. After downtime the latest missed moment fires, once.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -23,6 +23,8 @@ log = structlog.get_logger("yamchi.cron")
 LONGEST_NAP: Millis = 30_000
 """The scheduler looks at the clock at least this often, so that a changed system time is noticed."""
 
+RETRY: Millis = 1_000
+"""How soon a schedule is looked at again whose engine did not answer."""
 
 REPEATED: Millis = 7_200_000
 """No clock change repeats more than this."""
@@ -83,22 +85,48 @@ class Schedule:
 
 
 class Scheduler:
-    """Adds the jobs of schedules when their moments come."""
+    """Adds the jobs of schedules when their moments come.
+
+    Each engine is looked after by itself: one that does not answer holds up only the schedules of its own queues.
+    """
 
     def __init__(self, schedules: list[Schedule], clock: Clock) -> None:
         self.schedules = schedules
         self._clock = clock
+        self._failing: set[str] = set()
+        """Schedules that could not be looked at the last time: the log says it once."""
 
     async def run(self) -> None:
-        if not self.schedules:
-            await asyncio.Event().wait()
+        engines = {id(schedule.queue.engine): schedule.queue.engine for schedule in self.schedules}
+        keeping = [
+            asyncio.create_task(self._keep([one for one in self.schedules if one.queue.engine is engine]))
+            for engine in engines.values()
+        ]
+        try:
+            await asyncio.gather(*keeping)
+        finally:
+            for task in keeping:
+                task.cancel()
+
+    async def _keep(self, schedules: Sequence[Schedule]) -> None:
+        """Fire the schedules of one engine, for ever."""
         while True:
-            try:
-                due = await self.fire_due()
-            except EngineError as error:
-                log.warning("the schedules could not be looked at; trying again", error=str(error))
-                due = self._clock.now() + 1_000
+            due = min([await self._fire_or_retry(schedule) for schedule in schedules])
             await self._clock.sleep(min(max(due - self._clock.now(), 0), LONGEST_NAP))
+
+    async def _fire_or_retry(self, schedule: Schedule) -> Millis:
+        """Fire the schedule if it is due; when to look at it again."""
+        try:
+            due = await self._fire(schedule)
+        except EngineError as error:
+            if schedule.name not in self._failing:
+                self._failing.add(schedule.name)
+                log.warning(
+                    f"the schedule {schedule.name} could not be looked at; trying again", error=str(error)
+                )
+            return self._clock.now() + RETRY
+        self._failing.discard(schedule.name)
+        return due
 
     async def fire_due(self) -> Millis:
         """Fire what is due; when the next one is."""

@@ -1,6 +1,7 @@
 """Keeps the leases of running jobs alive, from a thread with an event loop of its own.
 
 A handler that blocks the worker's event loop blocks nothing here, so it does not lose its job to another worker.
+Engines are looked after side by side, so that one that does not answer costs the jobs of the others nothing.
 The thread also says which jobs were lost or are to be cancelled, and shows the worker among the living.
 A job past its own timeout is no longer renewed: if even cancelling could not stop it, another worker may have it.
 """
@@ -71,35 +72,61 @@ class LeaseKeeper:
                 self._stop.wait(min(self._service.fail(error), self._lease // 3) / 1000)
 
     async def _keep(self) -> None:
+        """Each engine has a loop of its own here: one that is slow or away costs the others nothing."""
         self._service.begin()
-        tick = min(1_000, self._lease // 3)
+        keeping = [
+            asyncio.create_task(self._keep_engine(engine, queues)) for engine, queues in self._by_engine()
+        ]
+        try:
+            while not self._stop.is_set() and not any(task.done() for task in keeping):
+                await asyncio.to_thread(self._stop.wait, self._tick)
+        finally:
+            for task in keeping:
+                task.cancel()
+            outcomes = await asyncio.gather(*keeping, return_exceptions=True)
+        if not self._stop.is_set():
+            raise next(one for one in outcomes if isinstance(one, BaseException))
+        await asyncio.gather(*(self._guard(engine, self._depart(engine)) for engine, _ in self._by_engine()))
+
+    def _by_engine(self) -> list[tuple[Engine, list[HeldQueue]]]:
+        engines = {id(queue.engine): queue.engine for queue in self._held}
+        return [
+            (engine, [queue for queue in self._held if queue.engine is engine]) for engine in engines.values()
+        ]
+
+    @property
+    def _tick(self) -> float:
+        """How often to look after jobs, in seconds."""
+        return min(1_000, self._lease // 3) / 1000
+
+    async def _keep_engine(self, engine: Engine, queues: Sequence[HeldQueue]) -> None:
         renewed_at = beaten_at = 0
-        while not self._stop.is_set():
+        while True:
             now = self._clock.now()
-            if now - beaten_at >= HEARTBEAT:
-                beaten_at = now
-                await self._guard(self._beat())
             is_due = now - renewed_at >= self._lease // 3
             renewed_at = now if is_due else renewed_at
-            for queue in self._held:
+            for queue in queues:
                 if queue.claims:
-                    await self._guard(self._tend(queue, is_due))
-            await asyncio.to_thread(self._stop.wait, tick / 1000)
-        for engine in {id(queue.engine): queue.engine for queue in self._held}.values():
-            await self._guard(engine.heartbeat(self._describe().id))
+                    await self._guard(engine, self._tend(queue, is_due))
+            if now - beaten_at >= HEARTBEAT:
+                beaten_at = now
+                await self._guard(engine, engine.heartbeat(self._describe()))
+            await asyncio.sleep(self._tick)
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _depart(self, engine: Engine) -> None:
+        await engine.heartbeat(self._describe().id)
+
+    async def _guard(self, engine: Engine, work: Coroutine[Any, Any, None]) -> None:
+        """A call that takes longer than a lease is given up: it is too late for it, and the next may be answered."""
         try:
-            await work
+            async with asyncio.timeout(self._lease / 1000):
+                await work
+        except TimeoutError:
+            log.warning(f"leases on {engine.type} could not be renewed: no answer in time; trying again")
         except YamchiError as error:
-            log.warning("leases could not be tended; trying again", error=str(error))
+            log.warning(f"leases on {engine.type} could not be renewed; trying again", error=str(error))
         except Exception:
-            log.exception("leases could not be tended; trying again")
-
-    async def _beat(self) -> None:
-        info = self._describe()
-        for engine in {id(queue.engine): queue.engine for queue in self._held}.values():
-            await engine.heartbeat(info)
+            log.exception(f"leases on {engine.type} could not be renewed; trying again")
 
     async def _tend(self, queue: HeldQueue, is_due: bool) -> None:
         claims = queue.snapshot()

@@ -23,6 +23,9 @@ from yamchi.queues.services import ServiceFunction, Services
 
 SHORTEST_LEASE: Millis = 300
 
+OPENING_SECONDS = 2.0
+"""How long a worker waits for all engines to be open before it begins with those that are."""
+
 
 class Worker:
     """Runs the handlers of some queues until it is stopped.
@@ -64,10 +67,16 @@ class Worker:
             await self._run()
 
     async def _run(self) -> None:
-        await asyncio.gather(*(lane.arrive() for lane in self.lanes))
-        with self.services.watching("lease keeper", _nothing) as keeping:
-            self._keeper.start(keeping)
-            await self._work()
+        arriving = [asyncio.create_task(lane.arrive()) for lane in self.lanes]
+        # One engine that does not answer must not keep the others from being worked on.
+        await asyncio.wait(arriving, timeout=OPENING_SECONDS)
+        try:
+            with self.services.watching("lease keeper", _nothing) as keeping:
+                self._keeper.start(keeping)
+                await self._work()
+        finally:
+            for task in arriving:
+                task.cancel()
 
     async def _work(self) -> None:
         """Only a stop or being cancelled ends this: whatever fails is started again."""
