@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import structlog
 
-from yamchi.clock import Clock, Span, SystemClock
+from yamchi.clock import Clock, Millis, Span, SystemClock, to_millis
 from yamchi.errors import ConfigurationError, MissingExtra, UnknownQueue
 from yamchi.observe.metrics import Metrics
 from yamchi.plugins import Plugin, find_plugins
@@ -96,7 +96,7 @@ class Yamchi:
         """Declare a queue, or say more about one. A process that only adds jobs needs no handlers, just this."""
         if self._acting and queue not in self._definitions:
             self._owners[queue] = self._acting
-        known = self._definitions.setdefault(queue, QueueDefinition(queue))
+        known = self._definitions.setdefault(queue, QueueDefinition(queue, timeout=self._default_timeout))
         if concurrency is not None and concurrency < 1:
             raise ConfigurationError(f"Queue {queue} has a concurrency of {concurrency}: give at least 1.")
         known.concurrency = self.settings.concurrency(queue, concurrency or known.concurrency)
@@ -108,6 +108,7 @@ class Yamchi:
             keep_completed=keep_completed,
             keep_failed=keep_failed,
         )
+        known.timeout = known.timeout if timeout is None else known.options.timeout
         known.rate = known.rate if rate is None else RateLimit.parse(rate)
         known.key_rate = known.key_rate if key_rate is None else RateLimit.parse(key_rate)
         known.key = known.key if key is None else key
@@ -162,6 +163,10 @@ class Yamchi:
             return function
 
         return declare
+
+    @property
+    def _default_timeout(self) -> Millis | None:
+        return to_millis(self.settings.job_timeout) or None
 
     def service(self, name: str, run: ServiceFunction) -> None:
         """Run something for ever beside the jobs: started again when it fails, shown in /readyz.

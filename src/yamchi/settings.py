@@ -231,6 +231,10 @@ class Settings(_Environment):
         default=timedelta(seconds=30),
         description="How long running jobs may go on after SIGTERM; the rest return to their queues.",
     )
+    job_timeout: Span = Field(
+        default=timedelta(hours=1),
+        description="How long a run may take where neither the job nor its queue says; 0 for as long as it likes.",
+    )
     concurrencies: dict[str, Annotated[int, Field(ge=1)]] = Field(
         default={},
         validation_alias=f"CONCURRENCY_{_PER_QUEUE}",

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 import pytest
 
 from tests.notifications.conftest import USER
-from tests.notifications.test_push import app, channel, delivery, job, put, service, subscribe
+from tests.notifications.test_push import KEY, SUBJECT, app, channel, delivery, job, put, service, subscribe
+from tests.processes import Process
 from tests.services.push import PushService
 from tests.services.webserver import Response
 from yamchi.clock import to_millis
@@ -19,7 +22,7 @@ from yamchi.notifications.push import post as posting
 from yamchi.notifications.push.addresses import is_public
 from yamchi.notifications.push.post import LONGEST_ANSWER, Post
 from yamchi.notifications.push.subscriptions import BrowserSubscription
-from yamchi.testing import MovableClock, TestApp
+from yamchi.testing import MovableClock, TestApp, eventually
 
 __all__ = ["app", "service"]
 
@@ -264,8 +267,6 @@ async def test_a_success_in_between_clears_the_service(app: TestApp, service: Pu
 async def test_a_name_server_that_is_away_costs_nobody_their_subscription(
     service: PushService, tmp_path: Any
 ) -> None:
-    from tests.notifications.test_push import KEY, SUBJECT
-
     app = TestApp(home=tmp_path, vapid_private_key=KEY.private_text, vapid_subject=SUBJECT)
     app.notifications.serve()
     browser = service.subscribe(KEY.public_text, host="no-such-host.invalid")
@@ -276,3 +277,55 @@ async def test_a_name_server_that_is_away_costs_nobody_their_subscription(
     assert (found["status"], found["attempts"]) == ("RETRYING", 0)
     assert len(await channel(app).subscriptions.of(USER)) == 1
     await app.close()
+
+
+# ── In a running process ──────────────────────────────────────────────────────────────────────────────────────────
+
+SLOTS = 10
+"""Of the queue `notifications`."""
+
+
+async def test_dripping_endpoints_keep_no_letter_waiting(own_home: Path) -> None:
+    """Twice as many messages as there are slots go to endpoints that answer a byte at a time; then comes a letter."""
+    open_now = 0
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_now
+        open_now += 1
+        writer.write(b"HTTP/1.1 201 Created\r\nX-Slow: ")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"y")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        open_now -= 1
+
+    settings = {"VAPID_PRIVATE_KEY": KEY.private_text, "VAPID_SUBJECT": SUBJECT, "PUSH_ALLOW_PRIVATE": "true"}
+    process = Process(own_home, "up", "--port", "0", **settings)
+    try:
+        async with serving(drip) as endpoint:
+            base = f"{await asyncio.to_thread(lambda: process.url)}/api/v1"
+            async with httpx2.AsyncClient(base_url=base, timeout=60) as client:
+                people = [str(uuid4()) for _ in range(2 * SLOTS)]
+                for number, person in enumerate(people):
+                    keys = PushService().subscribe(KEY.public_text).as_json()["keys"]
+                    browser = {"endpoint": f"{endpoint}/{number}", "keys": keys}
+                    made = await client.post(f"/users/{person}/push", json=browser)
+                    assert made.status_code == 201, made.text
+                    sent = await client.post("/notifications", json=job(user_id=person))
+                    assert sent.status_code == 202, sent.text
+                await eventually(lambda: open_now >= SLOTS, 60)
+                reader = str(uuid4())
+                await client.put(f"/users/{reader}", json={"email": "a@example.com", "locale": "en"})
+                letter = job(user_id=reader, channel="email")
+                await client.post("/notifications", json=letter)
+
+                async def is_sent() -> bool:
+                    found = (await client.get(f"/notifications/{letter['job_id']}")).json()
+                    return bool(found["status"] == "SENT")
+
+                await eventually(is_sent, 15)
+                assert open_now >= SLOTS, "the letter went while they were dripping"
+    finally:
+        process.process.kill()
+        process.process.wait()

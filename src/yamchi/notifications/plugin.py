@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from yamchi.clock import Millis
 from yamchi.errors import YamchiError
 from yamchi.http.auth import PageToken
 from yamchi.notifications.campaigns.fanout import FanOut
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 QUEUE = "notifications"
+LONGEST_RUN: Millis = 300_000
+"""No message takes longer than this, unless its job says so: every request to a provider has a deadline of its own."""
+
 SHIPPED = Path(__file__).parents[1] / "defaults"
 
 
@@ -145,7 +149,9 @@ class Notifications(Plugin):
         async def send(job: Job[AnyNotification]) -> dict[str, object]:
             return await self.processor.handle_job(job)
 
-        self.queue.definition.handlers[JOB] = Handler(JOB, send)
+        definition = self.queue.definition
+        definition.handlers[JOB] = Handler(JOB, send)
+        definition.timeout = min(definition.timeout or LONGEST_RUN, LONGEST_RUN)
         self.queue.listeners.on("failed", self.processor.note_failure)  # this process's own failures
         self.app.service("event sweeper", self.service.watch)
         self.app.service("inbox feed", self.feed.watch)

@@ -28,7 +28,7 @@ from yamchi.notifications.gates import Collect, Gate, Go, Suppress, Wait
 from yamchi.notifications.policy import Digest, digest_of, policy_of
 from yamchi.notifications.recipients import as_template_data
 from yamchi.notifications.retry import RetryEngine, sentence
-from yamchi.notifications.schemas.notification_job import DirectMessage, NotificationJob
+from yamchi.notifications.schemas.notification_job import ALIASES, DirectMessage, NotificationJob
 from yamchi.notifications.suppressions import Suppressions
 from yamchi.notifications.templates.model import Rendered
 from yamchi.notifications.templates.rendering import render
@@ -72,11 +72,14 @@ class JobProcessor:
         self._retry = RetryEngine()
 
     async def handle_job(self, job: Job[Any]) -> dict[str, Any]:
-        """Send one notification; the answer is the delivery's status."""
-        if isinstance(job.data, DirectMessage):
-            return await self._handle_direct(job, job.data)
-        digest_id = digest_of(job.data)
-        return await (self._handle_digest(job, digest_id) if digest_id else self._handle(job, job.data, None))
+        """Send one notification; the answer is the delivery's status. A slow channel holds up its own messages only."""
+        with job.holding(ALIASES.get(job.data.channel, job.data.channel)):
+            if isinstance(job.data, DirectMessage):
+                return await self._handle_direct(job, job.data)
+            digest_id = digest_of(job.data)
+            if digest_id:
+                return await self._handle_digest(job, digest_id)
+            return await self._handle(job, job.data, None)
 
     async def _handle_digest(self, job: Job[Any], digest_id: str) -> dict[str, Any]:
         """What was collected shares the fate of the job that tells of it."""

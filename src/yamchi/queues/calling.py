@@ -14,14 +14,16 @@ from yamchi.queues.job import Claim
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.pool import ProcessPool
 from yamchi.queues.queue import Queue
+from yamchi.queues.shares import Shares
 from yamchi.queues.ticket import Job
 
 
 class Caller:
     """Calls the handlers of one queue. A thread can't be stopped: `strays` counts those whose job is over already."""
 
-    def __init__(self, queue: Queue, threads: int, on_return: Callable[[], None]) -> None:
+    def __init__(self, queue: Queue, threads: int, shares: Shares, on_return: Callable[[], None]) -> None:
         self.strays = 0
+        self._shares = shares
         self._queue = queue
         self._size = threads
         self._on_return = on_return
@@ -31,7 +33,8 @@ class Caller:
     def call(self, claim: Claim) -> Awaitable[Any]:
         """What the handler returns; bad data never reaches it. On the hot path no coroutine but the handler's is made."""
         handler = self._queue.definition.handler(claim.job.name)
-        job: Job[Any] = Job(self._queue, claim.job, claim=claim, data=handler.decode(claim.job.payload))
+        data = handler.decode(claim.job.payload)
+        job: Job[Any] = Job(self._queue, claim.job, claim=claim, data=data, shares=self._shares)
         timeout = claim.job.options.timeout
         if handler.limits:
             return self._pool_of(handler, handler.limits).run(job, partial(_within, timeout, job))

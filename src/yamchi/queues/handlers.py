@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.job import DEFAULT_OPTIONS, JobOptions
@@ -22,6 +23,9 @@ from yamchi.queues.processes.limits import ProcessLimits
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 """What every broker can name a key, a table or a topic by."""
+
+DEFAULT_TIMEOUT: Millis = 3_600_000
+"""A handler that never returns must not hold its slot for ever, though nobody thought of a timeout for it."""
 
 KeyOf = str | Callable[[Any], str]
 
@@ -140,6 +144,8 @@ class QueueDefinition:
     """The same for each key, for example each chat."""
     key: KeyOf | None = None
     """A field of the data, or a function of the data, that gives a job's key."""
+    timeout: Millis | None = DEFAULT_TIMEOUT
+    """How long a run may take whose job says nothing of it; None for as long as it likes."""
     max_bytes: int = 1_048_576
     handlers: dict[str, Handler] = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from yamchi.clock import Clock, Millis
+from yamchi.clock import Clock, Millis, describe_span
 from yamchi.errors import EngineError, Retryable
 from yamchi.queues.calling import Caller
 from yamchi.queues.engines.base import Exchange, describe_stalled
@@ -24,6 +24,7 @@ from yamchi.queues.judge import judge_error, judge_result
 from yamchi.queues.leases import HeldQueue, Interruption
 from yamchi.queues.pacing import Pacer
 from yamchi.queues.queue import Queue
+from yamchi.queues.shares import Shares
 from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.worker")
@@ -79,7 +80,7 @@ class Lane:
     ) -> None:
         self.queue = queue
         self.slots = slots or queue.definition.concurrency
-        self.held = HeldQueue(queue.name, queue.engine, self._interrupt)
+        self.held = HeldQueue(queue.name, queue.engine, self._interrupt, queue.definition.timeout)
         self._engine = queue.engine
         self._couriers = 2 if queue.engine.can.overlaps else 1
         self._worker = worker
@@ -99,7 +100,8 @@ class Lane:
         self._progress = asyncio.Event()
         self._gone = asyncio.Event()
         self._pacer = Pacer(queue, clock)
-        self._caller = Caller(queue, self.slots, self._todo.set)
+        self._shares = Shares(self.slots, self._todo.set)
+        self._caller = Caller(queue, self.slots, self._shares, self._todo.set)
 
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -120,7 +122,9 @@ class Lane:
             asyncio.create_task(self._courier(), name=f"courier-{self.queue.name}")
             for _ in range(self._couriers)
         ]
-        helpers = [asyncio.create_task(work()) for work in (self._watch, self._sweep, self._gone.wait)]
+        helpers = [
+            asyncio.create_task(work()) for work in (self._watch, self._sweep, self._hurry, self._gone.wait)
+        ]
         try:
             await asyncio.wait([*couriers, *helpers], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -249,7 +253,8 @@ class Lane:
     def _free(self) -> int:
         if self._stopping or not self._thirsty:
             return 0
-        return max(self.slots - len(self._runs) - self._asked - self._caller.strays, 0)
+        taken = len(self._runs) - self._shares.lent + self._asked + self._caller.strays
+        return max(self.slots - taken, 0)
 
     async def _receive(self, got: Exchange, want: int) -> None:
         short = want - len(got.claims)
@@ -298,6 +303,17 @@ class Lane:
             except Exception as error:
                 is_known = isinstance(error, EngineError)
                 log.warning(f"[{self.queue.name}:{self._engine.type}] {error}", exc_info=not is_known)
+
+    async def _hurry(self) -> None:
+        """End runs that take longer than the queue allows. A job's own timeout, where it has one, is kept by its caller."""
+        limit = self.queue.definition.timeout
+        while limit is not None:
+            await asyncio.sleep(min(1, limit / 1000))
+            since = perf_counter() - limit / 1000
+            for run in list(self._runs.values()):
+                if run.began < since and run.claim.job.options.timeout is None:
+                    self._interrupt_run(run, "overdue")
+        await self._gone.wait()
 
     def _note_stalled(self, job: JobRecord, has_failed: bool) -> None:
         log.warning(f"[{self.queue.name}:{self._engine.type}] {describe_stalled(job, has_failed)}")
@@ -377,6 +393,10 @@ class Lane:
                 return None
             case "stopped":
                 return Released(run.claim)
+            case "overdue":
+                limit = describe_span(self.queue.definition.timeout or 0)
+                error = Retryable(f"{job.name} took longer than the {limit} that {self.queue.name} allows")
+                return judge_error(run.claim, error, self._clock.now())
         return judge_error(run.claim, Retryable(f"{job.name} cancelled itself"), self._clock.now())
 
     # ── Telling ───────────────────────────────────────────────────────────────────────────────────────────────────

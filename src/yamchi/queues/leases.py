@@ -34,6 +34,8 @@ class HeldQueue:
     name: str
     engine: Engine
     interrupt: Interrupt
+    timeout: Millis | None = None
+    """Of jobs that have none of their own."""
     claims: dict[str, Claim] = field(default_factory=dict)
 
     def snapshot(self) -> list[Claim]:
@@ -131,15 +133,16 @@ class LeaseKeeper:
     async def _tend(self, queue: HeldQueue, is_due: bool) -> None:
         claims = queue.snapshot()
         if is_due:
-            renewable = [claim for claim in claims if not self._is_overdue(claim)]
+            renewable = [claim for claim in claims if not self._is_overdue(queue, claim)]
             kept = set(await queue.engine.renew(queue.name, renewable, self._lease)) if renewable else set()
             lost = [claim.job.id for claim in renewable if claim.job.id not in kept]
             self._tell(queue, claims, lost, "lost")
         stopping = await queue.engine.cancelled(queue.name, claims)
         self._tell(queue, claims, stopping, "cancelled")
 
-    def _is_overdue(self, claim: Claim) -> bool:
-        timeout = claim.job.options.timeout
+    def _is_overdue(self, queue: HeldQueue, claim: Claim) -> bool:
+        own = claim.job.options.timeout
+        timeout = queue.timeout if own is None else own
         return timeout is not None and self._clock.now() > (claim.job.started_at or 0) + timeout + self._lease
 
     def _tell(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,6 +13,7 @@ from yamchi.clock import Millis, as_datetime, isoformat
 from yamchi.errors import WrongState
 from yamchi.queues.handlers import decode_json
 from yamchi.queues.job import Claim, JobRecord, State
+from yamchi.queues.shares import Shares
 
 if TYPE_CHECKING:
     from yamchi.queues.queue import Queue
@@ -25,7 +27,7 @@ class Job(Generic[T]):
     `attempts_made` counts this run too: it is 1 when a job runs for the first time.
     """
 
-    __slots__ = ("_claim", "_data", "_loop", "is_new", "queue", "record")
+    __slots__ = ("_claim", "_data", "_loop", "_shares", "is_new", "queue", "record")
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Job(Generic[T]):
         data: Any = ...,
         is_new: bool = False,
         loop: asyncio.AbstractEventLoop | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self.queue = queue
         self.record = record
@@ -43,6 +46,7 @@ class Job(Generic[T]):
         self._claim = claim
         self._data = data
         self._loop = loop
+        self._shares = shares
 
     # ── What it is ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -168,6 +172,14 @@ class Job(Generic[T]):
         self.record.progress = orjson.dumps(value)
         await self.queue.engine.progress(self._claim, self.record.progress)
         self.queue.listeners.emit("progress", self, value)
+
+    def holding(self, name: str) -> AbstractContextManager[None]:
+        """`with job.holding("provider"):` around what waits for somebody else, so that a slow one stops only its own jobs.
+
+        As many jobs as the queue has slots may wait for one name; another is sent back to come again later, which costs no
+        attempt. One that waits for longer than a second lends its slot to jobs of other names.
+        """
+        return self._shares.hold(name) if self._shares else nullcontext()
 
     def log(self, *lines: str) -> Awaitable[None]:
         """Append lines to this job's log."""

@@ -1,0 +1,112 @@
+"""Slots by what a job waits for: a slow provider keeps its own jobs waiting, and nobody else's.
+
+Of a queue's jobs, those that depend on one provider may be as many at once as the queue has slots. A job that waits for its
+provider for longer than a moment lends its slot to others: it runs on, and somebody else's job is claimed in its place. One
+that finds its provider's share taken goes back and waits in the queue, without a slot and without paying an attempt.
+
+So while one provider is in use, or all of them are quick, nothing is different: nobody lends, and nobody is sent back.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic
+from types import TracebackType
+
+from yamchi.errors import Snooze
+
+LENDS_AFTER = 1.0
+"""Seconds for which a job keeps its slot while it waits for its provider."""
+
+SHORTEST_WAIT, LONGEST_WAIT = 0.25, 60.0
+"""Seconds until a job that was sent back is looked at again."""
+
+EAGERNESS = 0.8
+"""Those who were sent back come again a little faster than the provider has worked so far: it may have recovered."""
+
+LOOKS = 200.0
+"""So many of those who were sent back are looked at again in a second, however many there are."""
+
+LEARNING = 0.2
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one provider has in hand, how many seconds a job of it takes, and where those who were sent back stand in line."""
+
+    held: int = 0
+    typical: float = 0.0
+    line: float = 0.0
+    """When the last of them has its turn, at the pace of the provider."""
+    looks: float = 0.0
+    """The soonest that it may be looked at, at the pace that costs the others little."""
+
+
+class Shares:
+    """The shares of one queue's slots in one worker. `lent` is how many of the running jobs occupy no slot at present."""
+
+    def __init__(self, slots: int, on_lent: Callable[[], None]) -> None:
+        self.lent = 0
+        self._slots = slots
+        self._on_lent = on_lent
+        self._shares: dict[str, _Share] = {}
+
+    def hold(self, name: str) -> "Holding":
+        return Holding(self, name)
+
+    def _take(self, name: str) -> None:
+        share = self._shares.get(name)
+        if share is None:
+            share = self._shares[name] = _Share()
+        if share.held >= self._slots:
+            wait = timedelta(seconds=self._place(share))
+            raise Snooze(wait, f"all that may wait for {name} at once are waiting")
+        share.held += 1
+
+    def _place(self, share: _Share) -> float:
+        """In how many seconds to come back: in the order of those who were sent back, as fast as the provider works."""
+        now = monotonic()
+        pace = max(share.typical, LENDS_AFTER) / self._slots * EAGERNESS
+        share.line = min(max(share.line, now) + pace, now + LONGEST_WAIT)
+        share.looks = max(share.looks, now) + 1 / LOOKS
+        return max(share.line, share.looks, now + SHORTEST_WAIT) - now
+
+    def _lend(self) -> None:
+        self.lent += 1
+        self._on_lent()
+
+    def _give_back(self, name: str, seconds: float, has_lent: bool) -> None:
+        share = self._shares[name]
+        share.held -= 1
+        share.typical += (seconds - share.typical) * LEARNING
+        if has_lent:
+            self.lent -= 1
+        else:
+            share.line = 0.0  # it is quick again
+
+
+class Holding:
+    """A job's part of its provider's share, for as long as it is held."""
+
+    __slots__ = ("_began", "_has_lent", "_name", "_shares", "_timer")
+
+    def __init__(self, shares: Shares, name: str) -> None:
+        self._shares = shares
+        self._name = name
+        self._has_lent = False
+
+    def __enter__(self) -> None:
+        self._shares._take(self._name)
+        self._began = monotonic()
+        self._timer = asyncio.get_running_loop().call_later(LENDS_AFTER, self._lend)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        self._shares._give_back(self._name, monotonic() - self._began, self._has_lent)
+
+    def _lend(self) -> None:
+        self._has_lent = True
+        self._shares._lend()
