@@ -86,7 +86,11 @@ class WrongState(YamchiError):
 
 
 class TokenRefused(YamchiError):
-    """A token that opens nothing; the message says why."""
+    """A token that opens nothing; the message says why. One that was never ours is `is_forged`."""
+
+    def __init__(self, message: str, *, is_forged: bool = True) -> None:
+        super().__init__(message)
+        self.is_forged = is_forged
 
 
 class EngineError(YamchiError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, overload
 
 import structlog
 
@@ -39,8 +39,9 @@ SHIPPED = {
 ENTRY_POINTS = "yamchi.plugins"
 """The group in which an installed package offers its plugins."""
 
-Access = Literal["admin", "send", "person", "public"]
-"""Who may call a route: the admin; whoever may send; the person in its path, and the admin; everybody."""
+Access = str
+"""Who may call a route, as `yamchi.http.access` reads it: "admin" (and to look, whoever may read); "send", "send:<queue>" or another
+scope; "person", the one in its path, and the admin; "public". With "+test", test keys too."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", bound="Plugin")

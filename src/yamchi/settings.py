@@ -9,6 +9,7 @@ A wrong value is a `ConfigurationError` that names the variable and never shows 
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -26,13 +27,16 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from yamchi.clock import to_millis
+from yamchi.clock import Millis, to_millis
 from yamchi.errors import ConfigurationError, InvalidJob
 
 LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 Fallback = Literal["sqlite", "memory", "off"]
 F = TypeVar("F", bound="FeatureSettings")
+
+KEPT = "kept"
+"""In SECRET_KEY_PREVIOUS: the key that was made once and is kept in the database."""
 
 _PER_QUEUE = "<QUEUE>"
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
@@ -42,6 +46,35 @@ _POSTGRESQL = re.compile(r"postgres(ql)?(\+\w+)?://")
 _QUEUE_SCHEMES = re.compile(
     r"sqlite:///|(memory|rediss?(\+sentinel)?|kafka)://|supabase$|" + _POSTGRESQL.pattern
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """So many in a period: all of them at once, or spread over it."""
+
+    count: int
+    period: Millis
+
+    def __str__(self) -> str:
+        return f"{self.count}/{'s' if self.period == 1_000 else f'{self.period}ms'}"
+
+
+def _read_quota(value: object) -> object:
+    """Text such as "5000/s" or "100/15m"; off is None."""
+    if not isinstance(value, str):
+        return value
+    if value.strip().lower() == "off":
+        return None
+    count, _, period = value.strip().partition("/")
+    if not count.isascii() or not count.isdigit() or not 0 < int(count) <= 10**9 or not period:
+        raise ValueError("write it as 5000/s, 20/min or 100/15m, or off")
+    try:
+        span = to_millis(period if period[0].isdigit() else f"1{period}")
+    except InvalidJob as error:
+        raise ValueError(str(error)) from None
+    if span < 1:
+        raise ValueError("its period is no time at all")
+    return Quota(int(count), span)
 
 
 def read_span(value: object) -> object:
@@ -87,6 +120,12 @@ def _check_origin(origin: str) -> str:
     return origin.lower()
 
 
+def _check_previous(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    if any(key.get_secret_value() != KEPT and len(key.get_secret_value()) < 16 for key in keys):
+        raise ValueError("each should have at least 16 characters, or be the word kept")
+    return keys
+
+
 def split(value: object) -> object:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
@@ -109,6 +148,7 @@ Tokens = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split)]
 Origins = Annotated[
     tuple[Annotated[str, AfterValidator(_check_origin)], ...], NoDecode, BeforeValidator(split)
 ]
+RateOrOff = Annotated[Quota | None, BeforeValidator(_read_quota)]
 Home = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
 
 
@@ -259,16 +299,39 @@ class Settings(_Environment):
     )
 
     admin_token: SecretStr | None = Field(
-        default=None, description="The bearer token that may do everything, and signs in to the board."
+        default=None,
+        description="The bearer token that may do everything, and signs in to the board; at least 16 characters where others can reach it.",
     )
     api_tokens: Tokens = Field(
-        default=(), description="Bearer tokens, separated by commas, of callers that may only send."
+        default=(),
+        description="Bearer tokens, separated by commas, of callers that may only send; needs ADMIN_TOKEN. Keys made with yamchi keys can do more and less.",
+    )
+    rate_limit_send: RateOrOff = Field(
+        default=Quota(5_000, 1_000),
+        description="How many requests that send a key may make, in each process; or off.",
+    )
+    rate_limit_read: RateOrOff = Field(
+        default=Quota(500, 1_000), description="The same for requests that only look."
+    )
+    rate_limit_change: RateOrOff = Field(
+        default=Quota(200, 1_000), description="The same for requests that change something."
+    )
+    rate_limit_person: RateOrOff = Field(
+        default=Quota(50, 1_000),
+        description="The same for the pages of one person, with that person's token.",
+    )
+    audit_keep: Annotated[Span, AfterValidator(_check_positive)] = Field(
+        default=timedelta(days=365), description="How long the audit keeps who changed what."
     )
 
     secret_key: SecretStr | None = Field(
         default=None,
         min_length=16,
         description="Signs the tokens of pages and the links in letters; by default a key that is made once and kept in the database.",
+    )
+    secret_key_previous: Annotated[Tokens, AfterValidator(_check_previous)] = Field(
+        default=(),
+        description="Keys that SECRET_KEY was before, separated by commas: what they signed is still good. The word kept stands for the key in the database.",
     )
     cors_origins: Origins = Field(
         default=(),

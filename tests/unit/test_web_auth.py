@@ -41,7 +41,14 @@ def bearer(token: str) -> dict[str, bytes]:
 def test_another_address_needs_a_token(host):
     with pytest.raises(ConfigurationError, match="ADMIN_TOKEN must be set"):
         check_address(Settings(), host)
-    check_address(Settings(admin_token="x"), host)
+    with pytest.raises(ConfigurationError, match="fewer than 16 characters"):
+        check_address(Settings(admin_token="0123456789abcde"), host)
+    check_address(Settings(admin_token="0123456789abcdef"), host)
+
+
+def test_tokens_that_may_only_send_need_one_that_may_do_the_rest():
+    with pytest.raises(ConfigurationError, match="API_TOKENS is set but ADMIN_TOKEN is not"):
+        check_address(Settings(api_tokens=("sender-token",)), "127.0.0.1")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
@@ -97,13 +104,13 @@ async def test_a_sender_may_only_send(client):
     assert (await client.post(JOBS, json={"data": 1}, headers=bearer(SENDER))).status_code == 201
     for method, path in (("GET", "/api/queues"), ("GET", JOBS), ("POST", "/api/queues/letters/pause")):
         answer = await client.request(method, path, headers=bearer(SENDER))
-        assert (answer.status_code, "may only send" in answer.json()["detail"]) == (403, True)
+        assert (answer.status_code, "needs the scope" in answer.json()["detail"]) == (403, True)
 
 
 async def test_signing_in_gives_a_strict_cookie_that_is_not_the_token(client):
     assert (await client.get("/")).headers["location"] == "/sign-in"
     wrong = await client.post("/sign-in", data={"token": "wrong"})
-    assert (wrong.status_code, "not the admin token" in wrong.text) == (401, True)
+    assert (wrong.status_code, "neither the admin token nor a key" in wrong.text) == (401, True)
     signed_in = await client.post("/sign-in", data={"token": ADMIN})
     cookie = signed_in.headers["set-cookie"]
     assert signed_in.headers["location"] == "/"

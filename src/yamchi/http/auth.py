@@ -1,43 +1,38 @@
-"""Who may do what over HTTP.
+"""Who calls over HTTP.
 
 Without ADMIN_TOKEN the server listens on a loopback address only, and everybody on this machine may do everything;
-the Host and Origin of each request are checked, so that no web page can act in their name. With ADMIN_TOKEN,
-`/api` and `/metrics` want it as a bearer token or as the board's session cookie; API_TOKENS may only send. The token of
-a person's page opens what is that person's own, below `/api/v1/users/{user_id}/`, and nothing else.
+the Host and Origin of each request are checked, so that no web page can act in their name. With ADMIN_TOKEN, `/api` and
+`/metrics` want a bearer token or the board's session cookie: ADMIN_TOKEN may do everything, a named key what its scopes
+say, API_TOKENS may send. The token of a person's page opens what is that person's own, below `/api/v1/users/{user_id}/`,
+and nothing else.
 """
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Literal
-from uuid import UUID
 
-from fastapi import Request
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from yamchi.clock import Clock, Millis
-from yamchi.errors import ConfigurationError, TokenRefused
+from yamchi.clock import Clock
+from yamchi.errors import ConfigurationError, EngineError, TokenRefused
+from yamchi.http import apikeys
+from yamchi.http.access import SAFE_METHODS, WHO_ARE_YOU, is_guarded
+from yamchi.http.apikeys import ApiKeys
+from yamchi.http.audit import AuditLog, Entry
+from yamchi.http.failures import Failures, address_of
 from yamchi.http.problems import problem
+from yamchi.http.ratelimits import RateLimits
+from yamchi.http.scopes import ADMIN, LOCAL, SEND, STRANGER, Caller
+from yamchi.http.sessions import Sessions
 from yamchi.settings import Settings
-
-Caller = Literal["admin", "sender", "person"]
+from yamchi.storage.database import Database
 
 COOKIE = "yamchi_session"
-SESSION: Millis = 7 * 86_400_000
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-GUARDED = ("/api", "/metrics")
 PEOPLE = "/api/v1/users/"
-NOT_ENOUGH = {
-    "sender": "This token may only send; use ADMIN_TOKEN for this.",
-    "person": "The token of a page may not do this; let your backend do it.",
-}
-
-Refusal = tuple[HTTPStatus, str]
+SHORTEST_ADMIN_TOKEN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +43,33 @@ class PageToken:
     check: Callable[[str], Awaitable[str]]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request goes no further."""
+
+    status: HTTPStatus
+    why: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 def check_address(settings: Settings, host: str) -> None:
-    """Refuse to listen where others can reach us unless they need a token."""
-    if not settings.admin_token and not is_loopback(host):
+    """Refuse to listen where others can reach us unless they need a token that can't be guessed."""
+    token = settings.admin_token
+    if token is None and settings.api_tokens:
+        raise ConfigurationError(
+            "API_TOKENS is set but ADMIN_TOKEN is not, so that everybody could do everything: set ADMIN_TOKEN too."
+        )
+    if is_loopback(host):
+        return
+    if token is None:
         raise ConfigurationError(
             f"ADMIN_TOKEN must be set to listen on {host}, where others can reach it: "
             "set it in the environment or .env, or listen on 127.0.0.1."
+        )
+    if len(token.get_secret_value()) < SHORTEST_ADMIN_TOKEN:
+        raise ConfigurationError(
+            f"ADMIN_TOKEN has fewer than {SHORTEST_ADMIN_TOKEN} characters, too few to listen on {host}, where others can "
+            "guess it: make one with openssl rand -hex 24."
         )
 
 
@@ -67,127 +83,159 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Keys:
-    """The tokens, and the sessions signed with a key derived from the admin's."""
+class AccessControl:
+    """What decides who may do what: the tokens of the settings, keys, sessions, limits, and the audit."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, database: Database, clock: Clock) -> None:
         admin = settings.admin_token
         self._admin = admin.get_secret_value().encode() if admin else None
         self._senders = [token.get_secret_value().encode() for token in settings.api_tokens]
-        self._clock = clock
+        self.keys = ApiKeys(database, clock)
+        self.sessions = Sessions(database, clock, self._admin)
+        self.failures = Failures(clock)
+        self.limits = RateLimits(settings, clock)
+        self.audit = AuditLog(database, clock, settings.audit_keep)
 
     @property
     def is_open(self) -> bool:
         """No token is set, so whoever reaches the server may do everything."""
         return self._admin is None
 
-    def caller_of(self, headers: Headers) -> Caller | None:
-        """Whom these headers belong to; None for a stranger."""
-        if self.is_open:
-            return "admin"
-        if token := bearer_of(headers):
-            return self._holder_of(token.encode("latin-1"))
-        return "admin" if self._is_session(_cookie(headers)) else None
-
     def is_admin(self, token: bytes) -> bool:
         return self._admin is not None and hmac.compare_digest(self._admin, token)
 
-    def new_session(self) -> str:
-        expiry = str(self._clock.now() + SESSION)
-        return f"{expiry}.{self._sign(expiry)}"
-
-    def _holder_of(self, token: bytes) -> Caller | None:
+    async def holder_of(self, token: bytes) -> tuple[Caller, str | None] | None:
+        """Whose token this is, and the id of the key if it is one; None if it is nobody's."""
         if self.is_admin(token):
-            return "admin"
-        return "sender" if _any_equal(self._senders, token) else None
+            return Caller("admin", "admin", frozenset({ADMIN})), None
+        if number := _which(self._senders, token):
+            return Caller("key", f"API_TOKENS {number}", frozenset({SEND})), None
+        text = token.decode("utf-8", "replace")
+        key = await self.keys.find(text) if text.startswith(apikeys.PREFIX) else None
+        return None if key is None else (key.caller, key.key_id)
 
-    def _is_session(self, session: str) -> bool:
-        expiry, _, signature = session.partition(".")
-        if not expiry.isdecimal() or not expiry.isascii():
-            return False
-        is_ours = hmac.compare_digest(self._sign(expiry).encode(), signature.encode())
-        return is_ours and int(expiry) > self._clock.now()
-
-    def _sign(self, expiry: str) -> str:
-        key = hmac.digest(self._admin or b"", b"yamchi board session", sha256)
-        return hmac.new(key, expiry.encode(), sha256).hexdigest()
+    async def signed_in(self, cookie: str) -> Caller | None:
+        """Whose session this is."""
+        if self.is_open or not cookie or (session := await self.sessions.find(cookie)) is None:
+            return None
+        if session.key_id is None:
+            return Caller("admin", "admin", frozenset({ADMIN}), is_session=True)
+        key = await self.keys.get(session.key_id)
+        return None if key is None else replace(key.caller, is_session=True)
 
 
 class Guard:
     """Stands before everything else: checks Host and Origin, finds out who calls."""
 
     def __init__(
-        self, app: ASGIApp, keys: Keys, pages: Iterable[PageToken] = (), origins: Iterable[str] = ()
+        self,
+        app: ASGIApp,
+        access: AccessControl,
+        pages: Iterable[PageToken] = (),
+        origins: Iterable[str] = (),
+        public: Iterable[str] = (),
     ) -> None:
-        self.app, self.keys, self.pages = app, keys, tuple(pages)
+        self.app, self.access, self.pages = app, access, tuple(pages)
         self.origins = frozenset(origins)
+        self.public = tuple(f"{room}/" for room in public)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = await self._identify(scope, headers) or self._refuse(scope, headers)
+        try:
+            refusal = await self._identify(scope, headers) or self._refuse(scope, headers)
+        except EngineError as error:
+            refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         if refusal:
-            status, why = refusal
-            wants = {"www-authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
-            await problem(status, why, headers=wants)(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
+            await problem(refusal.status, refusal.why, headers=refusal.headers)(scope, receive, send)
+            return
+        try:
+            await self.app(scope, receive, self._noting(scope, send))
+        except BaseException as error:
+            await self._finish(scope, type(error).__name__)
+            raise
+
+    def _noting(self, scope: Scope, send: Send) -> Send:
+        """What the dependency of the route left for the answer: the fields of its limit, and the end of its audit."""
+        state = scope["state"]
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if limits := state.get("limits"):
+                    MutableHeaders(scope=message).update(limits)
+                await self._finish(scope, str(message["status"]))
+            await send(message)
+
+        return noting
+
+    async def _finish(self, scope: Scope, outcome: str) -> None:
+        entry: Entry | None = scope["state"].pop("audit", None)
+        if entry is not None:
+            await self.access.audit.finish(entry, outcome)
 
     async def _identify(self, scope: Scope, headers: Headers) -> Refusal | None:
-        """Note who calls. A page is told what is wrong with its token even where nobody needs one."""
-        state = scope.setdefault("state", {})
-        state["caller"], state["person"] = self.keys.caller_of(headers), None
-        token = bearer_of(headers)
-        kind = next((kind for kind in self.pages if token.startswith(kind.prefix)), None)
-        if kind is None or self.keys.is_admin(token.encode("latin-1")):
+        """Note who calls. A wrong token is told so where it counts, however many others are tried beside it."""
+        state, access = scope.setdefault("state", {}), self.access
+        state["caller"], token = STRANGER, bearer_of(headers)
+        page = next((kind for kind in self.pages if token.startswith(kind.prefix)), None)
+        if not token or (access.is_open and page is None and not token.startswith(apikeys.PREFIX)):
+            signed_in = None if token else await access.signed_in(_cookie(headers))
+            state["caller"] = signed_in or (LOCAL if access.is_open else STRANGER)
             return None
+        address = address_of(scope)
+        if wait := access.failures.wait(address, token):
+            return too_many(wait)
+        raw = token.encode("latin-1")
+        held = await access.holder_of(raw)
+        if held is not None:
+            state["caller"] = held[0]
+        elif page is not None:
+            return await self._identify_page(scope, page, token, address)
+        else:
+            access.failures.wrong(address, "a token", scope["path"])
+            return _unknown() if access.is_open else None
+        access.failures.right(address, token)
+        return None
+
+    async def _identify_page(self, scope: Scope, page: PageToken, token: str, address: str) -> Refusal | None:
+        """A page is told what is wrong with its token even where nobody needs one."""
         try:
-            user_id = await kind.check(token)
+            user_id = await page.check(token)
         except TokenRefused as refused:
-            return HTTPStatus.UNAUTHORIZED, str(refused)
-        state["caller"], state["person"] = "person", user_id
+            if refused.is_forged:
+                self.access.failures.wrong(address, "the token of a page", scope["path"])
+            return Refusal(HTTPStatus.UNAUTHORIZED, str(refused), {"www-authenticate": "Bearer"})
+        scope["state"]["caller"] = Caller("person", f"person {user_id}", user_id=user_id)
         if not scope["path"].startswith(f"{PEOPLE}{user_id}/"):
-            return HTTPStatus.FORBIDDEN, "This token opens only what belongs to its own person."
+            return Refusal(HTTPStatus.FORBIDDEN, "This token opens only what belongs to its own person.")
+        self.access.failures.right(address, token)
         return None
 
     def _refuse(self, scope: Scope, headers: Headers) -> Refusal | None:
         host, caller = headers.get("host", ""), scope["state"]["caller"]
-        if self.keys.is_open and not is_loopback(hostname_of(host)):
-            return HTTPStatus.FORBIDDEN, f"Host {host!r} is not this machine: open http://localhost instead."
-        is_page_of_ours = caller == "person" and headers.get("origin", "").lower() in self.origins
-        if scope["method"] not in SAFE_METHODS and not is_page_of_ours and not is_same_origin(headers):
-            return HTTPStatus.FORBIDDEN, "A page of another site may not act here."
-        if caller is None and _is_guarded(scope["path"]):
-            return (
-                HTTPStatus.UNAUTHORIZED,
-                "A token is needed: send Authorization: Bearer with ADMIN_TOKEN, or sign in to the board.",
+        if self.access.is_open and not is_loopback(hostname_of(host)):
+            return Refusal(
+                HTTPStatus.FORBIDDEN, f"Host {host!r} is not this machine: open http://localhost instead."
             )
-        return None
+        is_page_of_ours = caller.kind == "person" and headers.get("origin", "").lower() in self.origins
+        if scope["method"] not in SAFE_METHODS and not is_page_of_ours and not is_same_origin(headers):
+            return Refusal(HTTPStatus.FORBIDDEN, "A page of another site may not act here.")
+        is_closed = is_guarded(scope["path"]) and not scope["path"].startswith(self.public)
+        return _unknown() if caller is STRANGER and is_closed else None
 
 
-async def require_admin(request: Request) -> None:
-    """A dependency of routes that only the admin may use."""
-    if request.state.caller != "admin":
-        raise HTTPException(HTTPStatus.FORBIDDEN, NOT_ENOUGH[request.state.caller])
+def _unknown() -> Refusal:
+    return Refusal(HTTPStatus.UNAUTHORIZED, WHO_ARE_YOU, {"www-authenticate": "Bearer"})
 
 
-async def require_backend(request: Request) -> None:
-    """A dependency of routes for the product's backend: any token but a person's."""
-    if request.state.caller == "person":
-        raise HTTPException(HTTPStatus.FORBIDDEN, NOT_ENOUGH["person"])
-
-
-async def require_oneself(request: Request, user_id: UUID) -> str:
-    """A dependency of what belongs to a person: the person's own pages may use it, and the admin. Gives the person's id."""
-    if request.state.caller == "sender":
-        raise HTTPException(HTTPStatus.FORBIDDEN, NOT_ENOUGH["sender"])
-    return str(user_id)
-
-
-def _is_guarded(path: str) -> bool:
-    return any(path == room or path.startswith(f"{room}/") for room in GUARDED)
+def too_many(wait: int) -> Refusal:
+    return Refusal(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        f"There were too many wrong tokens: come back in {wait} s.",
+        {"retry-after": str(wait)},
+    )
 
 
 def bearer_of(headers: Headers) -> str:
@@ -213,6 +261,6 @@ def _cookie(headers: Headers) -> str:
     return next((value for name, _, value in pairs if name == COOKIE), "")
 
 
-def _any_equal(known: Iterable[bytes], given: bytes) -> bool:
-    """Looks at all of them, so that the time it takes tells nothing."""
-    return sum(hmac.compare_digest(one, given) for one in known) > 0
+def _which(known: Iterable[bytes], given: bytes) -> int:
+    """Its place among them, from 1; 0 for none. Looks at all of them, so that the time it takes tells nothing."""
+    return sum(number for number, one in enumerate(known, 1) if hmac.compare_digest(one, given))

@@ -77,7 +77,9 @@ def problem(
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """These problems, for the `responses=` of a route."""
+    """These problems, for the `responses=` of a route. Whoever may be unknown may also come too often."""
+    if HTTPStatus.UNAUTHORIZED in statuses:
+        statuses = (*statuses, HTTPStatus.TOO_MANY_REQUESTS)
     schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {"application/problem+json": schema}}

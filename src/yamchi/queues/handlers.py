@@ -7,7 +7,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -147,6 +147,9 @@ class QueueDefinition:
     timeout: Millis | None = DEFAULT_TIMEOUT
     """How long a run may take whose job says nothing of it; None for as long as it likes."""
     max_bytes: int = 1_048_576
+    take_in: Callable[[Any, bool], Awaitable[Any]] | None = None
+    """What becomes of data that comes from outside: refused where it has fields of our own, marked if it is only a test.
+    Without it, data is taken as it is, and tests are not taken."""
     handlers: dict[str, Handler] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -1,25 +1,27 @@
 """The HTTP application: routes, guards and the board, put together for one Yamchi."""
 
-from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from yamchi.app import Yamchi
-from yamchi.http.auth import PEOPLE, Guard, Keys, require_admin, require_backend, require_oneself
+from yamchi.errors import ConfigurationError
+from yamchi.http.access import check_guards, is_guarded, requires
+from yamchi.http.auth import PEOPLE, AccessControl, Guard
 from yamchi.http.headers import OriginsOfPages, SecurityHeaders
 from yamchi.http.limits import BodyLimit
 from yamchi.http.problems import Problem, install_problems
-from yamchi.plugins import Access, Plugin
+from yamchi.plugins import Plugin
 from yamchi.web.routes import (
+    audit,
     board,
     campaigns,
     events,
     health,
     inbox,
     jobs,
+    keys,
     letters,
     live,
     mailbox,
@@ -32,18 +34,12 @@ from yamchi.web.routes import (
     users,
 )
 
-ACCESS: Mapping[Access, Callable[..., Any] | None] = {
-    "admin": require_admin,
-    "send": require_backend,
-    "person": require_oneself,
-    "public": None,
-}
-"""What stands before the routes of a feature."""
-
 ABOUT = """Everything the board can do, for programs.
 
 A job id may contain slashes. Lists come in pages of `size`. An error is `application/problem+json` (RFC 9457) with one
-sentence in `detail`. Where ADMIN_TOKEN is set, send `Authorization: Bearer <token>`; API_TOKENS may only send.
+sentence in `detail`. Where ADMIN_TOKEN is set, send `Authorization: Bearer <token>`; a named key (`/api/v1/keys`) may do
+what its scopes say, API_TOKENS may only send. Too many requests are answered 429 with `Retry-After`; `RateLimit-Policy` and
+`RateLimit` say what is left. Changes are kept in `/api/v1/audit`.
 """
 
 
@@ -51,16 +47,18 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     """The server of an application: board at `/`, API at `/api`, OpenAPI at `/docs`, `/ws`, `/metrics`, `/healthz`, `/readyz`."""
     web = FastAPI(title="Yamchi", version=version("yamchi"), description=ABOUT, docs_url=None, redoc_url=None)
     web.state.yamchi = yamchi
-    web.state.keys = Keys(yamchi.settings, yamchi.clock)
-    web.include_router(jobs.senders, prefix="/api")
-    web.include_router(events.senders, prefix="/api/v1")
-    web.include_router(inbox.senders, prefix="/api/v1")
-    web.include_router(inbox.router, prefix="/api/v1")
-    web.include_router(push.router, prefix="/api/v1")
+    web.state.access = AccessControl(yamchi.settings, yamchi.database, yamchi.clock)
+    web.include_router(jobs.senders, prefix="/api", dependencies=requires("send+test"))
+    web.include_router(events.senders, prefix="/api/v1", dependencies=requires("send:notifications+test"))
+    web.include_router(inbox.senders, prefix="/api/v1", dependencies=requires("people:token"))
+    web.include_router(inbox.router, prefix="/api/v1", dependencies=requires("person"))
+    web.include_router(push.router, prefix="/api/v1", dependencies=requires("person"))
+    web.include_router(templates.readers, prefix="/api/v1", dependencies=requires("read"))
+    web.include_router(keys.callers, prefix="/api/v1", dependencies=requires("anyone"))
     for resource in (queues, jobs, letters):
-        web.include_router(resource.router, prefix="/api", dependencies=[Depends(require_admin)])
-    for resource in (notifications, users, suppressions, campaigns, templates, mailbox):
-        web.include_router(resource.router, prefix="/api/v1", dependencies=[Depends(require_admin)])
+        web.include_router(resource.router, prefix="/api", dependencies=requires("admin"))
+    for resource in (notifications, users, suppressions, campaigns, templates, mailbox, keys, audit):
+        web.include_router(resource.router, prefix="/api/v1", dependencies=requires("admin"))
     web.router.routes.append(live.route)
     for plugin in yamchi.plugins.values():
         _mount(web, plugin)
@@ -72,6 +70,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     web.mount("/board", StaticFiles(directory=board.BOARD), name="board")
     web.mount("/inbox", StaticFiles(directory=inbox.COMPONENT), name="inbox")
     web.mount("/push", StaticFiles(directory=push.FILES), name="push")
+    check_guards(web)
     _describe_problems(web)
     install_problems(web)
     _guard(web, yamchi)
@@ -81,10 +80,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
 def _mount(web: FastAPI, plugin: Plugin) -> None:
     """A feature's routes and files. Of routes that fit the same address, the first one that was added answers."""
     for routes in plugin.routers():
-        needs = ACCESS[routes.access]
-        web.include_router(
-            routes.router, prefix=routes.prefix, dependencies=[Depends(needs)] if needs else []
-        )
+        web.include_router(routes.router, prefix=routes.prefix, dependencies=requires(routes.access))
     for prefix, folder in plugin.static().items():
         web.mount(prefix, StaticFiles(directory=folder), name=prefix.strip("/"))
 
@@ -93,7 +89,7 @@ def create_health_app(yamchi: Yamchi) -> FastAPI:
     """Only `/metrics`, `/healthz` and `/readyz`: what a worker without a board serves."""
     web = FastAPI(title="Yamchi worker", docs_url=None, redoc_url=None, openapi_url=None)
     web.state.yamchi = yamchi
-    web.state.keys = Keys(yamchi.settings, yamchi.clock)
+    web.state.access = AccessControl(yamchi.settings, yamchi.database, yamchi.clock)
     web.include_router(health.router)
     install_problems(web)
     _guard(web, yamchi)
@@ -105,9 +101,26 @@ def _guard(web: FastAPI, yamchi: Yamchi) -> None:
     origins = yamchi.settings.cors_origins
     tokens = [kind for plugin in yamchi.plugins.values() for kind in plugin.tokens()]
     web.add_middleware(BodyLimit)
-    web.add_middleware(Guard, keys=web.state.keys, pages=tokens, origins=origins)
+    web.add_middleware(
+        Guard, access=web.state.access, pages=tokens, origins=origins, public=_public_rooms(yamchi)
+    )
     web.add_middleware(OriginsOfPages, origins=origins, below=PEOPLE)
     web.add_middleware(SecurityHeaders)
+
+
+def _public_rooms(yamchi: Yamchi) -> tuple[str, ...]:
+    """Prefixes below /api whose routes everybody may call, such as /api/webhooks."""
+    rooms = {
+        routes.prefix
+        for plugin in yamchi.plugins.values()
+        for routes in plugin.routers()
+        if routes.access == "public" and is_guarded(routes.prefix)
+    }
+    if wrong := rooms & {"/api", "/api/v1"}:
+        raise ConfigurationError(
+            f"Public routes need a prefix of their own below {wrong.pop()}, such as /api/webhooks."
+        )
+    return tuple(rooms)
 
 
 def _describe_problems(web: FastAPI) -> None:

@@ -267,6 +267,12 @@ class CheckOut(BaseModel):
     found: str
 
 
+class Ready(BaseModel):
+    """Whether work can be taken now, and nothing else."""
+
+    ready: bool
+
+
 class Readiness(BaseModel):
     """Whether work can be taken now, engine by engine.
 

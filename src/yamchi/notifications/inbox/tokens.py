@@ -44,5 +44,5 @@ class PersonTokens:
         if not (token.startswith(PREFIX) and user_id and is_ours):
             raise TokenRefused("This token was not made here: let your backend mint one.")
         if int(expiry) <= self._clock.now():
-            raise TokenRefused("This token has expired: let your backend mint another.")
+            raise TokenRefused("This token has expired: let your backend mint another.", is_forged=False)
         return Person(user_id, int(expiry))

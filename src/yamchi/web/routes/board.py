@@ -1,6 +1,6 @@
 """The board's page, its files, and signing in to it."""
 
-import asyncio
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
@@ -9,26 +9,28 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from yamchi.http.auth import COOKIE, SESSION, Keys
+from yamchi.http.audit import Entry
+from yamchi.http.auth import COOKIE, AccessControl, too_many
+from yamchi.http.failures import address_of
+from yamchi.http.scopes import Caller
+from yamchi.http.sessions import LIFE
 
 BOARD = Path(__file__).parents[1] / "board"
-WRONG_TOKEN_PAUSE = 0.5
-"""Seconds that a wrong token costs, so that guessing is slow."""
 
 router = APIRouter(include_in_schema=False)
 
 
-def keys_of(request: Request) -> Keys:
-    keys: Keys = request.app.state.keys
-    return keys
+def access_of(request: Request) -> AccessControl:
+    access: AccessControl = request.app.state.access
+    return access
 
 
-TheKeys = Annotated[Keys, Depends(keys_of)]
+TheAccess = Annotated[AccessControl, Depends(access_of)]
 
 
 @router.get("/")
 async def board(request: Request) -> Response:
-    if request.state.caller != "admin":
+    if not request.state.caller.may_look:
         return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
     return page("index.html")
 
@@ -40,24 +42,34 @@ async def docs() -> Response:
 
 @router.get("/sign-in")
 async def sign_inpage(request: Request) -> Response:
-    if request.state.caller == "admin":
+    if request.state.caller.may_look:
         return RedirectResponse("/", HTTPStatus.SEE_OTHER)
     return page("sign-in.html")
 
 
 @router.post("/sign-in")
-async def sign_in(request: Request, keys: TheKeys) -> Response:
+async def sign_in(request: Request, access: TheAccess) -> Response:
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
-    if not keys.is_admin(form.get("token", [""])[0].encode()):
-        await asyncio.sleep(WRONG_TOKEN_PAUSE)
-        return page(
-            "sign-in.html", HTTPStatus.UNAUTHORIZED, {"<!-- error -->": "That is not the admin token."}
+    token, address = form.get("token", [""])[0].strip(), address_of(request.scope)
+    if wait := access.failures.wait(address, token):
+        return _refused(HTTPStatus.TOO_MANY_REQUESTS, too_many(wait).why, {"retry-after": str(wait)})
+    held = await access.holder_of(token.encode())
+    if held is None:
+        access.failures.wrong(address, "a sign-in", request.url.path)
+        return _refused(HTTPStatus.UNAUTHORIZED, "That is neither the admin token nor a key.")
+    access.failures.right(address, token)
+    caller, key_id = held
+    if not caller.may_look:
+        return _refused(
+            HTTPStatus.FORBIDDEN, "This key may not see the board: it needs the scope read or admin."
         )
+    cookie = await access.sessions.begin(key_id, address)
+    await _note(access, caller, "sign in", address)
     answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
     answer.set_cookie(
         COOKIE,
-        keys.new_session(),
-        max_age=SESSION // 1000,
+        cookie,
+        max_age=LIFE // 1000,
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
@@ -66,9 +78,24 @@ async def sign_in(request: Request, keys: TheKeys) -> Response:
 
 
 @router.post("/sign-out")
-async def sign_out() -> Response:
+async def sign_out(request: Request, access: TheAccess) -> Response:
+    await access.sessions.end(request.cookies.get(COOKIE, ""))
+    if request.state.caller.is_session:
+        await _note(access, request.state.caller, "sign out", address_of(request.scope))
     answer = RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+async def _note(access: AccessControl, caller: Caller, action: str, address: str) -> None:
+    entry = Entry(caller.name, action, address=address)
+    await access.audit.begin(entry)
+    await access.audit.finish(entry, "done")
+
+
+def _refused(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Response:
+    answer = page("sign-in.html", status, {"<!-- error -->": why})
+    answer.headers.update(headers or {})
     return answer
 
 

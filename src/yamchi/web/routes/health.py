@@ -4,18 +4,20 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from yamchi.app import Yamchi
 from yamchi.discovery import all_queues
 from yamchi.errors import YamchiError
+from yamchi.http.access import requires
+from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
 from yamchi.overview import view_queues
 from yamchi.plugins import Check
 from yamchi.queues.engines.base import Engine
 from yamchi.web.routes.queues import App
-from yamchi.web.schemas import CheckOut, EngineHealth, Readiness, ServiceHealth
+from yamchi.web.schemas import CheckOut, EngineHealth, Readiness, Ready, ServiceHealth
 
 router = APIRouter(tags=["health"])
 
@@ -31,13 +33,15 @@ async def healthz() -> dict[str, str]:
 
 @router.get(
     "/readyz",
-    summary="Every engine answers",
-    responses={503: {"model": Readiness, "description": "An engine does not answer."}},
+    summary="Every engine answers; to who may not look, no more than that",
+    responses={503: {"model": Readiness | Ready, "description": "An engine does not answer."}},
 )
-async def readyz(app: App, response: Response) -> Readiness:
+async def readyz(app: App, request: Request, response: Response) -> Readiness | Ready:
     engines = await asyncio.gather(*(_ping(app, engine) for engine in app.engines))
     is_ready = all(engine.ok for engine in engines)
     response.status_code = 200 if is_ready else 503
+    if not request.state.caller.may_look:
+        return Ready(ready=is_ready)
     checks = await _checks(app)
     return Readiness(
         ready=is_ready,
@@ -76,7 +80,13 @@ def _services(app: Yamchi) -> list[ServiceHealth]:
     ]
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_class=Response,
+    dependencies=requires("read"),
+    responses=documented(401, 403),
+)
 async def metrics(app: App) -> Response:
     return Response(await scrape(app), media_type=CONTENT_TYPE_LATEST)
 

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from yamchi.clock import describe_span, isoformat, to_millis
 from yamchi.errors import InvalidJob
-from yamchi.http.auth import require_backend, require_oneself
+from yamchi.http.access import TheirId
 from yamchi.http.bodies import Done, SpanText
 from yamchi.http.problems import documented
 from yamchi.notifications.inbox.store import Action, View
@@ -19,11 +19,9 @@ from yamchi.web.routes.events import TheNotifications
 COMPONENT = Path(__file__).parents[1] / "inbox"
 
 router = APIRouter(tags=["inbox"], responses=documented(401, 403, 404, 422, 503))
-senders = APIRouter(
-    tags=["inbox"], dependencies=[Depends(require_backend)], responses=documented(401, 403, 422, 503)
-)
+senders = APIRouter(tags=["inbox"], responses=documented(401, 403, 422, 503))
+"""What a key that may mint tokens may use."""
 
-TheirId = Annotated[str, Depends(require_oneself)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
 

@@ -1,40 +1,79 @@
 """Jobs: list, show, add, edit, retry, promote, cancel, remove. An id may contain slashes."""
 
-from fastapi import APIRouter, Response
+from http import HTTPStatus
+from typing import Any
 
+from fastapi import APIRouter, Request, Response
+from starlette.exceptions import HTTPException
+
+from yamchi.http.access import TheCaller, seen_by
+from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Many
 from yamchi.http.paging import PageNumber, PageSize, Search, pages
 from yamchi.http.problems import documented
+from yamchi.http.scopes import ADMIN, Caller
 from yamchi.queues.job import State
 from yamchi.web.routes.queues import ThatQueue
 from yamchi.web.schemas import Edit, JobIn, JobOut, JobPage, JobRow, StateOut
 
 router = APIRouter(tags=["jobs"], responses=documented(401, 403, 404, 422, 503))
-senders = APIRouter(tags=["jobs"], responses=documented(401, 404, 422, 503))
-"""What a caller with an API token may use."""
+senders = APIRouter(tags=["jobs"], responses=documented(401, 403, 404, 422, 503))
+"""What a caller that may only send may use."""
 
 JOB = "/queues/{queue}/jobs/{job_id:path}"
 
 
 @router.get("/queues/{queue}/jobs", summary="Jobs of a queue, by state, searched")
 async def list_jobs(
-    queue: ThatQueue, state: State | None = None, q: Search = "", page: PageNumber = 1, size: PageSize = 25
+    queue: ThatQueue,
+    caller: TheCaller,
+    state: State | None = None,
+    q: Search = "",
+    page: PageNumber = 1,
+    size: PageSize = 25,
 ) -> JobPage:
     found = await queue.engine.page(queue.name, state, q, (page - 1) * size, size)
     rows = [JobRow.of(job) for job in found.jobs]
+    for row in rows:
+        row.preview = seen_by(caller, row.preview)
     return JobPage(jobs=rows, total=found.total, page=page, pages=pages(found.total, size))
 
 
 @senders.post(
     "/queues/{queue}/jobs",
     status_code=201,
-    summary="Add a job",
-    responses=documented(413) | {200: {"description": "The id was there already.", "model": JobOut}},
+    summary="Add a job; who may only send is told its id and state",
+    responses=documented(413)
+    | {200: {"description": "The id was there already.", "model": JobOut | StateOut}},
 )
-async def add_job(queue: ThatQueue, new: JobIn, response: Response) -> JobOut:
-    job = await queue.add(**{field: getattr(new, field) for field in JobIn.model_fields})
+async def add_job(queue: ThatQueue, caller: TheCaller, new: JobIn, response: Response) -> JobOut | StateOut:
+    fields = {field: getattr(new, field) for field in JobIn.model_fields}
+    job = await queue.add(**fields | await _from_outside(queue, caller, new))
     response.status_code = 201 if job.is_new else 200
-    return JobOut.model_validate(job.to_dict())
+    if caller.may(ADMIN):
+        return JobOut.model_validate(job.to_dict())
+    return StateOut(id=job.id, state=job.state)
+
+
+async def _from_outside(queue: ThatQueue, caller: Caller, new: JobIn) -> dict[str, Any]:
+    """What is taken from outside in another form: data by the queue's own rule, and a test under an id of its own."""
+    if not caller.may(ADMIN) and (new.keep_completed is not None or new.keep_failed is not None):
+        raise HTTPException(
+            HTTPStatus.FORBIDDEN,
+            "keep_completed and keep_failed say what is kept of everybody's jobs: only an admin may give them.",
+        )
+    take_in = queue.definition.take_in
+    if caller.is_test and take_in is None:
+        raise HTTPException(
+            HTTPStatus.FORBIDDEN,
+            f"A test key can't add to {queue.name}: what its jobs do could not be kept from leaving.",
+        )
+    changed: dict[str, Any] = {}
+    if take_in is not None:
+        changed["data"] = await take_in(new.data, caller.is_test)
+    if caller.is_test and new.id is not None:
+        changed["id"] = f"test-{new.id}"
+    return changed
 
 
 @router.post("/queues/{queue}/retry-all", summary="Put every job of a finished state back")
@@ -58,13 +97,14 @@ async def promote_many(queue: ThatQueue, which: Many) -> Done:
 
 
 @router.get(JOB, summary="One job with its logs")
-async def show_job(queue: ThatQueue, job_id: str) -> JobOut:
-    return await _shown(queue, job_id)
+async def show_job(queue: ThatQueue, job_id: str, caller: TheCaller) -> JobOut:
+    return JobOut.model_validate(seen_by(caller, (await queue.job(job_id)).to_dict()))
 
 
 @router.patch(JOB, summary="Replace the data of a job", responses=documented(409))
-async def edit_job(queue: ThatQueue, job_id: str, edit: Edit) -> JobOut:
+async def edit_job(request: Request, queue: ThatQueue, job_id: str, edit: Edit) -> JobOut:
     job = await queue.job(job_id)
+    changes(request, before=job.data, after=edit.data)
     await job.update(edit.data)
     if edit.retry:
         await job.retry()

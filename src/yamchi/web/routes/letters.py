@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.bodies import Done, Many, Replay
 from yamchi.http.paging import PageNumber, PageSize, Search, pages
 from yamchi.http.problems import documented
@@ -15,10 +16,12 @@ LETTER = "/queues/{queue}/dlq/{letter_id:path}"
 
 @router.get("/queues/{queue}/dlq", summary="Dead letters of a queue, newest first")
 async def list_letters(
-    queue: ThatQueue, q: Search = "", page: PageNumber = 1, size: PageSize = 25
+    queue: ThatQueue, caller: TheCaller, q: Search = "", page: PageNumber = 1, size: PageSize = 25
 ) -> LettersOut:
     found = await queue.dead_letters.list(search=q, offset=(page - 1) * size, limit=size)
     rows = [LetterRow.of(letter) for letter in found.letters]
+    for row in rows:
+        row.preview = seen_by(caller, row.preview)
     return LettersOut(letters=rows, total=found.total, page=page, pages=pages(found.total, size))
 
 
@@ -38,8 +41,10 @@ async def purge_all(queue: ThatQueue) -> Done:
 
 
 @router.get(LETTER, summary="One dead letter")
-async def show_letter(queue: ThatQueue, letter_id: str) -> LetterOut:
-    return LetterOut.of(await queue.dead_letters.get(letter_id))
+async def show_letter(queue: ThatQueue, letter_id: str, caller: TheCaller) -> LetterOut:
+    letter = LetterOut.of(await queue.dead_letters.get(letter_id))
+    letter.body = seen_by(caller, letter.body)
+    return letter
 
 
 @router.post(

@@ -28,7 +28,7 @@ HARMLESS = {
 
 @pages.get("/mailbox")
 async def mailbox_page(request: Request) -> Response:
-    if request.state.caller != "admin":
+    if not request.state.caller.may_look:
         return RedirectResponse("/sign-in", 303)
     return page("mailbox.html")
 

@@ -2,9 +2,11 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
+from yamchi.http.access import TheCaller, seen_by
+from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Replay
 from yamchi.http.paging import PageNumber, PageSize, Search
 from yamchi.http.problems import documented
@@ -22,6 +24,7 @@ class RuleOut(BaseModel):
 @router.get("/notifications", summary="Deliveries, newest first")
 async def list_deliveries(
     notifications: TheNotifications,
+    caller: TheCaller,
     user_id: str | None = None,
     status: Status | None = None,
     event_id: str | None = None,
@@ -29,7 +32,7 @@ async def list_deliveries(
     page: PageNumber = 1,
     size: PageSize = 50,
 ) -> list[dict[str, Any]]:
-    return await notifications.deliveries.find(
+    found = await notifications.deliveries.find(
         offset=(page - 1) * size,
         limit=size,
         user_id=user_id,
@@ -37,11 +40,12 @@ async def list_deliveries(
         event_id=event_id,
         campaign_id=campaign_id,
     )
+    return seen_by(caller, found)
 
 
 @router.get("/notifications/{job_id}", summary="One delivery: status, attempts, the provider's answers")
-async def show_delivery(notifications: TheNotifications, job_id: str) -> dict[str, Any]:
-    return await notifications.deliveries.get(job_id)
+async def show_delivery(notifications: TheNotifications, caller: TheCaller, job_id: str) -> dict[str, Any]:
+    return seen_by(caller, await notifications.deliveries.get(job_id))
 
 
 @router.delete(
@@ -82,7 +86,9 @@ async def add_rule(notifications: TheNotifications, rule: Rule) -> RuleOut:
 
 
 @router.put("/rules/{rule_id}", summary="Replace a rule")
-async def put_rule(notifications: TheNotifications, rule_id: str, rule: Rule) -> RuleOut:
+async def put_rule(request: Request, notifications: TheNotifications, rule_id: str, rule: Rule) -> RuleOut:
+    known = (await notifications.rules.list())["table"]
+    changes(request, before=next((one for one in known if one.get("rule_id") == rule_id), None))
     return RuleOut(rule_id=await notifications.rules.put(rule, rule_id))
 
 
@@ -93,14 +99,19 @@ async def remove_rule(notifications: TheNotifications, rule_id: str) -> None:
 
 @router.get("/dlq", summary="Dead letters of notifications, newest first")
 async def list_letters(
-    notifications: TheNotifications, q: Search = "", page: PageNumber = 1, size: PageSize = 50
+    notifications: TheNotifications,
+    caller: TheCaller,
+    q: Search = "",
+    page: PageNumber = 1,
+    size: PageSize = 50,
 ) -> dict[str, Any]:
-    return await notifications.dead_letters.list(search=q, offset=(page - 1) * size, limit=size)
+    found = await notifications.dead_letters.list(search=q, offset=(page - 1) * size, limit=size)
+    return seen_by(caller, found)
 
 
 @router.get("/dlq/{letter_id}", summary="One dead letter")
-async def show_letter(notifications: TheNotifications, letter_id: str) -> dict[str, Any]:
-    return await notifications.dead_letters.get(letter_id)
+async def show_letter(notifications: TheNotifications, caller: TheCaller, letter_id: str) -> dict[str, Any]:
+    return seen_by(caller, await notifications.dead_letters.get(letter_id))
 
 
 @router.post("/dlq/replay-all", summary="Put every letter that holds a job back")

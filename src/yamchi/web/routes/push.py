@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from yamchi.clock import isoformat
 from yamchi.errors import UnknownJob
-from yamchi.http.auth import require_oneself
+from yamchi.http.access import TheirId
 from yamchi.http.problems import documented
 from yamchi.notifications.push.subscriptions import BrowserSubscription, Subscription
 from yamchi.web.routes.events import TheNotifications
@@ -21,8 +21,6 @@ FILES = Path(__file__).parents[1] / "push"
 
 router = APIRouter(tags=["push"], responses=documented(401, 403, 404, 422, 503))
 pages = APIRouter(tags=["push"], responses=documented(404))
-
-TheirId = Annotated[str, Depends(require_oneself)]
 
 
 async def push_of(notifications: TheNotifications) -> "WebPushChannel":

@@ -15,6 +15,8 @@ from yamchi.notifications.templates.preview import preview
 from yamchi.web.routes.events import TheNotifications
 
 router = APIRouter(tags=["templates"], responses=documented(401, 403, 404, 422, 503))
+readers = APIRouter(tags=["templates"], responses=documented(401, 403, 404, 422, 503))
+"""What changes nothing, though it is no GET."""
 
 Code = Annotated[str, Path(pattern=r"^\w[\w.-]*$", examples=["welcome_email"])]
 Locale = Annotated[str, Path(examples=["ru"])]
@@ -94,7 +96,7 @@ async def list_versions(
     return list(await notifications.templates.versions(code, channel, locale))
 
 
-@router.post(f"{ONE}/preview", summary="Render it without sending")
+@readers.post(f"{ONE}/preview", summary="Render it without sending")
 async def preview_template(
     notifications: TheNotifications,
     code: Code,

@@ -3,10 +3,11 @@
 from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.errors import UnknownJob
+from yamchi.http.audit import changes
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
 from yamchi.notifications.history import HistoryPage
@@ -63,7 +64,8 @@ class ErasedOut(BaseModel):
 
 
 @router.put(ONE, summary="Make or replace a person; what they chose stays")
-async def put_user(notifications: TheNotifications, user_id: UUID, user: User) -> UserOut:
+async def put_user(request: Request, notifications: TheNotifications, user_id: UUID, user: User) -> UserOut:
+    changes(request, after=f"fields: {', '.join(sorted(user.model_fields_set)) or 'none'}")
     await notifications.recipients.put(str(user_id), user)
     return UserOut(user_id=user_id, **user.model_dump())
 
@@ -91,7 +93,11 @@ async def show_preferences(notifications: TheNotifications, user_id: UUID) -> Pr
 
 
 @router.put(f"{ONE}/preferences", summary="Replace what a person chose")
-async def put_preferences(notifications: TheNotifications, user_id: UUID, chosen: Preferences) -> Preferences:
+async def put_preferences(
+    request: Request, notifications: TheNotifications, user_id: UUID, chosen: Preferences
+) -> Preferences:
+    before = await notifications.preferences.get(str(user_id))
+    changes(request, before=before.model_dump(mode="json"))
     await notifications.preferences.put(str(user_id), chosen)
     return await notifications.preferences.get(str(user_id))
 

@@ -1,0 +1,186 @@
+"""What a route asks of its caller: `Requires("admin")` is a dependency that every route has exactly one of.
+
+admin           whoever has `read` may look (GET), whoever has `admin` may do the rest
+read            whoever has `read`, whatever the method: for what changes nothing
+send            `send`, or `send:<queue>` where the path has a queue
+send:<queue>    that
+people:token    that
+person          the person in the path; also whoever may read (GET) or is admin
+anyone          every caller that is known
+public          everybody
+
+With `+test`, a test key may come too, and the route keeps what it sends from leaving. A route that changes something as the
+admin is written to the audit, and every caller is counted against the rate limits, because all of it happens here.
+"""
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, TypeVar
+from uuid import UUID
+
+from fastapi import Depends, FastAPI, Request, params
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from yamchi.errors import ConfigurationError
+from yamchi.http.audit import Entry
+from yamchi.http.failures import address_of
+from yamchi.http.ratelimits import Kind
+from yamchi.http.scopes import ADMIN, PEOPLE_TOKEN, READ, SCOPE, SEND, Caller
+from yamchi.observe.logging import mask
+
+if TYPE_CHECKING:
+    from yamchi.http.auth import AccessControl
+
+T = TypeVar("T")
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+GUARDED = ("/api", "/metrics")
+WITHOUT_SCOPE = ("public", "anyone", "person")
+WHO_ARE_YOU = (
+    "A token is needed: send Authorization: Bearer with ADMIN_TOKEN or a key, or sign in to the board."
+)
+
+
+class Requires:
+    """A dependency: lets only those through who may use the route."""
+
+    def __init__(self, access: str) -> None:
+        self.access, _, extra = access.partition("+")
+        self.takes_tests = extra == "test"
+        if extra not in ("", "test") or (
+            self.access not in WITHOUT_SCOPE and not SCOPE.fullmatch(self.access)
+        ):
+            raise ConfigurationError(f"There is no access {access!r}: a scope, person, anyone or public.")
+
+    def __repr__(self) -> str:
+        return f"Requires({self.access!r})"
+
+    async def __call__(self, request: Request) -> None:
+        if self.access == "public":
+            return
+        caller: Caller = request.state.caller
+        if caller.kind == "stranger":
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, WHO_ARE_YOU, {"www-authenticate": "Bearer"})
+        self._check(caller, request)
+        access: AccessControl = request.app.state.access
+        request.state.limits = access.limits.take(self._kind(caller, request), caller)
+        if self._is_audited(caller, request):
+            request.state.audit = entry = _entry(caller, request)
+            await access.audit.begin(entry)
+
+    def _check(self, caller: Caller, request: Request) -> None:
+        needed = self._needed(request)
+        if caller.kind == "person" and self.access != "person":
+            why = "The token of a page may not do this; let your backend do it."
+        elif needed and not caller.may(needed) and not self._is_own(caller, request):
+            has = ", ".join(sorted(caller.scopes)) or "none"
+            why = f"This needs the scope {needed}, and {caller.name} has {has}."
+        elif caller.is_test and not self.takes_tests and self.access != "anyone":
+            why = "A test key can't do this, because what comes of it could not be kept from leaving."
+        else:
+            return
+        raise HTTPException(HTTPStatus.FORBIDDEN, why)
+
+    def _needed(self, request: Request) -> str | None:
+        match self.access:
+            case "admin" | "person":
+                return READ if request.method in SAFE_METHODS else ADMIN
+            case "anyone":
+                return None
+            case "send" if queue := request.path_params.get("queue"):
+                return f"{SEND}:{queue}"
+        return self.access
+
+    def _is_own(self, caller: Caller, request: Request) -> bool:
+        given = str(request.path_params.get("user_id", ""))
+        return self.access == "person" and caller.user_id is not None and _is_same(given, caller.user_id)
+
+    def _kind(self, caller: Caller, request: Request) -> Kind:
+        if caller.kind == "person":
+            return "person"
+        if self.access.startswith(SEND):
+            return "send"
+        return "read" if request.method in SAFE_METHODS else "change"
+
+    def _is_audited(self, caller: Caller, request: Request) -> bool:
+        """Whoever sends is not: that is what deliveries and jobs are for. Nor people in their own inbox."""
+        if request.method in SAFE_METHODS or caller.kind == "person":
+            return False
+        return self.access in (ADMIN, PEOPLE_TOKEN, "person")
+
+
+def requires(access: str) -> list[params.Depends]:
+    """For the `dependencies=` of a router."""
+    return [Depends(Requires(access))]
+
+
+async def their_id(user_id: UUID) -> str:
+    """The person in the path of a route with the access `person`."""
+    return str(user_id)
+
+
+TheirId = Annotated[str, Depends(their_id)]
+
+
+async def caller_of(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+def seen_by(caller: Caller, value: T) -> T:
+    """What is shown: all of it to the admin, to others without what looks like a secret."""
+    return value if caller.may(ADMIN) else mask(value)
+
+
+TheCaller = Annotated[Caller, Depends(caller_of)]
+
+
+def check_guards(web: FastAPI) -> None:
+    """Refuse to serve a route that says nothing of who may use it."""
+    for route in web.routes:
+        if isinstance(route, APIRoute) and is_guarded(route.path) and access_of(route) is None:
+            methods = ", ".join(sorted(route.methods or ()))
+            raise ConfigurationError(
+                f"The route {methods} {route.path} says nothing of who may call it: give it Requires(…)."
+            )
+
+
+def access_of(route: APIRoute) -> str | None:
+    """What a route asks of its caller."""
+    return next(
+        (found for one in _all(route.dependant) if (found := _asked(one)) is not None),
+        None,
+    )
+
+
+def is_guarded(path: str) -> bool:
+    return any(path == room or path.startswith(f"{room}/") for room in GUARDED)
+
+
+def _asked(dependant: Dependant) -> str | None:
+    return dependant.call.access if isinstance(dependant.call, Requires) else None
+
+
+def _all(dependant: Dependant) -> list[Dependant]:
+    return [dependant, *(one for inner in dependant.dependencies for one in _all(inner))]
+
+
+def _entry(caller: Caller, request: Request) -> Entry:
+    route = request.scope.get("route")
+    template = getattr(route, "path_format", request.url.path)
+    query = f"?{request.url.query}" if request.url.query else ""
+    return Entry(
+        who=caller.name,
+        action=f"{request.method} {template}",
+        target=f"{request.url.path}{query}",
+        address=address_of(request.scope),
+        after=getattr(request, "_body", None),
+    )
+
+
+def _is_same(given: str, user_id: str) -> bool:
+    try:
+        return UUID(given) == UUID(user_id)
+    except ValueError:
+        return False

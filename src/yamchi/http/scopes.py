@@ -1,0 +1,72 @@
+"""Who calls, and what they may: one model for the admin's token, named keys, sessions of the board and people's pages.
+
+send            add jobs to any queue of the application, tell of events, queue notifications
+send:<queue>    the same for one queue; events and notifications are those of `notifications`
+people:token    mint tokens for people's pages
+read            see everything, change nothing
+admin           everything
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from yamchi.errors import ConfigurationError
+
+SEND, READ, ADMIN, PEOPLE_TOKEN = "send", "read", "admin", "people:token"
+OF_QUEUE = "send:"
+
+SCOPE = re.compile(r"send(:[A-Za-z0-9._-]{1,200})?|people:token|read|admin")
+KNOWN = "send, send:<queue>, people:token, read or admin"
+
+OWN_QUEUES = frozenset({"cron"})
+"""Queues whose jobs the application adds for itself: `send` does not open them, `send:cron` does."""
+
+Kind = Literal["stranger", "local", "admin", "key", "person"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever sent a request."""
+
+    kind: Kind
+    name: str
+    """As the audit and the limits know them: `admin`, `key shop`, `person 0b5e…`."""
+    scopes: frozenset[str] = frozenset()
+    user_id: str | None = None
+    """Whose page it is, for a person's token."""
+    is_test: bool = False
+    """What they send stays in the mailbox."""
+    is_session: bool = False
+    """They are signed in to the board."""
+
+    def may(self, scope: str) -> bool:
+        if ADMIN in self.scopes:
+            return True
+        if scope.startswith(OF_QUEUE) and SEND in self.scopes:
+            return scope.removeprefix(OF_QUEUE) not in OWN_QUEUES
+        return scope in self.scopes
+
+    @property
+    def may_look(self) -> bool:
+        """Whether the board is for them."""
+        return self.may(READ)
+
+
+STRANGER = Caller("stranger", "stranger")
+LOCAL = Caller("local", "this machine", frozenset({ADMIN}))
+"""Whoever reaches a server without ADMIN_TOKEN, which listens on a loopback address only."""
+
+
+def check_scopes(given: Iterable[str], *, is_test: bool = False) -> tuple[str, ...]:
+    """These scopes, each once, if there are any and all are known."""
+    scopes = tuple(dict.fromkeys(scope.strip() for scope in given))
+    if not scopes:
+        raise ConfigurationError(f"A key needs a scope: {KNOWN}.")
+    for scope in scopes:
+        if not SCOPE.fullmatch(scope):
+            raise ConfigurationError(f"There is no scope {scope[:60]!r}: use {KNOWN}.")
+        if is_test and not (scope == SEND or scope.startswith(OF_QUEUE)):
+            raise ConfigurationError(f"A test key can only send, so it can't have the scope {scope}.")
+    return scopes
