@@ -35,7 +35,7 @@ def _comment(text: str) -> str:
 def _default(field: FieldInfo) -> str:
     match field.default:
         case timedelta() as span:
-            return f"{span.total_seconds():g}s"
+            return f"{span.days}d" if span.days and not span.seconds else f"{span.total_seconds():g}s"
         case None | () | {}:
             return ""
         case value:

@@ -148,7 +148,7 @@ Tokens = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split)]
 Origins = Annotated[
     tuple[Annotated[str, AfterValidator(_check_origin)], ...], NoDecode, BeforeValidator(split)
 ]
-RateOrOff = Annotated[Quota | None, BeforeValidator(_read_quota)]
+RateOrOff = Annotated[Quota | None, NoDecode, BeforeValidator(_read_quota)]
 Home = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
 
 
@@ -320,7 +320,7 @@ class Settings(_Environment):
         default=Quota(50, 1_000),
         description="The same for the pages of one person, with that person's token.",
     )
-    audit_keep: Annotated[Span, AfterValidator(_check_positive)] = Field(
+    audit_keep: Annotated[Span, AfterValidator(check_positive)] = Field(
         default=timedelta(days=365), description="How long the audit keeps who changed what."
     )
 
