@@ -60,11 +60,13 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class BoardPage:
-    """A page of the board: `module` is the address of an ES module that shows it."""
+    """A page of the board. With a `module`, the address of an ES module whose `view` shows it, `path` is a place within the board;
+    without one it is the address of a page of its own.
+    """
 
     title: str
     path: str
-    module: str
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,9 @@ class Plugin:
     commands: ClassVar[Mapping[str, str]] = {}
     """Commands by name, each as `module:attribute` of a Typer group or a function; imported when they are used."""
 
+    makes: ClassVar[Mapping[str, str]] = {}
+    """Functions that print something to keep, such as a new key, by the name that `doctor --make` is given."""
+
     def __init__(self, app: Application) -> None:
         """Called when the application is made: keeps what it needs, opens nothing."""
         self.app = app
@@ -174,6 +179,14 @@ class Plugin:
 
     def pages(self) -> Iterable[BoardPage]:
         """Its pages of the board."""
+        return ()
+
+    def body_limits(self) -> Mapping[str, int]:
+        """Bytes that the body of a request may have where that is more than usual, by a regular expression of the path."""
+        return {}
+
+    def tips(self, url: str, command: str, options: str) -> Iterable[tuple[str, str]]:
+        """What a newcomer may try, for the welcome of `yamchi up`: a word and a line to copy."""
         return ()
 
     def metrics(self) -> "Iterable[Metric]":

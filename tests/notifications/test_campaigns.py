@@ -504,7 +504,7 @@ async def test_a_channel_of_ones_own(app: TestApp, tmp_path: Path) -> None:
     await app.notifications.campaigns.create(wish(channel="pigeon"))
     await send_all(app)
     assert sorted(pigeon.carried) == [f"user-{number}@example.com" for number in range(3)]
-    page = app.metrics.render({}, {}).decode()
+    page = app.metrics.render({}, {}, [app.notifications.metrics]).decode()
     assert 'yamchi_deliveries_total{channel="pigeon",status="SENT"} 3.0' in page
     assert 'yamchi_provider_answers_total{answer="sent",channel="pigeon",provider="loft"} 3.0' in page
 

@@ -1,6 +1,8 @@
 """The command line, one file per command. `yamchi --help` lists them."""
 
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -8,13 +10,37 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from yamchi.cli import api, bench, board, campaign, dlq, doctor, jobs, queues, send, template, top, up, worker
+from yamchi.cli import api, bench, board, dlq, doctor, jobs, queues, top, up, worker
+from yamchi.cli.features import commands_of_features, load_command
+from yamchi.cli.loading import load_app
+from yamchi.console.loading import provide_apps
 from yamchi.errors import YamchiError
 from yamchi.observe import logging
 
 
 class Commands(TyperGroup):
-    """Every error made on purpose leaves as one sentence; `--debug` shows where it came from."""
+    """Every error made on purpose leaves as one sentence; `--debug` shows where it came from.
+
+    A command that is not the core's may be a feature's: those of what ships, of what is installed, and of the application
+    that `--app` names are looked for, and imported, only then.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        with suppress(YamchiError):  # help is shown even where the settings are wrong
+            return [*super().list_commands(ctx), *commands_of_features()]
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        command = super().get_command(ctx, name)
+        if command is None and (place := commands_of_features(_app_in(self._arguments)).get(name)):
+            command = load_command(name, place)
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        self._arguments = args
+        return super().resolve_command(ctx, args)
+
+    _arguments: Sequence[str] = ()
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -47,6 +73,16 @@ def _print_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
+def _app_in(arguments: Sequence[str]) -> str | None:
+    """The value of `--app` among arguments that nobody has parsed yet."""
+    for place, argument in enumerate(arguments):
+        if argument.startswith("--app="):
+            return argument.partition("=")[2]
+        if argument == "--app":
+            return next(iter(arguments[place + 1 :]), None)
+    return None
+
+
 def _escaped(text: str) -> str:
     return text.replace("[", "\\[")
 
@@ -64,10 +100,13 @@ def _options(
         logging.configure(level="warning")
 
 
-for command in (up, api, worker, board, send, doctor, top, bench):
+for command in (up, api, worker, board, doctor, top, bench):
     cli.command(name=command.__name__.rpartition(".")[2])(command.run)
-for group in (queues, jobs, dlq, template, campaign):
+for group in (queues, jobs, dlq):
     cli.add_typer(group.group, name=group.__name__.rpartition(".")[2])
+
+
+provide_apps(load_app)
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """`yamchi api`: board and API without workers, for a machine that only takes jobs in."""
 
-from yamchi.cli.loading import AppOption, load_app
+from yamchi.cli.loading import load_app
 from yamchi.cli.up import HostOption, PortOption, serve
+from yamchi.console.loading import AppOption
 
 
 def run(app: AppOption = None, host: HostOption = None, port: PortOption = None) -> None:

@@ -15,8 +15,8 @@ import structlog
 import typer
 
 from yamchi.app import Yamchi
-from yamchi.cli.loading import JsonOption, run_async, using
-from yamchi.cli.output import console, print_json, progress, table
+from yamchi.console.loading import JsonOption, run_async, using
+from yamchi.console.output import console, print_json, progress, table
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import Completed, JobOptions, NewJob, new_id

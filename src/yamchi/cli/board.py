@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from yamchi.cli.output import console
 from yamchi.cli.up import HostOption, PortOption
+from yamchi.console.output import console
 from yamchi.settings import Settings
 
 

@@ -7,11 +7,12 @@ import click
 import orjson
 import typer
 
-from yamchi.cli.jobs import JobIds, Page, Search, Size, read_json
-from yamchi.cli.loading import AppOption, JsonOption, with_queue
-from yamchi.cli.output import ago, console, paging, print_json, progress, say, table, text
+from yamchi.cli.jobs import JobIds, Search
+from yamchi.cli.loading import with_queue
 from yamchi.cli.queues import QueueName
 from yamchi.clock import isoformat
+from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, read_json
+from yamchi.console.output import ago, console, paging, print_json, progress, say, table, text
 from yamchi.errors import ConfigurationError
 from yamchi.queues.deadletters import is_job
 from yamchi.queues.job import DeadLetter
@@ -26,8 +27,8 @@ LetterId = Annotated[str, typer.Argument(metavar="ID", help="The letter's id: th
 def list_(
     queue: QueueName,
     search: Search = "",
-    page: Page = 1,
-    size: Size = 25,
+    page: PageOption = 1,
+    size: SizeOption = 25,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:

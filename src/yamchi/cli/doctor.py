@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from yamchi.app import Yamchi
-from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.cli.output import console, print_json, table, text
+from yamchi.cli.loading import load_app
 from yamchi.cli.up import HostOption, PortOption
 from yamchi.clock import SystemClock
-from yamchi.errors import ConfigurationError, EngineUnavailable, MissingExtra, YamchiError
+from yamchi.console.loading import AppOption, JsonOption, run_async, using
+from yamchi.console.output import console, print_json, table, text
+from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
 from yamchi.observe.logging import mask
-from yamchi.plugins import Check
+from yamchi.plugins import Check, load_attribute
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, new_id
 from yamchi.settings import Settings
@@ -38,7 +39,13 @@ PATIENCE = 15_000
 
 
 Migrate = Annotated[bool, typer.Option("--migrate", help="First bring Yamchi's tables up to date.")]
-MakeVapid = Annotated[bool, typer.Option("--make-vapid", help="Make a key for Web Push, print it, and stop.")]
+Make = Annotated[
+    str | None,
+    typer.Option("--make", metavar="NAME", help="Make something to keep, such as vapid, print it, and stop."),
+]
+MakeVapid = Annotated[
+    bool, typer.Option("--make-vapid", help="The same as --make vapid: a key for Web Push.")
+]
 
 
 def run(
@@ -46,6 +53,7 @@ def run(
     host: HostOption = None,
     port: PortOption = None,
     migrate: Migrate = False,
+    make: Make = None,
     make_vapid: MakeVapid = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,8 +61,8 @@ def run(
 
     Example: [cyan]yamchi doctor --app mymodule:app[/]
     """
-    if make_vapid:
-        _print_vapid(as_json)
+    if wanted := "vapid" if make_vapid else make:
+        _make(wanted, app, as_json)
         return
     if migrate:
         loaded = load_app(app)
@@ -68,21 +76,14 @@ def run(
         raise typer.Exit(1)
 
 
-def _print_vapid(as_json: bool) -> None:
-    """A new key, as lines for `.env`. Nothing is written: the key is the operator's to keep."""
-    try:
-        from yamchi.notifications.push.vapid import VapidKey
-    except ImportError as error:
-        raise MissingExtra("push", "Web Push") from error
-    key = VapidKey.make()
-    if as_json:
-        print_json({"private_key": key.private_text, "public_key": key.public_text})
-        return
-    print("# Keep this key: with another, every browser has to subscribe again.")
-    print(f"VAPID_PRIVATE_KEY={key.private_text}")
-    print("# Whom push services write to when something is wrong.")
-    print("VAPID_SUBJECT=mailto:you@example.com")
-    print(f"# The public key, which pages get at /push/key: {key.public_text}")
+def _make(name: str, app: str | None, as_json: bool) -> None:
+    """Print what a feature makes."""
+    plugins = load_app(app).plugins.values()
+    makers = {what: place for plugin in plugins for what, place in plugin.makes.items()}
+    if name not in makers:
+        known = ", ".join(sorted(makers)) or "nothing"
+        raise ConfigurationError(f"There is no {name!r} to make; there is: {known}.")
+    load_attribute(makers[name])(as_json=as_json)
 
 
 async def _all(reference: str | None, host: str | None, port: int | None) -> list[Check]:

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-import orjson
 import typer
 
-from yamchi.cli.loading import AppOption, JsonOption, with_queue
-from yamchi.cli.output import ago, console, number, paging, print_json, progress, say, state, table, text
+from yamchi.cli.loading import with_queue
 from yamchi.cli.queues import QueueName, check_state
+from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, read_json
+from yamchi.console.output import ago, console, number, paging, print_json, progress, say, state, table, text
 from yamchi.errors import InvalidJob, YamchiError
 from yamchi.queues.job import JobRecord, State
 from yamchi.queues.queue import Queue
@@ -19,8 +19,6 @@ group = typer.Typer(help="List, show, add, retry, promote, remove and cancel job
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs.")]
-Page = Annotated[int, typer.Option(min=1, help="Which page.")]
-Size = Annotated[int, typer.Option(min=1, max=1000, help="Rows of a page.")]
 Search = Annotated[str, typer.Option(help="Text in the id, the name or the data.")]
 
 
@@ -29,8 +27,8 @@ def list_(
     queue: QueueName,
     wanted: Annotated[str | None, typer.Option("--state", help="Only jobs of this state.")] = None,
     search: Search = "",
-    page: Page = 1,
-    size: Size = 25,
+    page: PageOption = 1,
+    size: SizeOption = 25,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -176,17 +174,6 @@ async def _retry_all(queue: Queue, only: State) -> int:
             retried += back
             advance(back)
     return retried
-
-
-def read_json(source: str) -> Any:
-    """JSON from an argument, or from standard input if it is `-`."""
-    given = typer.get_text_stream("stdin").read() if source == "-" else source
-    try:
-        return orjson.loads(given)
-    except orjson.JSONDecodeError as error:
-        raise InvalidJob(
-            f'{given[:60]!r} is not JSON ({error}): quote it, as in \'{{"name": "you"}}\'.'
-        ) from error
 
 
 def _each(

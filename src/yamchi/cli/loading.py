@@ -1,32 +1,18 @@
 """Which application a command works on: the user's own (`--app module:app`), or the one that ships."""
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-import typer
+from typing import Any
 
 from yamchi.app import Yamchi
+from yamchi.console.loading import run_async, using
 from yamchi.discovery import find_queue
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.queues.queue import Queue
 from yamchi.settings import Settings
 from yamchi.shipped import shipped_app
-
-T = TypeVar("T")
-
-AppOption = Annotated[
-    str | None,
-    typer.Option(
-        "--app",
-        metavar="MODULE:APP",
-        help="Your own application, for example mymodule:app; the queues that ship by default.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def load_app(reference: str | None, settings: Settings | None = None) -> Yamchi:
@@ -73,21 +59,6 @@ def _attribute(module: Any, where: str, name: str) -> Any:
         raise ConfigurationError(
             f"--app {where}: the module has no {name!r}{hint}. Write --app {where}:name."
         ) from None
-
-
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, on uvloop where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
-
-
-async def using(app: Yamchi, work: Coroutine[Any, Any, T]) -> T:
-    """Do something with an application, and close it."""
-    async with app:
-        return await work
 
 
 def with_queue(reference: str | None, name: str, act: Callable[[Queue], Awaitable[Any]]) -> Any:

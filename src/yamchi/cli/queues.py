@@ -5,9 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from yamchi.app import Yamchi
-from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.cli.output import STATE_STYLES, console, number, print_json, progress, say, table, text
+from yamchi.cli.loading import load_app
 from yamchi.clock import Span
+from yamchi.console.loading import AppOption, JsonOption, run_async, using
+from yamchi.console.output import STATE_STYLES, console, number, print_json, progress, say, table, text
 from yamchi.discovery import all_queues, find_queue
 from yamchi.errors import InvalidJob
 from yamchi.overview import QueueView, view_queues

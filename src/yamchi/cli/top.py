@@ -10,10 +10,11 @@ from rich.live import Live
 from rich.text import Text
 
 from yamchi.app import Yamchi
-from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.cli.output import STATE_STYLES, ago, console, number, print_json, table, text
+from yamchi.cli.loading import load_app
 from yamchi.cli.queues import SHOWN, describe
 from yamchi.clock import Millis
+from yamchi.console.loading import AppOption, JsonOption, run_async, using
+from yamchi.console.output import STATE_STYLES, ago, console, number, print_json, table, text
 from yamchi.discovery import all_queues
 from yamchi.errors import EngineError
 from yamchi.overview import QueueView, living_workers, view_queues

@@ -10,9 +10,10 @@ import typer
 from rich.panel import Panel
 
 from yamchi.app import Yamchi
-from yamchi.cli.loading import AppOption, load_app, run_async
-from yamchi.cli.output import console
+from yamchi.cli.loading import load_app
 from yamchi.cli.serving import address_of, listen, live, make_server, start_logging
+from yamchi.console.loading import AppOption, run_async
+from yamchi.console.output import console
 
 log = structlog.get_logger("yamchi")
 
@@ -82,11 +83,10 @@ def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
     lines = [f"Board   [cyan]{url}[/]", f"API     [cyan]{url}/docs[/]"]
     handled = [queue.name for queue in app.queues if queue.definition.handlers]
     if handled:
-        queue = "hello" if "hello" in handled else handled[0]
+        queue = "hello" if "hello" in handled else handled[-1]  # a feature's own come first
         data = '\'{"name": "you"}\'' if queue == "hello" else "'{}'"
         lines.append(f"Try     [cyan]{yamchi} jobs add {queue} {data}{option}[/]")
-    if "notifications" in handled:
-        lines.append(f"Mail    [cyan]{yamchi} send email you@example.com --template welcome_email{option}[/]")
-        lines.append(f"Read it [cyan]{url}/mailbox[/]")
+    for plugin in app.plugins.values():
+        lines += [f"{word:<7} [cyan]{line}[/]" for word, line in plugin.tips(url, yamchi, option)]
     lines += [f"Look    [cyan]{yamchi} top{option}[/]", "Stop    Ctrl+C"]
     return "\n".join(lines)

@@ -7,8 +7,9 @@ import structlog
 import typer
 
 from yamchi.app import Yamchi
-from yamchi.cli.loading import AppOption, load_app, run_async
+from yamchi.cli.loading import load_app
 from yamchi.cli.serving import Server, address_of, listen, live, make_server, start_logging
+from yamchi.console.loading import AppOption, run_async
 
 log = structlog.get_logger("yamchi.worker")
 

@@ -1,10 +1,10 @@
 """Security headers on every response: nothing from elsewhere is loaded, and nobody frames the board.
 
-Two things are made for pages of other sites: the files of `PUBLIC`, which hold no secrets and any page may load, and what
+Two things are made for pages of other sites: the files that features offer, which hold no secrets and any page may load, and what
 belongs to a person, which pages of CORS_ORIGINS may ask for with that person's token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -23,22 +23,22 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
-PUBLIC = ("/inbox/", "/push/")
 FOR_ANY_PAGE = {"access-control-allow-origin": "*", "cross-origin-resource-policy": "cross-origin"}
 
 
 class SecurityHeaders:
     """Adds the headers to whatever the application answers; a route that sets one itself knows better."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, files: Iterable[str] = ()) -> None:
+        self.app, self.files = app, tuple(f"{prefix.rstrip('/')}/" for prefix in files)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        caching = _caching(scope["path"])
-        ours = HEADERS | FOR_ANY_PAGE if scope["path"].startswith(PUBLIC) else HEADERS
+        is_file = scope["path"].startswith(self.files)
+        caching = "no-cache" if is_file else _caching(scope["path"])
+        ours = HEADERS | FOR_ANY_PAGE if is_file else HEADERS
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -69,4 +69,4 @@ def _caching(path: str) -> str | None:
     """Data is never kept; our files are asked for again, so that a new version shows at once."""
     if path.startswith("/api"):
         return "no-store"
-    return "no-cache" if path.startswith(("/board/", *PUBLIC)) else None
+    return "no-cache" if path.startswith("/board/") else None

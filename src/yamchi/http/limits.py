@@ -1,6 +1,7 @@
 """What a request may not exceed: bodies have a size, so that nobody fills the memory of the server."""
 
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
@@ -11,22 +12,21 @@ from yamchi.http.problems import problem
 BODY_LIMIT = 4 * 1024 * 1024
 """The largest body, in bytes: a job of the largest size four times over."""
 
-LIST_LIMIT = 1024 * 1024 * 1024
-"""The same for lists of people, which are read piece by piece."""
-
-LISTS = re.compile(r"/api/v1/campaigns/[^/]+/audience")
-
 SENTENCE = "The body is larger than the {:,} bytes allowed: keep large things in a file and send its address."
 
 
 class BodyLimit:
     """Refuses a body that is too large, whether it says so itself or just keeps coming."""
 
-    def __init__(self, app: ASGIApp, limit: int = BODY_LIMIT) -> None:
+    def __init__(
+        self, app: ASGIApp, limit: int = BODY_LIMIT, larger: Mapping[str, int] | None = None
+    ) -> None:
         self.app, self.limit = app, limit
+        self.larger = [(re.compile(pattern), size) for pattern, size in (larger or {}).items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        limit = LIST_LIMIT if LISTS.fullmatch(scope.get("path", "")) else self.limit
+        path = scope.get("path", "")
+        limit = next((size for pattern, size in self.larger if pattern.fullmatch(path)), self.limit)
         if scope["type"] == "http" and self._announced(scope) > limit:
             sentence = SENTENCE.format(limit)
             refusal = problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence, headers={"connection": "close"})

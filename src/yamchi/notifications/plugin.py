@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from yamchi.clock import Millis
 from yamchi.errors import YamchiError
@@ -47,7 +47,7 @@ from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.unsubscribe import Unsubscribing
 from yamchi.notifications.versions import VersionedTemplates
 from yamchi.observe.logging import mask
-from yamchi.plugins import Application, Check, Plugin
+from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
@@ -59,7 +59,10 @@ QUEUE = "notifications"
 LONGEST_RUN: Millis = 300_000
 """No message takes longer than this, unless its job says so: every request to a provider has a deadline of its own."""
 
-SHIPPED = Path(__file__).parents[1] / "defaults"
+LONGEST_LIST = 1024 * 1024 * 1024
+"""Bytes of a list of people for a campaign, which is read piece by piece."""
+
+HERE = Path(__file__).parent
 
 
 class Notifications(Plugin):
@@ -68,7 +71,13 @@ class Notifications(Plugin):
     name = "notifications"
     summary = "From an event to a message that arrives once: e-mail, push, Telegram, SMS, inbox; campaigns."
     settings_class = NotificationSettings
-    migrations = Path(__file__).parent / "migrations"
+    migrations = HERE / "migrations"
+    commands: ClassVar = {
+        "send": "yamchi.notifications.commands.send:run",
+        "template": "yamchi.notifications.commands.template:group",
+        "campaign": "yamchi.notifications.commands.campaign:group",
+    }
+    makes: ClassVar = {"vapid": "yamchi.notifications.commands.vapid:run"}
     version_table = "alembic_version"  # as it was when there was no other feature
 
     def __init__(self, app: Application) -> None:
@@ -92,7 +101,9 @@ class Notifications(Plugin):
         self.inbox = Inbox(database, self.feed, clock)
         self.hub = Hub(self.feed, self.inbox, clock)
         self.templates = VersionedTemplates(database, FileTemplates([settings.home / "templates"]), clock)
-        self.rules = RuleBook(database, (settings.home / "rules.yaml", SHIPPED / "rules.yaml"), clock)
+        self.rules = RuleBook(
+            database, (settings.home / "rules.yaml", HERE / "defaults" / "rules.yaml"), clock
+        )
         self.gate = CampaignGate(database, queue, clock)
         self.service = NotificationService(
             database,
@@ -156,6 +167,24 @@ class Notifications(Plugin):
         self.app.service("event sweeper", self.service.watch)
         self.app.service("inbox feed", self.feed.watch)
         self.app.service("campaign fan-out", self.fan_out.watch)
+
+    def routers(self) -> Iterable[Routes]:
+        found: tuple[Routes, ...] = load_attribute("yamchi.notifications.routes:ROUTES")
+        return found
+
+    def static(self) -> dict[str, Path]:
+        files = HERE / "static"
+        return {"/inbox": files / "inbox", "/push": files / "push", "/notifications": files / "board"}
+
+    def pages(self) -> Iterable[BoardPage]:
+        yield BoardPage("Mailbox", "/mailbox")
+
+    def body_limits(self) -> dict[str, int]:
+        return {"/api/v1/campaigns/[^/]+/audience": LONGEST_LIST}
+
+    def tips(self, url: str, command: str, options: str) -> Iterable[tuple[str, str]]:
+        yield "Mail", f"{command} send email you@example.com --template welcome_email{options}"
+        yield "Read it", f"{url}/mailbox"
 
     def tokens(self) -> Iterable[PageToken]:
         yield PageToken(PREFIX, self._whose)

@@ -316,10 +316,7 @@ class Lane:
         await self._gone.wait()
 
     def _note_stalled(self, job: JobRecord, has_failed: bool) -> None:
-        log.warning(
-            f"[{self.queue.name}:{self._engine.type}] {describe_stalled(job, has_failed)}",
-            fields=job.log_fields(outcome="stalled"),
-        )
+        log.warning(f"[{self.queue.name}:{self._engine.type}] {describe_stalled(job, has_failed)}")
         self.queue.listeners.emit("stalled", Job(self.queue, job))
         if has_failed:
             self.queue.listeners.emit("failed", Job(self.queue, job), job.failed_reason or "stalled")
@@ -391,8 +388,7 @@ class Lane:
                 return Cancelled(run.claim)
             case "lost":
                 log.warning(
-                    f"[{self.queue.name}:{self._engine.type}] lost the lease of {job.name} {job.id}; another worker has it",
-                    fields=job.log_fields(outcome="lost"),
+                    f"[{self.queue.name}:{self._engine.type}] lost the lease of {job.name} {job.id}; another worker has it"
                 )
                 return None
             case "stopped":
@@ -422,8 +418,7 @@ class Lane:
                     job = verdict.claim.job
                     log.warning(
                         f"[{self.queue.name}:{self._engine.type}] {job.name} {job.id} ended after its lease was lost; "
-                        "its outcome is not counted, another worker has the job",
-                        fields=job.log_fields(outcome="lost"),
+                        "its outcome is not counted, another worker has the job"
                     )
         if outcomes:
             self._observe(self.queue, outcomes)

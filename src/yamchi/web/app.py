@@ -13,26 +13,7 @@ from yamchi.http.headers import OriginsOfPages, SecurityHeaders
 from yamchi.http.limits import BodyLimit
 from yamchi.http.problems import Problem, install_problems
 from yamchi.plugins import Plugin
-from yamchi.web.routes import (
-    audit,
-    board,
-    campaigns,
-    events,
-    health,
-    inbox,
-    jobs,
-    keys,
-    letters,
-    live,
-    mailbox,
-    notifications,
-    push,
-    queues,
-    suppressions,
-    templates,
-    unsubscribe,
-    users,
-)
+from yamchi.web.routes import audit, board, health, jobs, keys, letters, pages, queues
 
 ABOUT = """Everything the board can do, for programs.
 
@@ -49,27 +30,16 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     web.state.yamchi = yamchi
     web.state.access = AccessControl(yamchi.settings, yamchi.database, yamchi.clock)
     web.include_router(jobs.senders, prefix="/api", dependencies=requires("send+test"))
-    web.include_router(events.senders, prefix="/api/v1", dependencies=requires("send:notifications+test"))
-    web.include_router(inbox.senders, prefix="/api/v1", dependencies=requires("people:token"))
-    web.include_router(inbox.router, prefix="/api/v1", dependencies=requires("person"))
-    web.include_router(push.router, prefix="/api/v1", dependencies=requires("person"))
-    web.include_router(templates.readers, prefix="/api/v1", dependencies=requires("read"))
     web.include_router(keys.callers, prefix="/api/v1", dependencies=requires("anyone"))
-    for resource in (queues, jobs, letters):
+    for resource in (queues, jobs, letters, pages):
         web.include_router(resource.router, prefix="/api", dependencies=requires("admin"))
-    for resource in (notifications, users, suppressions, campaigns, templates, mailbox, keys, audit):
+    for resource in (keys, audit):
         web.include_router(resource.router, prefix="/api/v1", dependencies=requires("admin"))
-    web.router.routes.append(live.route)
     for plugin in yamchi.plugins.values():
         _mount(web, plugin)
-    web.include_router(mailbox.pages)
-    web.include_router(unsubscribe.pages)
-    web.include_router(push.pages)
     web.include_router(health.router)
     web.include_router(board.router)
     web.mount("/board", StaticFiles(directory=board.BOARD), name="board")
-    web.mount("/inbox", StaticFiles(directory=inbox.COMPONENT), name="inbox")
-    web.mount("/push", StaticFiles(directory=push.FILES), name="push")
     check_guards(web)
     _describe_problems(web)
     install_problems(web)
@@ -100,12 +70,15 @@ def _guard(web: FastAPI, yamchi: Yamchi) -> None:
     """The last one added is the first one asked."""
     origins = yamchi.settings.cors_origins
     tokens = [kind for plugin in yamchi.plugins.values() for kind in plugin.tokens()]
-    web.add_middleware(BodyLimit)
+    plugins = yamchi.plugins.values()
+    larger = {path: size for plugin in plugins for path, size in plugin.body_limits().items()}
+    web.add_middleware(BodyLimit, larger=larger)
     web.add_middleware(
         Guard, access=web.state.access, pages=tokens, origins=origins, public=_public_rooms(yamchi)
     )
     web.add_middleware(OriginsOfPages, origins=origins, below=PEOPLE)
-    web.add_middleware(SecurityHeaders)
+    files = [prefix for plugin in plugins for prefix in plugin.static()]
+    web.add_middleware(SecurityHeaders, files=files)
 
 
 def _public_rooms(yamchi: Yamchi) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from yamchi.notifications.templates.locales import normalize_locale
 from yamchi.notifications.templates.model import Format, Layout, Template, TemplateError
 from yamchi.notifications.templates.reading import brand_of, read_template
 
-SHIPPED = Path(__file__).parents[2] / "defaults" / "templates"
+SHIPPED = Path(__file__).parents[1] / "defaults" / "templates"
 
 _CODE = re.compile(r"\w[\w.-]*")
 _NAME = re.compile(r"(?P<channel>[a-z]+)\.(?P<locale>[A-Za-z]{2,3}(?:[-_]\w+)*)\.(?P<extension>\w+)")

@@ -1,6 +1,7 @@
 // The board: picks the view by the address, asks it for data every other second, and shows what it makes of it.
 // A view is {title, load(params), render(data, context), pause?}: load asks the API, render makes elements.
 
+import { get } from "/board/api.js";
 import { h, patch } from "/board/dom.js";
 import { job } from "/board/job.js";
 import { letters } from "/board/letters.js";
@@ -17,7 +18,7 @@ const ROUTES = [
   [/^\/queues\/([^/]+)\/dlq$/, letters, "queues"],
   [/^\/queues\/([^/]+)\/jobs\/([^/]+)$/, job, "queues"],
 ];
-const PLACES = [["queues", "#/", "Queues"], ["workers", "#/workers", "Workers"], ["mailbox", "/mailbox", "Mailbox"], ["docs", "/docs", "API"]];
+const PLACES = [["queues", "#/", "Queues"], ["workers", "#/workers", "Workers"], ["docs", "/docs", "API"]];
 
 const root = document.getElementById("view");
 const live = document.getElementById("live");
@@ -25,11 +26,22 @@ let visit = 0;
 let timer = 0;
 let again = () => {};
 
+// Pages of features: a module's `view` is shown within the board, below its path; without a module it is a link.
+async function addPages() {
+  const pages = await get("/board/pages").catch(() => []);
+  for (const { title, path, module } of pages) {
+    const page = module && (await import(module).catch((error) => console.error(error)));
+    if (module && !page) continue;
+    if (page) ROUTES.push([new RegExp(`^${path}(?:/(.+))?$`), page.view, path]);
+    PLACES.splice(-1, 0, [path, page ? `#${path}` : path, title]);
+  }
+}
+
 function route() {
   const [path, search] = (location.hash.slice(1) || "/").split("?");
   for (const [pattern, view, place] of ROUTES) {
     const match = pattern.exec(path);
-    if (match) return { view, place, names: match.slice(1).map(decodeURIComponent), query: new URLSearchParams(search) };
+    if (match) return { view, place, names: match.slice(1).filter((part) => part !== undefined).map(decodeURIComponent), query: new URLSearchParams(search) };
   }
   return { view: overview, place: "queues", names: [], query: new URLSearchParams() };
 }
@@ -73,4 +85,5 @@ function say(kind, text) {
 addEventListener("hashchange", () => { scrollTo(0, 0); open(); });
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : again()));
 installTheme(document.getElementById("theme"));
+await addPages();
 open();

@@ -5,13 +5,12 @@ from uuid import uuid4
 
 import typer
 
-from yamchi.app import Yamchi
-from yamchi.cli.jobs import read_json
-from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.cli.output import print_json, say
+from yamchi.console.loading import AppOption, JsonOption, load_app, read_json, run_async, using
+from yamchi.console.output import print_json, say
 from yamchi.errors import InvalidJob
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage, DirectOptions
+from yamchi.plugins import Application
 
 
 def run(
@@ -45,5 +44,5 @@ def run(
         say(f"queued as {job_id}; [cyan]yamchi jobs show notifications {job_id}[/] tells what became of it")
 
 
-async def _queue(app: Yamchi, message: DirectMessage) -> str:
+async def _queue(app: Application, message: DirectMessage) -> str:
     return (await app.plugin(Notifications).queue.add(message, id=str(uuid4()))).id

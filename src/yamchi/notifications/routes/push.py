@@ -1,6 +1,5 @@
 """Web Push for pages: the key they subscribe with, the browsers of a person, and the two files that do it in a browser."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 from urllib.parse import urlsplit
 
@@ -12,12 +11,10 @@ from yamchi.errors import UnknownJob
 from yamchi.http.access import TheirId
 from yamchi.http.problems import documented
 from yamchi.notifications.push.subscriptions import BrowserSubscription, Subscription
-from yamchi.web.routes.events import TheNotifications
+from yamchi.notifications.routes.dependencies import TheNotifications
 
 if TYPE_CHECKING:
     from yamchi.notifications.channels.webpush import WebPushChannel
-
-FILES = Path(__file__).parents[1] / "push"
 
 router = APIRouter(tags=["push"], responses=documented(401, 403, 404, 422, 503))
 pages = APIRouter(tags=["push"], responses=documented(404))

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from yamchi.http.problems import documented
+from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.notification_job import Channel, DirectMessage, DirectOptions
 from yamchi.notifications.templates.locales import locale_chain, normalize_locale
 from yamchi.notifications.templates.model import Format, Template, UnknownTemplate
 from yamchi.notifications.templates.preview import preview
-from yamchi.web.routes.events import TheNotifications
 
 router = APIRouter(tags=["templates"], responses=documented(401, 403, 404, 422, 503))
 readers = APIRouter(tags=["templates"], responses=documented(401, 403, 404, 422, 503))

@@ -13,7 +13,7 @@ from yamchi.http.problems import documented
 from yamchi.notifications.history import HistoryPage
 from yamchi.notifications.preferences import Preferences
 from yamchi.notifications.recipients import User
-from yamchi.web.routes.events import TheNotifications
+from yamchi.notifications.routes.dependencies import TheNotifications
 
 router = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503))
 

@@ -11,8 +11,8 @@ from yamchi.http.bodies import Done, Replay
 from yamchi.http.paging import PageNumber, PageSize, Search
 from yamchi.http.problems import documented
 from yamchi.notifications.deliveries import Status
+from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.rules import Rule
-from yamchi.web.routes.events import TheNotifications
 
 router = APIRouter(tags=["notifications"], responses=documented(401, 403, 404, 422, 503))
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from yamchi.http.paging import PageNumber, PageSize
 from yamchi.http.problems import documented
 from yamchi.notifications.campaigns.model import CampaignIn
-from yamchi.web.routes.events import TheNotifications
+from yamchi.notifications.routes.dependencies import TheNotifications
 
 router = APIRouter(tags=["campaigns"], responses=documented(401, 403, 422, 503))
 

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from yamchi.app import Yamchi
-from yamchi.cli.jobs import read_json
-from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.cli.output import console, print_json, say, table, text
+from yamchi.console.loading import AppOption, JsonOption, load_app, read_json, run_async, using
+from yamchi.console.output import console, print_json, say, table, text
+from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.templates.lint import Finding, lint
 from yamchi.notifications.templates.model import Template
 from yamchi.notifications.templates.preview import preview
+from yamchi.plugins import Application
 
 group = typer.Typer(help="List, preview and check templates.", no_args_is_help=True)
 
@@ -58,7 +58,9 @@ def preview_(
     """
     loaded = load_app(app)
     given = None if data is None else read_json(data)
-    rendered = run_async(using(loaded, preview(loaded.notifications.templates, code, channel, locale, given)))
+    rendered = run_async(
+        using(loaded, preview(loaded.plugin(Notifications).templates, code, channel, locale, given))
+    )
     if html:
         html.write_text(rendered.html or rendered.text, encoding="utf-8")
     if as_json:
@@ -94,9 +96,9 @@ def lint_(app: AppOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-async def _all(app: Yamchi) -> list[Template]:
-    return list(await app.notifications.templates.list())
+async def _all(app: Application) -> list[Template]:
+    return list(await app.plugin(Notifications).templates.list())
 
 
-async def _lint(app: Yamchi) -> list[Finding]:
-    return await lint(app.notifications.templates, [app.settings.home / "templates"])
+async def _lint(app: Application) -> list[Finding]:
+    return await lint(app.plugin(Notifications).templates, [app.settings.home / "templates"])

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Body, Depends, Request, Response
+from fastapi import APIRouter, Body, Request, Response
 from pydantic import TypeAdapter, ValidationError
 
 from yamchi.errors import InvalidJob
 from yamchi.http.problems import documented
-from yamchi.notifications.plugin import Notifications
+from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
 from yamchi.notifications.schemas.notification_job import NotificationJob
-from yamchi.plugins import of_request
 from yamchi.queues.handlers import describe
 
 senders = APIRouter(tags=["events"], responses=documented(401, 413, 422, 503))
@@ -22,9 +21,6 @@ MOST = 10_000
 
 _events = TypeAdapter(list[Event])
 _answers = TypeAdapter(list[EventAnswer])
-
-
-TheNotifications = Annotated[Notifications, Depends(of_request(Notifications))]
 
 
 @senders.post(

@@ -12,15 +12,18 @@ from contextlib import suppress
 from typing import Any
 
 import orjson
+from fastapi import APIRouter
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from yamchi.app import Yamchi
 from yamchi.clock import Millis
 from yamchi.errors import TokenRefused
 from yamchi.http.auth import hostname_of, is_loopback, is_same_origin
 from yamchi.notifications.inbox.hub import Hub
 from yamchi.notifications.inbox.tokens import Person, PersonTokens
+from yamchi.notifications.plugin import Notifications
+from yamchi.plugins import of_request
+from yamchi.settings import Settings
 
 HELLO_WITHIN = 10.0
 """Seconds a page has for its hello."""
@@ -109,11 +112,10 @@ class OpenPage:
 
 async def serve_page(websocket: WebSocket) -> None:
     """The life of one connection."""
-    yamchi: Yamchi = websocket.app.state.yamchi
-    notifications = yamchi.notifications
+    notifications = await find_notifications(websocket)
     await websocket.accept()
     try:
-        _check_origin(websocket, yamchi)
+        _check_origin(websocket, notifications.app.settings)
         page = await _introduce(websocket, notifications.hub, notifications.persons)
     except End as end:
         await websocket.close(end.code, end.reason)
@@ -126,16 +128,17 @@ async def serve_page(websocket: WebSocket) -> None:
         page.stop()
 
 
-route = WebSocketRoute("/ws", serve_page)
+find_notifications = of_request(Notifications)
+pages = APIRouter(routes=[WebSocketRoute("/ws", serve_page)])
 
 
-def _check_origin(websocket: WebSocket, yamchi: Yamchi) -> None:
+def _check_origin(websocket: WebSocket, settings: Settings) -> None:
     """A page of another site needs to be named in CORS_ORIGINS; without ADMIN_TOKEN, only this machine is served."""
     headers = websocket.headers
-    is_open = yamchi.settings.admin_token is None
+    is_open = settings.admin_token is None
     if is_open and not is_loopback(hostname_of(headers.get("host", ""))):
         raise End(BAD_ORIGIN, "This server serves its own machine only: open it as localhost.")
-    is_named = headers.get("origin", "").lower() in yamchi.settings.cors_origins
+    is_named = headers.get("origin", "").lower() in settings.cors_origins
     if "origin" in headers and not is_named and not is_same_origin(headers):
         raise End(BAD_ORIGIN, "Pages of this origin may not connect: name it in CORS_ORIGINS.")
 

@@ -8,12 +8,21 @@ from typing import Annotated, Any, TextIO
 import typer
 from pydantic import ValidationError
 
-from yamchi.cli.jobs import Page, Size, read_json
-from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.cli.output import console, number, print_json, progress, say, table, text
+from yamchi.console.loading import (
+    AppOption,
+    JsonOption,
+    PageOption,
+    SizeOption,
+    load_app,
+    read_json,
+    run_async,
+    using,
+)
+from yamchi.console.output import console, number, print_json, progress, say, table, text
 from yamchi.errors import ConfigurationError, InvalidJob
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.store import Campaigns
+from yamchi.notifications.plugin import Notifications
 from yamchi.queues.handlers import describe
 
 group = typer.Typer(help="Send to many, and watch, pause, resume or cancel it.", no_args_is_help=True)
@@ -71,7 +80,9 @@ def create(
 
 
 @group.command("list")
-def list_(page: Page = 1, size: Size = 25, app: AppOption = None, as_json: JsonOption = False) -> None:
+def list_(
+    page: PageOption = 1, size: SizeOption = 25, app: AppOption = None, as_json: JsonOption = False
+) -> None:
     """Campaigns, newest first.
 
     Example: [cyan]yamchi campaign list[/]
@@ -158,7 +169,7 @@ def _with(app: str | None, act: Callable[[Campaigns], Awaitable[Any]], *, wait: 
     loaded = load_app(app)
 
     async def body() -> Any:
-        campaigns = loaded.notifications.campaigns
+        campaigns = loaded.plugin(Notifications).campaigns
         done = await act(campaigns)
         return await _watch(campaigns, done["campaign_id"]) if wait else done
 

@@ -1,6 +1,5 @@
 """The inbox of a person, for the person's own pages and for the admin, and the token that such a page needs."""
 
-from pathlib import Path
 from typing import Annotated
 from uuid import UUID
 
@@ -14,9 +13,7 @@ from yamchi.http.bodies import Done, SpanText
 from yamchi.http.problems import documented
 from yamchi.notifications.inbox.store import Action, View
 from yamchi.notifications.inbox.tokens import LIFE, LONGEST_LIFE
-from yamchi.web.routes.events import TheNotifications
-
-COMPONENT = Path(__file__).parents[1] / "inbox"
+from yamchi.notifications.routes.dependencies import TheNotifications
 
 router = APIRouter(tags=["inbox"], responses=documented(401, 403, 404, 422, 503))
 senders = APIRouter(tags=["inbox"], responses=documented(401, 403, 422, 503))

@@ -2,6 +2,7 @@
 
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,12 +13,12 @@ from yamchi.errors import UnknownJob
 from yamchi.http.paging import PageNumber, PageSize
 from yamchi.http.problems import documented
 from yamchi.notifications.plugin import Notifications
-from yamchi.web.routes.board import page
-from yamchi.web.routes.events import TheNotifications
+from yamchi.notifications.routes.dependencies import TheNotifications
 
 router = APIRouter(tags=["mailbox"], responses=documented(401, 403, 404, 422, 503))
 pages = APIRouter(include_in_schema=False)
 
+PAGE = Path(__file__).parents[1] / "static" / "board" / "mailbox.html"
 LETTER = "/mailbox/{message_id:path}"
 HARMLESS = {
     "content-security-policy": "sandbox; default-src 'none'; img-src data: https:; style-src 'unsafe-inline'",
@@ -30,7 +31,7 @@ HARMLESS = {
 async def mailbox_page(request: Request) -> Response:
     if not request.state.caller.may_look:
         return RedirectResponse("/sign-in", 303)
-    return page("mailbox.html")
+    return HTMLResponse(PAGE.read_text("utf-8"), headers={"cache-control": "no-cache"})
 
 
 @router.get("/mailbox", summary="Letters, newest first")

@@ -19,13 +19,13 @@ from starlette.responses import HTMLResponse, Response
 
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.plugin import Notifications
+from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.unsubscribe import PATH, Link
-from yamchi.web.routes.events import TheNotifications
 
 pages = APIRouter(include_in_schema=False)
 
-FOLDER = Path(__file__).parents[1] / "unsubscribe"
+FOLDER = Path(__file__).parents[1] / "static" / "unsubscribe"
 LINK = f"{PATH}/{{token:path}}"
 LANGUAGES = ("en", "ru", "kk")
 Scope = Literal["category", "channel"]

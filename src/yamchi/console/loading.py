@@ -1,0 +1,75 @@
+"""Which application a command works on, and how its work is run.
+
+A command of a feature asks for the application with `load_app`; who starts the command line says where it comes from.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, TypeVar
+
+import orjson
+import typer
+
+from yamchi.errors import ConfigurationError, InvalidJob
+from yamchi.plugins import Application
+
+T = TypeVar("T")
+Loader = Callable[[str | None], Application]
+
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        help="Your own application, for example mymodule:app; the queues that ship by default.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+PageOption = Annotated[int, typer.Option("--page", min=1, help="Which page.")]
+SizeOption = Annotated[int, typer.Option("--size", min=1, max=1000, help="Rows of a page.")]
+
+
+def load_app(reference: str | None) -> Application:
+    """The application a command was asked to work on: the user's own, or the one that ships."""
+    return _load(reference)
+
+
+def provide_apps(load: Loader) -> None:
+    """Say where applications come from; whoever starts the command line does."""
+    global _load
+    _load = load
+
+
+def _nowhere(reference: str | None) -> Application:
+    raise ConfigurationError("No command line was started, so no application can be loaded.")
+
+
+_load: Loader = _nowhere
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    return uvloop.run(work)
+
+
+async def using(app: Application, work: Coroutine[Any, Any, T]) -> T:
+    """Do something with an application, and close it."""
+    async with app:
+        return await work
+
+
+def read_json(source: str) -> Any:
+    """JSON from an argument, or from standard input if it is `-`."""
+    given = typer.get_text_stream("stdin").read() if source == "-" else source
+    try:
+        return orjson.loads(given)
+    except orjson.JSONDecodeError as error:
+        raise InvalidJob(
+            f'{given[:60]!r} is not JSON ({error}): quote it, as in \'{{"name": "you"}}\'.'
+        ) from error

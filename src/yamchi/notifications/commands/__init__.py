@@ -1,0 +1,1 @@
+"""The commands of notifications, one file each."""
