@@ -44,9 +44,9 @@ class Outage(YamchiError):
 
 
 class Snooze(YamchiError):
-    """Not now: run this job again at `until` (a moment, or a span from now); costs no attempt."""
+    """Not now: run this job again at `until` (a moment, or a span from now such as "1h"); costs no attempt."""
 
-    def __init__(self, until: datetime | timedelta, message: str = "") -> None:
+    def __init__(self, until: datetime | timedelta | str | float, message: str = "") -> None:
         super().__init__(message)
         self.until = until
 

@@ -4,12 +4,14 @@ import io
 import json
 import logging
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 import structlog
 
+from yamchi import Job, Snooze, Unrecoverable
 from yamchi.observe.logging import configure, mask
+from yamchi.testing import TestApp
 
 
 class Terminal(io.StringIO):
@@ -203,3 +205,55 @@ def test_a_secret_in_a_traceback_is_masked(console):
 )
 def test_what_is_no_secret_stays(text):
     assert mask(text) == text
+
+
+# ── What became of jobs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _run_some_jobs() -> None:
+    async with TestApp() as app:
+
+        @app.job("mail", attempts=2, backoff="1m")
+        async def send(job: Job[str]) -> None:
+            if job.data == "never":
+                raise Unrecoverable("User has no email")
+            if job.data == "once more" and job.attempts_made == 1:
+                raise RuntimeError("busy")
+            if job.data == "closed":
+                raise Snooze("1h", "the office is closed")
+
+        for number, data in enumerate(("at once", "never", "once more", "closed")):
+            await app.queue("mail").add(data, id=f"j{number}")
+        late = app.clock.time - timedelta(seconds=1)
+        await app.queue("mail").add("late", id="j4", expires_at=late)
+        await app.clock.advance("1m")
+
+
+async def test_outcomes_have_keys_in_json(lines) -> None:
+    await _run_some_jobs()
+    said = {(line["id"], line["attempt"]): line for line in lines() if "outcome" in line}
+    assert all(line["queue"] == "mail" and line["job"] == "send" for line in said.values())
+    assert all(isinstance(line["duration"], float) for line in said.values())
+    assert {key: line["outcome"] for key, line in said.items()} == {
+        ("j0", 1): "completed", ("j1", 1): "failed", ("j2", 1): "retrying", ("j2", 2): "completed",
+        ("j3", 1): "put back", ("j4", 1): "expired",
+    }  # fmt: skip
+    assert said["j1", 1]["error"] == "User has no email"
+    assert said["j2", 1]["error"] == "RuntimeError: busy"
+    assert said["j2", 1]["next_at"] == "2026-01-01T00:01:00Z"
+    assert said["j1", 1]["event"] == "[mail:in-memory] failed send j1 after 1 attempt: User has no email"
+    assert said["j1", 1]["level"] == "error"
+
+
+async def test_outcomes_on_the_console_are_sentences_alone(console) -> None:
+    await _run_some_jobs()
+    text = console.getvalue()
+    assert "[ERROR] [mail:in-memory] failed send j1 after 1 attempt: User has no email\n" in text
+    assert "fields" not in text
+    assert "outcome=" not in text
+
+
+def test_fields_are_masked_as_everything_else(lines) -> None:
+    logger().info("hello", fields={"error": "redis://user:hunter2@host refused"})
+    (line,) = lines()
+    assert line["error"] == "redis://user:***@host refused"

@@ -151,3 +151,30 @@ async def test_an_application_can_be_adopted() -> None:
 async def test_eventually_says_what_it_saw_last() -> None:
     with pytest.raises(AssertionError, match=r"not within 0\.05 s; the last value was 0"):
         await eventually(lambda: 0, within=0.05)
+
+
+async def test_a_snooze_takes_a_span_or_a_moment_and_a_wrong_one_fails_the_attempt() -> None:
+    async with TestApp() as app:
+        ran: list[str] = []
+        wishes: dict[str, Any] = {
+            "span": "1h",
+            "moment": app.clock.time + timedelta(hours=1),
+            "no zone": datetime(2026, 1, 1, 5),
+            "nonsense": "soon",
+        }
+
+        @app.job("q", attempts=1)
+        async def wait(job: Job[str]) -> None:
+            ran.append(job.data)
+            if ran.count(job.data) == 1:
+                raise Snooze(wishes[job.data])
+
+        for wish in wishes:
+            await app.queue("q").add(wish, id=wish.replace(" ", "-"))
+        await app.drain()
+        assert sorted(ran) == sorted(wishes)
+        failed = {job.id: job.failed_reason for job in await app.queue("q").jobs("failed")}
+        assert set(failed) == {"no-zone", "nonsense"}
+        assert "no time zone" in (failed["no-zone"] or "")
+        await app.clock.advance("1h")
+        assert sorted(ran[4:]) == ["moment", "span"]

@@ -1,7 +1,8 @@
 """One pipe for every log line, whoever wrote it: structlog, the standard library, uvicorn.
 
 `configure("console")` prints `[INFO] message key=value`, colored on a terminal only; `configure("json")` prints one
-object per line with `timestamp`, `level`, `logger`, `event` and the keys. Secrets are masked on the way out.
+object per line with `timestamp`, `level`, `logger`, `event` and the keys. `fields={…}` are keys for JSON alone: what the
+sentence says already, for machines to search by. Secrets are masked on the way out.
 A line below the level costs one call that does nothing. Run uvicorn with `log_config=None`, or it opens its own pipe.
 """
 
@@ -20,6 +21,9 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from yamchi.settings import LogFormat, LogLevel
 
 MASK = "***"
+
+FIELDS = "fields"
+"""The keyword of a log call for keys that only JSON has."""
 
 _SECRET_WORDS = r"password|passwd|secret|token|authorization|cookie|api_?key|private_?key|service_role_key"
 _SECRET_KEY = re.compile(_SECRET_WORDS, re.IGNORECASE)
@@ -129,6 +133,8 @@ def _mask_event(_logger: WrappedLogger, _method: str, event: EventDict) -> Event
 
 
 def _render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    if isinstance(fields := event.get(FIELDS), dict):
+        event = {**fields, **{key: value for key, value in event.items() if key != FIELDS}}
     try:
         return orjson.dumps(event, default=_text, option=_JSON_OPTIONS).decode()
     except TypeError:  # an integer beyond 64 bits, a lone surrogate: rare, and still worth a line
@@ -144,6 +150,7 @@ class _Console:
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> str:
         level, message = event.pop("level"), _one_line(str(event.pop("event")))
         event.pop("logger", None)
+        event.pop(FIELDS, None)
         trace = f"\n{event.pop('exception')}" if "exception" in event else ""
         pairs = "".join(f" {key}={_quoted(value)}" for key, value in event.items())
         return f"{self._tag(level)} {message}{pairs}{trace}"

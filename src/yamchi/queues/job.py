@@ -192,6 +192,10 @@ class JobRecord:
         )
         return replace(fresh, **changes)
 
+    def log_fields(self, **more: Any) -> dict[str, Any]:
+        """What a log line about this job has as keys, beside its sentence."""
+        return {"queue": self.queue, "job": self.name, "id": self.id, "attempt": self.attempts_made, **more}
+
 
 @dataclass(slots=True)
 class Claim:

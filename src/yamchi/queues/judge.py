@@ -1,13 +1,13 @@
 """From what a handler did to the verdict on its job. A failure has a kind; nothing here guesses."""
 
 import traceback
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import orjson
 
 from yamchi import errors
-from yamchi.clock import Millis, to_millis, to_moment
+from yamchi.clock import Millis, Span, to_millis, to_moment
 from yamchi.queues.handlers import PoisonMessage
 from yamchi.queues.job import (
     Cancelled,
@@ -43,6 +43,14 @@ def judge_result(claim: Claim, result: Any, now: Millis) -> Verdict:
 
 
 def judge_error(claim: Claim, error: BaseException, now: Millis) -> Verdict:
+    """A handler that says wrongly what it wants (a moment without a time zone) has failed of that."""
+    try:
+        return _judge(claim, error, now)
+    except Exception as wrong:
+        return _judge(claim, wrong, now)
+
+
+def _judge(claim: Claim, error: BaseException, now: Millis) -> Verdict:
     match error:
         case errors.Snooze(until=until):
             return Released(claim, _moment(until, now), storable(_said(error), LONGEST_SENTENCE) or None)
@@ -67,8 +75,8 @@ def _fail(claim: Claim, error: BaseException, now: Millis) -> Failed:
     return Failed(claim, said, DeadLetter.of_job(claim.job, said, now), _trace(error))
 
 
-def _moment(until: datetime | timedelta, now: Millis) -> Millis:
-    return now + to_millis(until) if isinstance(until, timedelta) else to_moment(until)
+def _moment(until: datetime | Span, now: Millis) -> Millis:
+    return to_moment(until) if isinstance(until, datetime) else now + to_millis(until)
 
 
 def _sentence(error: BaseException) -> str:

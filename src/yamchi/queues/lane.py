@@ -316,7 +316,10 @@ class Lane:
         await self._gone.wait()
 
     def _note_stalled(self, job: JobRecord, has_failed: bool) -> None:
-        log.warning(f"[{self.queue.name}:{self._engine.type}] {describe_stalled(job, has_failed)}")
+        log.warning(
+            f"[{self.queue.name}:{self._engine.type}] {describe_stalled(job, has_failed)}",
+            fields=job.log_fields(outcome="stalled"),
+        )
         self.queue.listeners.emit("stalled", Job(self.queue, job))
         if has_failed:
             self.queue.listeners.emit("failed", Job(self.queue, job), job.failed_reason or "stalled")
@@ -388,7 +391,8 @@ class Lane:
                 return Cancelled(run.claim)
             case "lost":
                 log.warning(
-                    f"[{self.queue.name}:{self._engine.type}] lost the lease of {job.name} {job.id}; another worker has it"
+                    f"[{self.queue.name}:{self._engine.type}] lost the lease of {job.name} {job.id}; another worker has it",
+                    fields=job.log_fields(outcome="lost"),
                 )
                 return None
             case "stopped":
@@ -418,7 +422,8 @@ class Lane:
                     job = verdict.claim.job
                     log.warning(
                         f"[{self.queue.name}:{self._engine.type}] {job.name} {job.id} ended after its lease was lost; "
-                        "its outcome is not counted, another worker has the job"
+                        "its outcome is not counted, another worker has the job",
+                        fields=job.log_fields(outcome="lost"),
                     )
         if outcomes:
             self._observe(self.queue, outcomes)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -24,27 +25,43 @@ def log_outcomes(queue: Queue, outcomes: Sequence[Outcome]) -> None:
 
 
 def _log_one(prefix: str, outcome: Outcome) -> None:
-    job = f"{outcome.job.name} {outcome.job.id}"
+    record = outcome.job
+    job = f"{record.name} {record.id}"
+
+    def say(level: str, how: str, sentence: str, **more: Any) -> None:
+        fields = record.log_fields(duration=round(outcome.seconds, 3), outcome=how, **more)
+        getattr(log, level)(f"{prefix} {sentence}", fields=fields)
+
     match outcome.verdict:
         case Completed():
-            log.info(f"{prefix} completed {job} in {describe_span(round(outcome.seconds * 1000))}")
+            say("info", "completed", f"completed {job} in {describe_span(round(outcome.seconds * 1000))}")
         case RetryAt(moment=moment, error=error):
-            made, attempts = outcome.job.attempts_made, outcome.job.options.attempts
-            log.warning(
-                f"{prefix} attempt {made} of {attempts} of {job} failed, next at {isoformat(moment)}: {error}"
+            made, attempts = record.attempts_made, record.options.attempts
+            say(
+                "warning",
+                "retrying",
+                f"attempt {made} of {attempts} of {job} failed, next at {isoformat(moment)}: {error}",
+                error=error,
+                next_at=isoformat(moment),
             )
         case Failed(error=error):
-            made = outcome.job.attempts_made
-            log.error(f"{prefix} failed {job} after {made} attempt{'s' * (made != 1)}: {error}")
+            made = record.attempts_made
+            say(
+                "error",
+                "failed",
+                f"failed {job} after {made} attempt{'s' * (made != 1)}: {error}",
+                error=error,
+            )
         case Expired():
-            log.info(f"{prefix} expired {job} before it could run")
+            say("info", "expired", f"expired {job} before it could run")
         case Cancelled():
-            log.info(f"{prefix} cancelled {job}")
+            say("info", "cancelled", f"cancelled {job}")
         case Released(until=until, reason=reason):
             when = "at once" if until is None else f"at {isoformat(until)}"
             # A backlog under a rate limit is put back over and over, for no other reason: not worth a line each.
-            say = log.info if reason or until is None else log.debug
-            say(f"{prefix} put back {job}, runs again {when}" + (f": {reason}" if reason else ""))
+            level = "info" if reason or until is None else "debug"
+            why = f": {reason}" if reason else ""
+            say(level, "put back", f"put back {job}, runs again {when}{why}")
 
 
 def emit_outcomes(queue: Queue, outcomes: Sequence[Outcome]) -> None:

@@ -84,9 +84,7 @@ def revived(message: dict[str, Any]) -> Exception:
             error = errors.Outage(said, retry_after=None if wait is None else timedelta(seconds=float(wait)))
         case "Snooze":
             until = message.get("until")
-            error = errors.Snooze(
-                datetime.fromisoformat(str(until)) if until else timedelta(seconds=float(wait or 0)), said
-            )
+            error = errors.Snooze(datetime.fromisoformat(str(until)) if until else wait or 0, said)
         case _:
             error = errors.Retryable(said)
     if trace := message.get("trace"):
@@ -133,10 +131,15 @@ def described(error: BaseException) -> dict[str, Any]:
     if isinstance(error, errors.Outage) and error.retry_after is not None:
         fields["wait"] = error.retry_after.total_seconds()
     if isinstance(error, errors.Snooze):
-        if isinstance(error.until, timedelta):
-            fields["wait"] = error.until.total_seconds()
-        else:
-            fields["until"] = error.until.isoformat()
+        match error.until:
+            case datetime() as moment:
+                fields["until"] = moment.isoformat()
+            case timedelta() as span:
+                fields["wait"] = span.total_seconds()
+            case int() | float() as seconds:
+                fields["wait"] = seconds
+            case text:
+                fields["wait"] = str(text)
     if error.__traceback__ is not None:
         fields["trace"] = "".join(traceback.format_exception(error))[-8_000:]
     return fields
