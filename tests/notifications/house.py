@@ -20,7 +20,7 @@ from sqlalchemy import select
 from tests.notifications.conftest import USER
 from tests.services.mail import MailServer
 from yamchi.clock import isoformat
-from yamchi.notifications.channels.base import Message, Recipient
+from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.notifications.tables import notification_delivery
 from yamchi.testing import TestApp
@@ -31,7 +31,7 @@ FILM = {"film_title": "The Matrix"}
 
 
 @dataclass
-class Pigeon:
+class Pigeon(Channel):
     """A channel that does as it is told: answers in order, then takes everything."""
 
     name: str = "telegram"
@@ -48,9 +48,6 @@ class Pigeon:
             raise self.answers.pop(0)
         self.sent.append(message)
         return f"feather-{len(self.sent)}"
-
-    async def close(self) -> None:
-        """Nothing is held open."""
 
 
 @dataclass

@@ -16,7 +16,7 @@ from yamchi.errors import InvalidJob, WrongState
 from yamchi.notifications.campaigns.fanout import BATCH, HOLD, FanOut
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
-from yamchi.notifications.channels.base import Message, Recipient
+from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.channels.null import count_ledger
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import derived_id
@@ -475,7 +475,7 @@ def _another(app: TestApp) -> FanOut:
 # ── Channels of one's own, and what is counted ────────────────────────────────────────────────────────────────────────
 
 
-class Pigeon:
+class Pigeon(Channel):
     """A channel that a user wrote."""
 
     name = "pigeon"
@@ -491,9 +491,6 @@ class Pigeon:
     async def send(self, message: Message) -> str | None:
         self.carried.append(message.to)
         return None
-
-    async def close(self) -> None:
-        """Nothing is held open."""
 
 
 async def test_a_channel_of_ones_own(app: TestApp, tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import structlog
+
 from yamchi.clock import Millis
-from yamchi.errors import YamchiError
+from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.http.auth import PageToken
 from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.gate import CampaignGate
@@ -54,6 +56,8 @@ from yamchi.settings import Settings
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+log = structlog.get_logger("yamchi.notifications")
 
 QUEUE = "notifications"
 LONGEST_RUN: Millis = 300_000
@@ -145,6 +149,10 @@ class Notifications(Plugin):
 
     def register(self, channel: Channel) -> None:
         """Add a channel, or put another in the place of one."""
+        if not isinstance(channel, Channel):
+            raise ConfigurationError(
+                f"{type(channel).__name__} is not a channel: derive it from yamchi.notifications.channels.Channel."
+            )
         know_channel(channel.name)
         self.channels[channel.name] = channel
 
@@ -208,11 +216,11 @@ class Notifications(Plugin):
     async def _ping(self) -> AsyncIterator[Check]:
         """Channels that can ask their provider whether it knows us."""
         for channel in self.channels.values():
-            if ping := getattr(channel, "ping", None):
-                try:
-                    yield Check(f"provider {channel.name}", True, await ping())
-                except YamchiError as error:
-                    yield Check(f"provider {channel.name}", False, str(mask(str(error))))
+            try:
+                if said := await channel.ping():
+                    yield Check(f"provider {channel.name}", True, said)
+            except YamchiError as error:
+                yield Check(f"provider {channel.name}", False, str(mask(str(error))))
 
     def _check_links(self) -> Check:
         """Whether letters can have a link to unsubscribe."""
@@ -234,7 +242,10 @@ class Notifications(Plugin):
     async def close(self) -> None:
         await self.hub.close()
         for channel in self.channels.values():
-            await channel.close()
+            try:
+                await channel.close()
+            except Exception:
+                log.exception(f"the channel {channel.name} could not be closed")
 
     @property
     def has_smtp(self) -> bool:

@@ -1,1 +1,13 @@
 """The ways a message can go. A channel is one small class; add your own with `register`."""
+
+from yamchi.notifications.channels.base import (
+    AnswerLost,
+    Attachment,
+    Channel,
+    Kept,
+    Message,
+    Recipient,
+    Unreachable,
+)
+
+__all__ = ["AnswerLost", "Attachment", "Channel", "Kept", "Message", "Recipient", "Unreachable"]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from urllib.parse import quote
 
 from yamchi.errors import MissingExtra, Outage, Unrecoverable, YamchiError
-from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
+from yamchi.notifications.channels.base import AnswerLost, Channel, Message, Recipient
 from yamchi.notifications.channels.textparts import size_of
 from yamchi.observe.logging import MASK, mask
 
@@ -34,7 +34,7 @@ _PHONE = re.compile(r"\+?\d{5,15}")
 _SEPARATORS = re.compile(r"[\s().-]")
 
 
-class AppriseChannel:
+class AppriseChannel(Channel):
     """A channel by URL. `address` says where a person is reached.
 
     app.notifications.register(AppriseChannel("pager", "ntfy://ntfy.example.com/{to}", lambda who: who.attributes.get("ntfy")))
@@ -57,9 +57,6 @@ class AppriseChannel:
             message.to, message.rendered.text, message.rendered.title or message.rendered.subject
         )
         return None
-
-    async def close(self) -> None:
-        """Apprise holds nothing open."""
 
     async def _notify(self, to: str, text: str, title: str | None = None) -> None:
         if not text.strip():

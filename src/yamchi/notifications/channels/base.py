@@ -1,21 +1,12 @@
-"""The channel protocol: ten lines are enough for a channel of one's own.
+"""What a channel is: a class with an address and a `send`; the rest has defaults. Ten lines are enough for one's own.
 
-class Pager:
-    name = "pager"
-    provider = "pager.example"
-
-    def address(self, recipient: Recipient) -> str | None:
-        return recipient.attributes.get("pager")
-
-    async def send(self, message: Message) -> str | None:
-        ...              # raise Unreachable, Unrecoverable, Retryable, Outage or AnswerLost
-
-notifications.register(Pager())
+`docs/recipes/own-channel.md` writes one, and a test runs it through everything that may happen to a message.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from yamchi.clock import Millis
 from yamchi.errors import Outage, Unrecoverable, YamchiError
@@ -90,23 +81,35 @@ class Kept:
     id: str | None = None
 
 
-class Channel(Protocol):
-    """A way to reach people."""
+class Channel(ABC):
+    """A way to reach people. Derive from it, say the `name`, and write `address` and `send`."""
 
     name: str
     """As NotificationJob has it."""
 
-    provider: str
-    """Who carries the messages; an outage of one provider opens its circuit, not another's."""
+    provider: str = ""
+    """Who carries the messages; an outage of one provider opens its circuit, not another's. Defaults to the name."""
 
-    resends_unknown: bool
-    """Whether to send again when an answer was lost. Defaults to True where a repeat can be recognized by the receiver."""
+    resends_unknown: bool = False
+    """Whether to send again when an answer was lost. Defaults to False: then a person decides. True where the receiver can
+    tell that a message is a repeat."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not cls.provider and "name" in cls.__dict__:
+            cls.provider = cls.name
+
+    @abstractmethod
     def address(self, recipient: Recipient) -> str | None:
         """Where this person is reached; None when there is no such address."""
 
+    @abstractmethod
     async def send(self, message: Message) -> str | Kept | None:
         """Hand the message over; the provider's own id for it, if there is one."""
 
-    async def close(self) -> None:
+    async def ping(self) -> str | None:
+        """Ask the provider whether it knows us, for `yamchi doctor`: what it answered; None where it can't be asked."""
+        return None
+
+    async def close(self) -> None:  # noqa: B027 - most channels hold nothing open
         """Let go of connections."""

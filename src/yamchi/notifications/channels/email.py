@@ -4,14 +4,14 @@ from sqlalchemy import desc, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock
-from yamchi.notifications.channels.base import Message, Recipient
+from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.channels.mime import Letter, compose
 from yamchi.notifications.channels.smtp import SmtpPool, SmtpServer
 from yamchi.notifications.tables import mailbox
 from yamchi.storage.database import Database
 
 
-class EmailChannel:
+class EmailChannel(Channel):
     """Letters. The Message-ID comes from the job, so a letter sent twice can be recognized, and is sent again when in doubt."""
 
     name = "email"
@@ -35,7 +35,7 @@ class EmailChannel:
         await self._pool.close()
 
 
-class MailboxChannel:
+class MailboxChannel(Channel):
     """Letters kept in the database, to be read at `/mailbox`."""
 
     name = "email"
@@ -55,9 +55,6 @@ class MailboxChannel:
         letter = compose(message, self._sender, now)
         await self._mailbox.keep(letter, now)
         return letter.message_id
-
-    async def close(self) -> None:
-        """Nothing is held open."""
 
 
 class Mailbox:

@@ -1,10 +1,10 @@
 """The channel `database`: a message in the person's inbox, where it stays until it is read."""
 
-from yamchi.notifications.channels.base import Message, Recipient
+from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.inbox.store import Inbox
 
 
-class InboxChannel:
+class InboxChannel(Channel):
     """Keeps messages by their job's id, so that one sent twice is there once."""
 
     name = "database"
@@ -20,6 +20,3 @@ class InboxChannel:
     async def send(self, message: Message) -> str | None:
         await self._inbox.add(message)
         return message.job_id
-
-    async def close(self) -> None:
-        """Nothing is held open."""

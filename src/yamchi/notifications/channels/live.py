@@ -5,12 +5,12 @@ not be missed belongs into the inbox.
 """
 
 from yamchi.clock import Clock, isoformat
-from yamchi.notifications.channels.base import Message, Recipient
+from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.inbox.feed import Feed
 from yamchi.notifications.inbox.store import links
 
 
-class LiveChannel:
+class LiveChannel(Channel):
     """Tells the feed by the job's id, so that a message sent twice is heard once."""
 
     name = "ws"
@@ -39,6 +39,3 @@ class LiveChannel:
         }
         await self._feed.publish(message.to, body, once=message.job_id, expires_at=message.expires_at)
         return message.job_id
-
-    async def close(self) -> None:
-        """Nothing is held open."""

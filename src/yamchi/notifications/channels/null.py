@@ -9,14 +9,14 @@ from collections import Counter
 from sqlalchemy import distinct, func, insert, select
 
 from yamchi.clock import Clock
-from yamchi.notifications.channels.base import Kept, Message, Recipient
+from yamchi.notifications.channels.base import Channel, Kept, Message, Recipient
 from yamchi.notifications.tables import null_ledger
 from yamchi.storage.database import Database, Put
 
 NEW_LINE = insert(null_ledger)
 
 
-class NullChannel:
+class NullChannel(Channel):
     """Takes every message, and writes it down."""
 
     name = "null"
@@ -32,9 +32,6 @@ class NullChannel:
     async def send(self, message: Message) -> Kept:
         line = {"job_id": message.job_id, "user_id": message.user_id, "received_at": self._clock.now()}
         return Kept(Put(NEW_LINE, line))
-
-    async def close(self) -> None:
-        """Nothing is held open."""
 
 
 async def count_ledger(database: Database) -> Counter[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from yamchi.clock import Clock, to_millis
 from yamchi.errors import Outage, Unrecoverable
 from yamchi.notifications.channels import chathtml
-from yamchi.notifications.channels.base import Attachment, Message, Recipient
+from yamchi.notifications.channels.base import Attachment, Channel, Message, Recipient
 from yamchi.notifications.channels.botapi import BotApi
 from yamchi.notifications.channels.chathtml import BOLD, LONGEST_CAPTION, Run
 from yamchi.notifications.parts import Parts
@@ -43,7 +43,7 @@ class Call:
     file: tuple[str, Attachment] | None = None
 
 
-class TelegramChannel:
+class TelegramChannel(Channel):
     """Sends as the bot. When in doubt a message is sent again: a reminder read twice is better than none."""
 
     name = "telegram"

@@ -15,7 +15,7 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import InvalidJob, Outage, Snooze, Unrecoverable
-from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
+from yamchi.notifications.channels.base import AnswerLost, Channel, Message, Recipient
 from yamchi.notifications.circuits import Circuits
 from yamchi.notifications.errand import NotHere
 from yamchi.notifications.parts import Parts
@@ -36,7 +36,7 @@ LONGEST_NAME = 50
 _OUR_TOKEN = ("BadJwtToken", "ExpiredJwt", "BadAuthorizationHeader", "Unauthorized")
 
 
-class WebPushChannel:
+class WebPushChannel(Channel):
     """Messages to browsers. A repeat replaces what it repeats, so when in doubt a message is sent again."""
 
     name = "push"
