@@ -2,14 +2,18 @@
 
 A text is a list of runs: words, and the tags around them. Cut anywhere, it is still that, so a long text falls into
 parts whose tags are closed at the end of one and opened again at the beginning of the next.
+
+Every step goes through its text once, whatever the text is. A tag within one of the same name adds nothing and is left
+out, so no text is nested deeper than Telegram has tags.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from html.parser import HTMLParser
 from itertools import count
+
+from yamchi.notifications.templates.markup import unescape
 
 LONGEST_TEXT = 4096
 LONGEST_CAPTION = 1024
@@ -41,6 +45,14 @@ _BLOCKS = frozenset(
         "footer",
     }
 )
+# A comment without an end lasts to the end; a tag without one is text, and ends before the next `<`.
+_TOKEN = re.compile(
+    r"""<!--.*?(?:-->|\Z)|<[!?][^<>]*>|<(?P<closing>/?)(?P<name>[a-z][^\s/<>]*+)(?P<rest>(?:[^<>"']|"[^"<]*"|'[^'<]*')*+)>""",
+    re.DOTALL | re.IGNORECASE,
+)
+_ATTRIBUTE = re.compile(r"""([^\s=>"'/]++)(?:\s*+=\s*+("[^"]*"|'[^']*'|[^\s>"']*))?""")
+LONGEST_ATTRIBUTES = 4096
+_RAW = frozenset({"script", "style"})
 _UNSEEN = frozenset({"script", "style", "head", "title", "template"})
 _LITERAL = frozenset({"code", "pre"})
 _BREAKS = ("\n\n", "\n", " ")
@@ -66,9 +78,13 @@ class Run:
 
 def read(html: str) -> list[Run]:
     """HTML as runs; tags that Telegram does not know are left out, their words stay."""
-    reader = _Reader()
-    reader.feed(html)
-    reader.close()
+    reader, place = _Reader(), 0
+    for found in _TOKEN.finditer(html):
+        reader.read_text(html[place : found.start()])
+        place = found.end()
+        if name := found["name"]:
+            reader.read_tag(name.lower(), found["rest"], is_closing=bool(found["closing"]))
+    reader.read_text(html[place:])
     return reader.runs
 
 
@@ -80,53 +96,73 @@ def length(runs: Sequence[Run]) -> int:
 def split(runs: Sequence[Run], longest: int = LONGEST_TEXT) -> list[str]:
     """The text as HTML in as few parts as it takes, cut between paragraphs, lines or words if possible."""
     text = "".join(run.text for run in runs)
-    parts = [_write(_cut(runs, start, end)) for start, end in _pieces(text, longest)]
+    parts = [_write(part) for part in _cut(runs, _pieces(text, longest))]
     return [part for part in parts if part]
 
 
-class _Reader(HTMLParser):
+class _Reader:
     """Collects runs."""
 
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
         self.runs: list[Run] = []
         self._open: list[Tag] = []
+        self._again: dict[str, int] = {}  # how often a tag that is open was opened again
         self._hidden = 0
+        self._raw = ""  # the tag whose content is no HTML
         self._numbers = count()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def read_tag(self, name: str, rest: str, *, is_closing: bool) -> None:
+        if self._raw and not (is_closing and name == self._raw):
+            return
+        self._raw = name if name in _RAW and not is_closing else ""
+        if not is_closing:
+            self._start(name, _attributes(rest))
+        if is_closing or rest.endswith("/"):
+            self._end(name)
+
+    def read_text(self, text: str) -> None:
+        self._add(unescape(text))
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
         if tag in _UNSEEN:
             self._hidden += 1
         elif tag == "br":
-            self.handle_data("\n")
+            self._add("\n")
         elif tag in _BLOCKS:
             self._new_line()
-            self.handle_data("• " if tag == "li" else "")
-        elif known := self._known(tag, dict(attrs)):
-            self._open.append(Tag(*known, next(self._numbers)))
+            self._add("• " if tag == "li" else "")
+        elif known := self._known(tag, attributes):
+            if known[0] in self._names():
+                self._again[known[0]] = self._again.get(known[0], 0) + 1
+            else:
+                self._open.append(Tag(*known, next(self._numbers)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def _end(self, tag: str) -> None:
         name = "tg-spoiler" if tag == "span" else tag
         if tag in _UNSEEN:
             self._hidden = max(0, self._hidden - 1)
         elif tag in _BLOCKS:
             self._new_line()
-        elif any(one.name == name for one in self._open):
-            while self._open.pop().name != name:
-                continue  # what was left open inside ends with it
+        elif self._again.get(name):
+            self._again[name] -= 1
+        elif name in self._names():
+            while (last := self._open.pop().name) != name:
+                self._again.pop(last, None)  # what was left open inside ends with it
 
-    def handle_data(self, data: str) -> None:
-        if data and not self._hidden:
-            self.runs.append(Run(data, tuple(self._open)))
+    def _names(self) -> list[str]:
+        return [one.name for one in self._open]
+
+    def _add(self, text: str) -> None:
+        if text and not self._hidden:
+            self.runs.append(Run(text, tuple(self._open)))
 
     def _new_line(self) -> None:
         if self.runs and not self.runs[-1].text.endswith("\n"):
-            self.handle_data("\n")
+            self._add("\n")
 
-    def _known(self, tag: str, attributes: dict[str, str | None]) -> tuple[str, str] | None:
+    def _known(self, tag: str, given: dict[str, str]) -> tuple[str, str] | None:
         """The tag as Telegram takes it; None for one that it would refuse."""
-        given = {name: value or "" for name, value in attributes.items()}
-        within = {one.name for one in self._open}
+        within = set(self._names())
         if within & _LITERAL and not (tag == "code" and within & _LITERAL == {"pre"}):
             return None  # inside code everything is code
         match tag:
@@ -143,6 +179,17 @@ class _Reader(HTMLParser):
             case "blockquote" if "expandable" in given:
                 return "blockquote", " expandable"
         return (tag, "") if tag in _PLAIN else None
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """By name; of a tag that has more of them than any link needs, none."""
+    if len(text) > LONGEST_ATTRIBUTES:
+        return {}
+    return {found[1].lower(): unescape(_unquoted(found[2] or "")) for found in _ATTRIBUTE.finditer(text)}
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if value[:1] in ('"', "'") else value
 
 
 def _attribute(name: str, value: str) -> str:
@@ -185,16 +232,23 @@ def _place_to_break(piece: str, following: str) -> int:
     return len(piece)
 
 
-def _cut(runs: Sequence[Run], start: int, end: int) -> Iterator[Run]:
-    place = 0
-    for run in runs:
-        first, last = max(start - place, 0), min(end - place, len(run.text))
-        if first < last:
-            yield Run(run.text[first:last], run.tags)
-        place += len(run.text)
+def _cut(runs: Sequence[Run], pieces: Iterable[tuple[int, int]]) -> Iterator[list[Run]]:
+    """The runs of each piece. One pass over both: a run that goes on behind a piece is looked at again for the next."""
+    index = place = 0  # the next run, and where it begins
+    for start, end in pieces:
+        part = []
+        while index < len(runs) and place < end:
+            text = runs[index].text
+            if words := text[max(start - place, 0) : end - place]:
+                part.append(Run(words, runs[index].tags))
+            if place + len(text) > end:
+                break
+            place += len(text)
+            index += 1
+        yield part
 
 
-def _write(runs: Iterator[Run]) -> str:
+def _write(runs: Iterable[Run]) -> str:
     html, opened = [], tuple[Tag, ...]()
     for run in runs:
         html.append(_change(opened, run.tags) + escape(run.text, quote=False))

@@ -64,7 +64,11 @@ def compose(message: Message, sender: str, now: Millis) -> Letter:
 
 def check_address(address: str) -> str:
     """The address, with its domain in the form that mail servers know."""
-    if _PLAIN_ADDRESS.fullmatch(address) and len(address) <= LONGEST_ADDRESS:
+    if len(address) > LONGEST_ADDRESS:  # before anything else looks at it: to validate takes the square of its length
+        raise Unrecoverable(
+            f"{address[:60]!r}… is not an e-mail address: it has more than {LONGEST_ADDRESS} characters"
+        )
+    if _PLAIN_ADDRESS.fullmatch(address):
         return address
     try:
         valid = validate_email(address, check_deliverability=False)

@@ -24,6 +24,9 @@ ADMIN_GROUP = "admin_group"
 
 LONGEST_KEY = 100
 PHOTO_TYPES = ("image/jpeg", "image/png", "image/webp")
+LONGEST_HTML = 100_000
+"""Characters with tags: some twenty messages. What is longer is no message but a mistake, or an attack."""
+
 LARGEST_PHOTO = 10 * 1024 * 1024
 LARGEST_DOCUMENT = 50 * 1024 * 1024
 
@@ -141,6 +144,11 @@ def _calls(message: Message) -> Iterator[Call]:
 
 
 def _runs(rendered: Rendered) -> list[Run]:
+    if len(rendered.html or rendered.text) > LONGEST_HTML:
+        raise Unrecoverable(
+            f"The message has {len(rendered.html or rendered.text):,} characters, "
+            f"and at most {LONGEST_HTML:,} are sent to a chat: shorten it."
+        )
     if rendered.html is not None:
         return chathtml.read(rendered.html)
     heading = [Run(rendered.subject, (BOLD,))] if rendered.subject else []

@@ -8,7 +8,6 @@ rendered first and inlined, or turned into text, after: slower, but right.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from html import unescape
 from itertools import pairwise
 
 import css_inline
@@ -16,6 +15,7 @@ from inscriptis import get_text
 from inscriptis.css_profiles import CSS_PROFILES
 from inscriptis.model.config import ParserConfig
 
+from yamchi.notifications.templates.markup import check_markup, check_styles, unescape, without_wide_tables
 from yamchi.notifications.templates.sandbox import Sandbox
 
 HTML = Sandbox(autoescape=True)
@@ -29,9 +29,7 @@ _TEXT_STYLE = ParserConfig(css=CSS_PROFILES["strict"], display_links=True)
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters: no text means anything by them
 _HIDDEN = re.compile(f"(?:<!--)?{_OPEN}(\\d+){_CLOSE}(?:-->)?")
 _SHAPE = re.compile(f"<(/?(?!/|html|head|body|tbody|style)[a-z][\\w-]*)|{_OPEN}(\\d+){_CLOSE}", re.IGNORECASE)
-_CHARSET = re.compile(r"(<head>)(.*?)(<meta charset=[^>]*>)", re.IGNORECASE | re.DOTALL)
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?:mailto:|tel:)?([^()\s]*)\)")
-_GAPS = re.compile(r"[ \t]+$|\n[ \t]*\n\s*\n", re.MULTILINE)
 _UNSAFE_TEXT = re.compile(r"\|\s*safe\b")
 
 
@@ -46,6 +44,7 @@ class Part:
 def inlined(source: str) -> Part:
     """The same HTML source with its CSS in `style` attributes."""
     hidden, marks = _hide(source, _as_comment)
+    check_styles(hidden)
     try:
         done = _INLINER.inline(hidden)
     except css_inline.InlineError:
@@ -57,12 +56,19 @@ def inlined(source: str) -> Part:
 
 def inline(html: str) -> str:
     """Rendered HTML with its CSS in `style` attributes."""
+    check_styles(html)
     return _charset_first(_INLINER.inline(html))
 
 
 def _charset_first(html: str) -> str:
     """The inliner puts what it could not inline at the head's start; a charset must be in the first 1024 bytes."""
-    return _CHARSET.sub(r"\1\3\2", html, count=1)
+    head = html.find("<head>")
+    end = html.find("</head>", head)
+    start = html.find("<meta charset=", head, end)
+    if head < 0 or end < 0 or start < 0:
+        return html
+    first, after = head + len("<head>"), html.find(">", start) + 1
+    return html[:first] + html[start:after] + html[first:start] + html[after:]
 
 
 def plain(source: str) -> Part:
@@ -85,12 +91,20 @@ def _gaps(shown: list[int], marks: list[str]) -> set[int]:
 
 def as_plain_text(html: str) -> str:
     """HTML as people read it: links as `text (address)`, one empty line between paragraphs."""
-    return tidy(_LINK.sub(_link, get_text(html, _TEXT_STYLE))) if html.strip() else ""
+    if not html.strip():
+        return ""
+    check_markup(html)
+    return tidy(_LINK.sub(_link, get_text(without_wide_tables(html), _TEXT_STYLE)))
 
 
 def tidy(text: str) -> str:
     """No spaces at the ends of lines, no more than one empty line in a row."""
-    return _GAPS.sub(lambda found: "\n\n" if "\n" in found[0] else "", text).strip("\n \t")
+    kept: list[str] = []
+    for line in text.split("\n"):
+        words = "" if line.isspace() else line.rstrip(" \t")
+        if words or (kept and kept[-1]):
+            kept.append(words)
+    return "\n".join(kept).strip("\n \t")
 
 
 def strip_tags(html: str) -> str:
@@ -103,30 +117,48 @@ def _link(found: re.Match[str]) -> str:
     return text if not address or address in text else f"{text} ({address})" if text else address
 
 
-Hide = Callable[[str, str, str, str], str]
+@dataclass(slots=True)
+class _Before:
+    """What stands before a mark, as far as it matters: kept while going through, and not looked for again at each."""
+
+    is_between_tags: bool = True
+    last: str = ""  # the last character
+    last_visible: str = ""
+
+    def add(self, html: str) -> None:
+        if not html:
+            return
+        self.last = html[-1]
+        self.last_visible = html.rstrip()[-1:] or self.last_visible
+        opened, closed = html.rfind("<"), html.rfind(">")
+        if max(opened, closed) >= 0:
+            self.is_between_tags = opened < closed
+
+
+Hide = Callable[[str, str, _Before, str], str]
 
 
 def _hide(source: str, hide: Hide) -> tuple[str, list[str]]:
     """HTML with a private sign in place of each of Jinja's marks, and the marks."""
-    html, marks, pieces = "", list[str](), [*_pieces(source), (False, "")]
-    for (is_mark, text), (_, after) in pairwise(pieces):
+    html, before, marks = list[str](), _Before(), list[str]()
+    for (is_mark, text), (_, after) in pairwise([*_pieces(source), (False, "")]):
         if is_mark:
-            html += hide(f"{_OPEN}{len(marks)}{_CLOSE}", text, html, after)
+            html.append(hide(f"{_OPEN}{len(marks)}{_CLOSE}", text, before, after))
             marks.append(text)
         else:
-            html += text.replace(_OPEN, "").replace(_CLOSE, "")
-    return html, marks
+            html.append(text.replace(_OPEN, "").replace(_CLOSE, ""))
+        before.add(html[-1])
+    return "".join(html), marks
 
 
-def _as_comment(sign: str, mark: str, before: str, after: str) -> str:
+def _as_comment(sign: str, mark: str, before: _Before, after: str) -> str:
     """Between tags a statement becomes a comment, which may stand anywhere, even between the rows of a table."""
-    is_between_tags = before.rfind("<") <= before.rfind(">")
-    return f"<!--{sign}-->" if mark.startswith("{%") and is_between_tags else sign
+    return f"<!--{sign}-->" if mark.startswith("{%") and before.is_between_tags else sign
 
 
-def _as_line(sign: str, mark: str, before: str, after: str) -> str:
+def _as_line(sign: str, mark: str, before: _Before, after: str) -> str:
     """A mark on a line of its own between two tags stays on a line of its own."""
-    begins = not before.strip() or (before.endswith("\n") and before.rstrip().endswith(">"))
+    begins = not before.last_visible or (before.last == "\n" and before.last_visible == ">")
     ends = not after or after.lstrip(" \t").startswith("\n")
     is_between_tags = not after.strip() or after.lstrip().startswith("<")
     return f"<div>{sign}</div>" if begins and ends and is_between_tags else sign
