@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 import structlog
-import yaml
 from jinja2 import TemplateError, Undefined
 from pydantic import (
     BaseModel,
@@ -21,13 +20,11 @@ from pydantic import (
     Field,
     PrivateAttr,
     TypeAdapter,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from yamchi.clock import Millis, as_datetime
-from yamchi.errors import ConfigurationError
 from yamchi.notifications.channels.base import Channel, Recipient
 from yamchi.notifications.policy import Cap, Digest, Escalation, Policy, Span, as_meta
 from yamchi.notifications.recipients import as_template_data
@@ -42,7 +39,7 @@ from yamchi.notifications.schemas.notification_job import (
 )
 from yamchi.notifications.templates.meter import METER, Meter
 from yamchi.notifications.templates.sandbox import Sandbox
-from yamchi.queues.handlers import describe
+from yamchi.yamlfiles import load_file
 
 log = structlog.get_logger("yamchi.rules")
 
@@ -157,24 +154,11 @@ def _holds(expression: str, values: dict[str, Any]) -> bool:
 
 
 def read_rules(path: Path) -> list[Rule]:
-    """The rules of a file; a sentence that names the rule and the field when one is wrong."""
-    try:
-        # YAML 1.1 reads the key `on` as True.
-        content = [
-            {"on" if key is True else key: value for key, value in rule.items()} for rule in _load(path)
-        ]
-        return _rules.validate_python(content)
-    except ValidationError as error:
-        raise ConfigurationError(f"{path} has a rule that can't be used: {describe(error)}.") from error
-    except AttributeError as error:
-        raise ConfigurationError(f"{path} must be a list of rules, each with 'on' and 'notify'.") from error
-
-
-def _load(path: Path) -> list[Any]:
-    try:
-        return yaml.safe_load(path.read_text()) or []
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{path} can't be read: {error}") from error
+    """The rules of a file; a sentence that names file, line and field when one is wrong."""
+    document = load_file(path)
+    if not isinstance(document.data or [], list):
+        raise document.error((), "it must be a list of rules, each with 'on' and 'notify'")
+    return document.validate(_rules) if document.data else []
 
 
 class Rules(Protocol):

@@ -218,8 +218,13 @@ def _pieces(text: str, longest: int) -> Iterator[tuple[int, int]]:
 
 
 def _fitting(text: str, longest: int) -> str:
+    """As much of the text as fits; never nothing, even of half characters, or the cutting would have no end."""
     encoded = text.encode("utf-16-le", "surrogatepass")
-    return encoded[: longest * 2].decode("utf-16-le", "ignore")
+    if len(encoded) <= longest * 2:
+        return text
+    piece = encoded[: longest * 2].decode("utf-16-le", "surrogatepass")
+    is_half = "\ud800" <= piece[-1] <= "\udbff"
+    return piece[:-1] if is_half and len(piece) > 1 else piece
 
 
 def _place_to_break(piece: str, following: str) -> int:

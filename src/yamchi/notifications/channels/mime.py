@@ -64,7 +64,9 @@ def compose(message: Message, sender: str, now: Millis) -> Letter:
 
 def check_address(address: str) -> str:
     """The address, with its domain in the form that mail servers know."""
-    if len(address) > LONGEST_ADDRESS:  # before anything else looks at it: to validate takes the square of its length
+    if (
+        len(address) > LONGEST_ADDRESS
+    ):  # before anything else looks at it: to validate takes the square of its length
         raise Unrecoverable(
             f"{address[:60]!r}… is not an e-mail address: it has more than {LONGEST_ADDRESS} characters"
         )

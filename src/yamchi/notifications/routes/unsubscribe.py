@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs
 
-import yaml
 from fastapi import APIRouter, Request
 from jinja2 import Environment
 from starlette.responses import HTMLResponse, Response
@@ -22,6 +21,7 @@ from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.unsubscribe import PATH, Link
+from yamchi.yamlfiles import load_file
 
 pages = APIRouter(include_in_schema=False)
 
@@ -118,7 +118,7 @@ def _filled(words: dict[str, Any], **names: str) -> dict[str, Any]:
 
 @cache
 def _words() -> dict[str, dict[str, Any]]:
-    words: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "words.yaml").read_text(encoding="utf-8"))
+    words: dict[str, dict[str, Any]] = load_file(FOLDER / "words.yaml").data
     return words
 
 

@@ -18,10 +18,29 @@ MAX_TABLE = 30_000_000  # lines × characters of text
 
 _TAG = re.compile(r"<(/?)([a-z][^\s/>]*)", re.IGNORECASE)
 _DECLARED = re.compile(r"[{;]\s*([\w-]{1,60})\s*:")
-_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-_ENDS_BY_ITSELF = frozenset("dd dt li option p tbody td tfoot th thead tr".split())
-_CELLS = frozenset("td th".split())
-_FORMATTING = frozenset("a b big code em font i nobr s small strike strong tt u".split())
+_VOID = frozenset(
+    [
+        "area",
+        "base",
+        "br",
+        "col",
+        "embed",
+        "hr",
+        "img",
+        "input",
+        "link",
+        "meta",
+        "param",
+        "source",
+        "track",
+        "wbr",
+    ]
+)
+_ENDS_BY_ITSELF = frozenset(["dd", "dt", "li", "option", "p", "tbody", "td", "tfoot", "th", "thead", "tr"])
+_CELLS = frozenset(["td", "th"])
+_FORMATTING = frozenset(
+    ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"]
+)
 _TABLE_TAGS = re.compile(r"<(/?)(?:table|thead|tbody|tfoot|tr|td|th)\b", re.IGNORECASE)
 _LINE_TAGS = re.compile(r"<(?:br|div|h[1-6]|li|p|table|td|th|tr)\b|\n", re.IGNORECASE)
 _ANY_TAG = re.compile(r"<[^<>]*>")

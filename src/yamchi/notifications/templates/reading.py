@@ -13,12 +13,15 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from yamchi.notifications.templates.model import Button, ButtonRows, Format, Layout, Template, TemplateError
+from yamchi.yamlfiles import Document, InvalidDocument, load
 
 LONGEST_SOURCE = 256 * 1024
+MOST_SETTINGS = 10_000
+"""Parts of the YAML, the sample's among them."""
+MOST_BUTTONS = 100  # as many as Telegram shows under a message
 
 _FRONT_MATTER = re.compile(
     r"\A\ufeff?---[ \t]*\r?\n(?P<settings>.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
@@ -50,7 +53,7 @@ class TemplateSettings(BaseModel):
     preheader: str | None = None
     category: str = Field(default="general", pattern=r"^[^\r\n]{1,64}$")
     transactional: bool = False
-    buttons: list[ButtonSettings | list[ButtonSettings]] = []
+    buttons: list[ButtonSettings | list[ButtonSettings]] = Field(default=[], max_length=MOST_BUTTONS)
     layout: bool = True
     sample: dict[str, Any] | None = None
 
@@ -107,25 +110,23 @@ def _split(text: str, name: str) -> tuple[TemplateSettings, str]:
 
 def _settings(text: str, name: str) -> TemplateSettings:
     try:
-        loaded = yaml.safe_load(text)
-        return TemplateSettings.model_validate({} if loaded is None else loaded)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 2 if error.problem_mark else None
-        raise TemplateError(
-            f"Template {name}: its settings are not YAML: {error.problem}.", line=line
-        ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise TemplateError(f"Template {name}: {_explain(error)}.") from None
+        document = load(text, name, first_line=2, most_parts=MOST_SETTINGS)
+    except InvalidDocument as error:
+        said = error.problem.replace("it is not YAML", "its settings are not YAML")
+        raise TemplateError(f"Template {name}: {said}.", line=error.line) from None
+    try:
+        return TemplateSettings.model_validate({} if document.data is None else document.data)
+    except ValidationError as error:
+        raise _wrong(error, document, name) from None
 
 
-def _explain(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return f"its settings can't be read: {error}"
+def _wrong(error: ValidationError, document: Document, name: str) -> TemplateError:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"]) or "settings"
     known = ", ".join(TemplateSettings.model_fields)
     hint = f" (known: {known})" if first["type"] == "extra_forbidden" else ""
-    return f"the setting {field!r} is wrong: {first['msg'].rstrip('.').lower()}{hint}"
+    said = f"the setting {field!r} is wrong: {first['msg'].rstrip('.').lower()}{hint}"
+    return TemplateError(f"Template {name}: {said}.", line=document.line_of(first["loc"]))
 
 
 def _rows(buttons: list[ButtonSettings | list[ButtonSettings]]) -> ButtonRows:
@@ -150,9 +151,9 @@ def _wants_layout(channel: str, settings: TemplateSettings, body: str) -> bool:
 def brand_of(text: str, source: str) -> Mapping[str, Any]:
     """The sender's name, links and address from `brand.yaml`."""
     try:
-        loaded = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise TemplateError(f"{source} is not YAML: {str(error).splitlines()[0]}.") from None
+        loaded = load(text, source).data
+    except InvalidDocument as error:
+        raise TemplateError(str(error), line=error.line) from None
     if not isinstance(loaded, dict):
         raise TemplateError(f"{source} must hold `name: …` and, if you like, `url`, `address` and `support`.")
     return _NOBODY | loaded
