@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yamchi.clock import to_millis
 from yamchi.errors import YamchiError
 from yamchi.notifications.channels import chathtml, mime, textparts
 from yamchi.notifications.templates import Layout, letters, locale_chain, read_template, render
@@ -110,7 +109,6 @@ READERS: dict[str, Callable[[str], object]] = {
     ),
     "statements alone on a line": lambda text: Sandbox(autoescape=False).preprocess(text),
     "a locale": locale_chain,
-    "a span of time": to_millis,
     "a log line": mask,
     "a rendered text": _plain_words,
     "a rendered letter": _letter,
