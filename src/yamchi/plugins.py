@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SHIPPED = {
     "notifications": "yamchi.notifications.plugin:Notifications",
+    "payments": "yamchi.payments.plugin:Payments",
 }
 """The features that ship, by name: a feature adds its line here."""
 

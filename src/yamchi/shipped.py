@@ -29,7 +29,6 @@ QUEUES: dict[str, dict[str, Any]] = {
     "reminders": CHAIN,
     "email_queue": {"concurrency": 10, "attempts": 3, "backoff": EXPONENTIAL},
     "report_queue": {"concurrency": 2, "attempts": 3, "backoff": EXPONENTIAL},
-    "payment_queue": {"concurrency": 5, "attempts": 10, "backoff": {"type": "exponential", "delay": 5}},
 }
 """Queues that are offered before their feature is there. A feature that declares one takes it from here."""
 

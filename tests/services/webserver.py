@@ -20,7 +20,7 @@ class Response(NamedTuple):
 
 @dataclass
 class WebService:
-    """What a service of a test says to a POST is `respond`; the rest is here."""
+    """What a service of a test says is `respond` to a POST, or `answer` to anything; the rest is here."""
 
     port: int = field(default_factory=free_port)
     _server: "_Server | None" = None
@@ -43,6 +43,10 @@ class WebService:
         if self._server:
             self._server.vanish()
             self._server = None
+
+    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Response | None:
+        """What to say to any request; most services are only posted to."""
+        return self.respond(path, headers, body) if method == "POST" else Response(405)
 
     def respond(self, path: str, headers: dict[str, str], body: bytes) -> Response | None:
         """What to say; None to hang up without a word. Names of headers are in small letters."""
@@ -85,10 +89,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
-    def do_POST(self) -> None:
+    def _do(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        response = self.server.service.respond(self.path, headers, body)
+        response = self.server.service.answer(self.command, self.path, headers, body)
         if response is None:
             self.close_connection = True
             return
@@ -97,6 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(response.body)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _do  # noqa: N815 - the names that http.server calls
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Tests read what the service kept."""

@@ -1,0 +1,107 @@
+"""`yamchi payment`: look at payments, ask providers, compare the books."""
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.cli.output import console, print_json, table, text
+from yamchi.payments.model import Payment
+from yamchi.payments.plugin import Payments
+
+T = TypeVar("T")
+
+group = typer.Typer(no_args_is_help=True, help="Payments: list, show, check, reconcile.")
+
+PaymentId = Annotated[str, typer.Argument(help="The payment's id.")]
+
+
+@group.command("list")
+def list_payments(
+    status: Annotated[
+        str | None, typer.Option(help="Only those of this status, for example pending.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many.")] = 50,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The newest payments.
+
+    Example: [cyan]yamchi payment list --status pending[/]
+    """
+    _show(
+        _with(
+            app, lambda payments: payments.store.page(status=status, order_id=None, before=None, limit=limit)
+        ),
+        as_json,
+    )
+
+
+@group.command("show")
+def show_payment(payment_id: PaymentId, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """One payment.
+
+    Example: [cyan]yamchi payment show 2c5f1a7e-000f-5000-8000-18db351245c7[/]
+    """
+    _show([_with(app, lambda payments: payments.get(payment_id))], as_json)
+
+
+@group.command("check")
+def check_payment(payment_id: PaymentId, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Ask the provider how a payment stands, and keep what it says.
+
+    Example: [cyan]yamchi payment check 2c5f1a7e-000f-5000-8000-18db351245c7[/]
+    """
+
+    async def check(payments: Payments) -> Payment:
+        return await payments.service.learn(await payments.get(payment_id))
+
+    _show([_with(app, check)], as_json)
+
+
+@group.command("reconcile")
+def reconcile(
+    days: Annotated[int, typer.Option(min=1, max=90, help="How many days back.")] = 3,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare our books with the providers', and take in what is missing here.
+
+    Example: [cyan]yamchi payment reconcile --days 7[/]
+    """
+    reports = _with(app, lambda payments: payments.reconcile(days))
+    if as_json:
+        print_json([report.to_dict() for report in reports])
+        return
+    shown = table("provider", "compared", "taken in", "corrected", "not known there")
+    for report in reports:
+        missing = text(", ".join(report.missing) or "none", 60)
+        shown.add_row(
+            report.provider, str(report.compared), str(report.adopted), str(report.corrected), missing
+        )
+    console.print(shown)
+
+
+def _with(reference: str | None, act: Callable[[Payments], Coroutine[Any, Any, T]]) -> T:
+    """Do something with the payments of the application."""
+    app = load_app(reference)
+    return run_async(using(app, act(app.plugin(Payments))))
+
+
+def _show(found: list[Payment], as_json: bool) -> None:
+    if as_json:
+        print_json([payment.to_dict() for payment in found])
+        return
+    shown = table("id", "provider", "status", "amount", "order", "created")
+    for payment in found:
+        fields = payment.to_dict()
+        shown.add_row(
+            payment.id,
+            payment.provider,
+            payment.status,
+            str(payment.money),
+            text(payment.order_id or "", 40),
+            fields["created_at"],
+        )
+    console.print(shown)

@@ -1,0 +1,166 @@
+"""The feature of payments: what an application gets as `app.payments`."""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, update
+
+from yamchi.errors import Outage, YamchiError
+from yamchi.notifications.plugin import Notifications
+from yamchi.observe.logging import mask
+from yamchi.payments.model import Payment, Refund
+from yamchi.payments.money import Money
+from yamchi.payments.providers.base import Provider
+from yamchi.payments.providers.stripe import Stripe
+from yamchi.payments.providers.yookassa import YooKassa
+from yamchi.payments.reconciliation import Reconciliation, Report
+from yamchi.payments.service import CHECK, PaymentService
+from yamchi.payments.settings import PaymentSettings, secret
+from yamchi.payments.store import PaymentStore
+from yamchi.payments.tables import payments
+from yamchi.payments.tasks import Checks
+from yamchi.plugins import Application, Check, Plugin, Routes
+from yamchi.queues.handlers import Handler
+
+if TYPE_CHECKING:
+    from yamchi.queues.queue import Queue
+
+QUEUE = "payment_queue"
+DAY = 86_400_000
+OUTAGE_WAIT = timedelta(minutes=15)
+"""How long the nightly comparison waits for a provider that is down."""
+
+
+class Payments(Plugin):
+    """Money asked of a provider, and everything that is learned about it, told once."""
+
+    name = "payments"
+    summary = (
+        "Payments through YooKassa and Stripe: create, capture, refund; webhooks looked up, books compared."
+    )
+    requires = ("notifications",)
+    settings_class = PaymentSettings
+    migrations = Path(__file__).parent / "migrations"
+    commands = MappingProxyType({"payment": "yamchi.payments.commands:group"})
+
+    def __init__(self, app: Application) -> None:
+        super().__init__(app)
+        self.declare()
+        self.settings: PaymentSettings
+        self.queue: Queue = app.queue(QUEUE)
+        self.providers: dict[str, Provider] = {one.name: one for one in _providers(self.settings)}
+        self.store = PaymentStore(app.database, app.clock)
+        notifications = app.plugin(Notifications)
+        self.service = PaymentService(
+            self.store, self.providers, self.queue, notifications.service.handle_events, app.clock
+        )
+        self.checks_of_payments = Checks(self.service, app.clock)
+        self.reconciliation = Reconciliation(self.service, app.clock)
+
+    # ── For your code ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, amount: str | int, currency: str = "RUB", **fields: Any) -> Payment:
+        """Ask for money: `await app.payments.create("100.00", "RUB", order_id="42", return_url="https://…")`.
+
+        `payment_id` makes a second call the same payment.
+        """
+        payment, _ = await self.service.create(Money.parse(amount, currency), **fields)
+        return payment
+
+    async def get(self, payment_id: str) -> Payment:
+        return await self.store.get(payment_id)
+
+    async def capture(self, payment_id: str, amount: str | int | None = None) -> Payment:
+        return await self.service.capture(payment_id, await self._money(payment_id, amount))
+
+    async def cancel(self, payment_id: str) -> Payment:
+        return await self.service.cancel(payment_id)
+
+    async def refund(
+        self, payment_id: str, amount: str | int | None = None, *, refund_id: str | None = None
+    ) -> Refund:
+        """Give money back: a part, or all that is left. `refund_id` makes a second call the same refund."""
+        money = await self._money(payment_id, amount)
+        return await self.service.refund(payment_id, money, refund_id=refund_id)
+
+    async def reconcile(self, days: int | None = None) -> list[Report]:
+        """Compare our books with the providers'."""
+        return await self.reconciliation.run((days or self.settings.payments_reconcile_days) * DAY)
+
+    def register(self, provider: Provider) -> None:
+        """Add a provider of your own, or put another in the place of one."""
+        self.providers[provider.name] = provider
+
+    async def _money(self, payment_id: str, amount: str | int | None) -> Money | None:
+        if amount is None:
+            return None
+        return Money.parse(amount, (await self.store.get(payment_id)).money.currency)
+
+    # ── For the rest of Yamchi ────────────────────────────────────────────────────────────────────────────────────
+
+    def declare(self) -> None:
+        self.app.define(QUEUE, concurrency=5, attempts=10, backoff={"type": "exponential", "delay": 5})
+
+    def serve(self) -> None:
+        self.queue.definition.handlers.setdefault(CHECK, Handler(CHECK, self.checks_of_payments.check))
+        self.app.service("payments", self.checks_of_payments.watch)
+        self.app.cron("15 3 * * *", name="payments-reconcile")(self._reconcile_nightly)
+
+    async def _reconcile_nightly(self) -> list[dict[str, Any]]:
+        try:
+            return [report.to_dict() for report in await self.reconcile()]
+        except Outage as error:
+            raise Outage(str(error), retry_after=error.retry_after or OUTAGE_WAIT) from error
+
+    def routers(self) -> Iterable[Routes]:
+        from yamchi.payments import routes
+
+        return (
+            Routes(routes.senders, access="send"),
+            Routes(routes.router),
+            Routes(routes.webhooks, prefix="/api/webhooks", access="public"),
+        )
+
+    async def checks(self) -> Iterable[Check]:
+        if not self.providers:
+            found = "none set up; to take payments set YOOKASSA_SHOP_ID and YOOKASSA_SECRET_KEY, or STRIPE_SECRET_KEY"
+            return [Check("payments", None, found)]
+        return [Check("payments", True, f"through {', '.join(self.providers)}")]
+
+    async def probes(self) -> Iterable[Check]:
+        checks = []
+        for provider in self.providers.values():
+            try:
+                checks.append(Check(f"provider {provider.name}", True, await provider.ping()))
+            except YamchiError as error:
+                checks.append(Check(f"provider {provider.name}", False, str(mask(str(error)))))
+        return checks
+
+    async def erase(self, user_id: str) -> Mapping[str, int]:
+        """Books are kept as the law asks; they no longer say whose they are."""
+
+        def forget(connection: Connection) -> int:
+            whose = payments.c.user_id == user_id
+            nobody: dict[str, Any] = {
+                "user_id": None,
+                "description": None,
+                "metadata": {},
+                "return_url": None,
+            }
+            return connection.execute(update(payments).where(whose).values(**nobody)).rowcount
+
+        return {"payments": await self.app.database.write(forget)}
+
+    async def close(self) -> None:
+        for provider in self.providers.values():
+            await provider.close()
+
+
+def _providers(settings: PaymentSettings) -> Iterable[Provider]:
+    if settings.yookassa_shop_id and (key := secret(settings.yookassa_secret_key)):
+        yield YooKassa(settings.yookassa_shop_id, key, settings.yookassa_url)
+    if key := secret(settings.stripe_secret_key):
+        yield Stripe(key, secret(settings.stripe_webhook_secret), settings.stripe_url)

@@ -1,0 +1,1 @@
+"""Those who take the money: one file each, behind one protocol."""

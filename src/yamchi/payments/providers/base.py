@@ -1,0 +1,117 @@
+"""What every provider does for us, whatever it calls its things."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from yamchi.clock import Millis
+from yamchi.errors import Retryable, WrongState, YamchiError
+from yamchi.payments.money import Money
+
+Status = Literal["new", "pending", "waiting_for_capture", "succeeded", "canceled", "refused"]
+"""`new`: not known to have reached the provider; `refused`: the provider did not take it."""
+
+FINAL: tuple[Status, ...] = ("succeeded", "canceled", "refused")
+RANK: dict[Status, int] = {
+    "new": 0,
+    "pending": 1,
+    "waiting_for_capture": 2,
+    "succeeded": 3,
+    "canceled": 3,
+    "refused": 3,
+}
+"""A payment only ever goes up; a late answer that says less than is known changes nothing."""
+
+
+class Refused(WrongState):
+    """The provider understood and said no: asking again with the same key would give the same answer."""
+
+
+class NotThere(Refused):
+    """The provider knows no such payment."""
+
+
+class UnknownOutcome(Retryable):
+    """The provider may have done it: only the same call with the same key tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPayment:
+    """What we ask a provider for."""
+
+    id: str
+    money: Money
+    capture: bool = True
+    description: str | None = None
+    return_url: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderPayment:
+    """A payment as its provider has it now."""
+
+    id: str
+    status: Status
+    money: Money
+    captured: Money
+    refunded: Money
+    created_at: Millis
+    confirmation_url: str | None = None
+    client_secret: str | None = None
+    reason: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRefund:
+    """A refund as its provider has it now."""
+
+    id: str
+    status: Literal["pending", "succeeded", "canceled"]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a webhook claims: that something happened to a payment. Nothing else of it is believed."""
+
+    id: str
+    kind: str
+    payment_id: str
+
+
+class BadWebhook(YamchiError):
+    """This did not come from the provider, or is not what it sends."""
+
+
+class Provider(Protocol):
+    """One account at one provider. Every call that moves money takes a key: the same key again is the same act."""
+
+    name: str
+
+    async def create(self, payment: NewPayment, key: str) -> ProviderPayment: ...
+
+    async def get(self, payment_id: str) -> ProviderPayment:
+        """The truth; `NotThere` if there is no such payment."""
+
+    async def capture(self, payment_id: str, money: Money, key: str) -> ProviderPayment: ...
+
+    async def cancel(self, payment_id: str, key: str) -> ProviderPayment: ...
+
+    async def refund(self, payment_id: str, money: Money, key: str) -> ProviderRefund: ...
+
+    def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
+        """Every payment made since then, page by page."""
+
+    def read_webhook(self, headers: Mapping[str, str], body: bytes, now: Millis) -> Notice | None:
+        """What a webhook claims; None for what concerns no payment. `BadWebhook` for what is not from the provider."""
+
+    async def ping(self) -> str:
+        """Whether the provider knows us, in words."""
+
+    async def close(self) -> None: ...
+
+
+Answer = Mapping[str, Any]

@@ -1,0 +1,143 @@
+"""Stripe: payment intents, with a signature on every webhook, which is looked up all the same."""
+
+import hmac
+from collections.abc import AsyncIterator, Mapping
+from hashlib import sha256
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from yamchi.clock import Millis
+from yamchi.payments.money import Money
+from yamchi.payments.providers.base import (
+    BadWebhook,
+    NewPayment,
+    Notice,
+    ProviderPayment,
+    ProviderRefund,
+    Status,
+)
+from yamchi.payments.providers.calling import ProviderApi
+
+URL = "https://api.stripe.com/v1"
+PAGE = 100
+TOLERANCE: Millis = 300_000
+"""How old a signature may be."""
+
+_STATUSES: dict[str, Status] = {
+    "requires_capture": "waiting_for_capture",
+    "succeeded": "succeeded",
+    "canceled": "canceled",
+}
+_REFUNDS = {"succeeded": "succeeded", "failed": "canceled", "canceled": "canceled"}
+_EXPANDED = {"expand[]": "latest_charge"}
+
+
+class Stripe:
+    """An account at Stripe."""
+
+    name = "stripe"
+
+    def __init__(self, secret: str, webhook_secret: str | None, url: str = URL) -> None:
+        self._api = ProviderApi("Stripe", url, (secret, ""))
+        self._webhook_secret = webhook_secret
+
+    async def create(self, payment: NewPayment, key: str) -> ProviderPayment:
+        metadata = {**payment.metadata, "yamchi_id": payment.id}
+        fields = {
+            "amount": payment.money.minor,
+            "currency": payment.money.currency.lower(),
+            "capture_method": "automatic" if payment.capture else "manual",
+            "automatic_payment_methods[enabled]": "true",
+            **({"description": payment.description} if payment.description else {}),
+            **{f"metadata[{name}]": value for name, value in metadata.items()},
+            **_EXPANDED,
+        }
+        return _payment(await self._post("/payment_intents", fields, key))
+
+    async def get(self, payment_id: str) -> ProviderPayment:
+        return _payment(await self._api.call("GET", _intent(payment_id), params=_EXPANDED))
+
+    async def capture(self, payment_id: str, money: Money, key: str) -> ProviderPayment:
+        fields = {"amount_to_capture": money.minor, **_EXPANDED}
+        return _payment(await self._post(f"{_intent(payment_id)}/capture", fields, key))
+
+    async def cancel(self, payment_id: str, key: str) -> ProviderPayment:
+        return _payment(await self._post(f"{_intent(payment_id)}/cancel", _EXPANDED, key))
+
+    async def refund(self, payment_id: str, money: Money, key: str) -> ProviderRefund:
+        answer = await self._post("/refunds", {"payment_intent": payment_id, "amount": money.minor}, key)
+        status = _REFUNDS.get(str(answer.get("status")), "pending")
+        return ProviderRefund(str(answer["id"]), status, answer.get("failure_reason"))  # type: ignore[arg-type]
+
+    async def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
+        query: dict[str, Any] = {
+            "created[gte]": moment // 1000,
+            "limit": PAGE,
+            "expand[]": "data.latest_charge",
+        }
+        while True:
+            page = await self._api.call("GET", "/payment_intents", params=query)
+            items = page.get("data", [])
+            for item in items:
+                yield _payment(item)
+            if not page.get("has_more") or not items:
+                return
+            query["starting_after"] = items[-1]["id"]
+
+    def read_webhook(self, headers: Mapping[str, str], body: bytes, now: Millis) -> Notice | None:
+        self._verify(headers.get("stripe-signature", ""), body, now)
+        try:
+            event = orjson.loads(body)
+            kind, event_id, thing = str(event["type"]), str(event["id"]), event["data"]["object"]
+            payment_id = thing["id"] if kind.startswith("payment_intent.") else thing.get("payment_intent")
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise BadWebhook("This is not an event of Stripe.") from None
+        return Notice(event_id, kind, payment_id) if isinstance(payment_id, str) else None
+
+    def _verify(self, header: str, body: bytes, now: Millis) -> None:
+        """`t=…,v1=…[,v1=…]`: any of the signatures may be the one made with our secret."""
+        if self._webhook_secret is None:
+            raise BadWebhook("STRIPE_WEBHOOK_SECRET is not set, so no webhook of Stripe can be checked.")
+        parts = [part.strip().partition("=") for part in header[:2_000].split(",")]
+        moment = next((value for name, _, value in parts if name == "t"), "")
+        given = [value for name, _, value in parts if name == "v1"]
+        expected = hmac.new(self._webhook_secret.encode(), moment.encode() + b"." + body, sha256).hexdigest()
+        is_genuine = sum(hmac.compare_digest(expected.encode(), one.encode()) for one in given) > 0
+        if not is_genuine:
+            raise BadWebhook("The signature is not Stripe's: check STRIPE_WEBHOOK_SECRET.")
+        if not (moment.isascii() and moment.isdecimal()) or abs(now - int(moment) * 1000) > TOLERANCE:
+            raise BadWebhook("The signature is older than five minutes.")
+
+    async def ping(self) -> str:
+        await self._api.call("GET", "/payment_intents", params={"limit": 1})
+        return "Stripe knows this account"
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    async def _post(self, path: str, fields: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        return await self._api.call("POST", path, data=fields, headers={"Idempotency-Key": key})
+
+
+def _intent(payment_id: str) -> str:
+    return f"/payment_intents/{quote(payment_id, safe='')}"
+
+
+def _payment(answer: Mapping[str, Any]) -> ProviderPayment:
+    currency = str(answer["currency"])
+    charge = answer.get("latest_charge")
+    refunded = charge.get("amount_refunded", 0) if isinstance(charge, dict) else 0
+    return ProviderPayment(
+        id=str(answer["id"]),
+        status=_STATUSES.get(str(answer["status"]), "pending"),
+        money=Money.of_minor(int(answer["amount"]), currency),
+        captured=Money.of_minor(int(answer.get("amount_received") or 0), currency),
+        refunded=Money.of_minor(int(refunded), currency),
+        created_at=int(answer["created"]) * 1000,
+        client_secret=answer.get("client_secret"),
+        reason=answer.get("cancellation_reason"),
+        metadata=answer.get("metadata") or {},
+        description=answer.get("description"),
+    )

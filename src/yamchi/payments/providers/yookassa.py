@@ -1,0 +1,136 @@
+"""YooKassa, API v3. It signs no webhook: what one says is looked up, and may first be checked by where it came from."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from yamchi.clock import Millis, isoformat, to_moment
+from yamchi.payments.money import Money
+from yamchi.payments.providers.base import (
+    BadWebhook,
+    NewPayment,
+    Notice,
+    NotThere,
+    ProviderPayment,
+    ProviderRefund,
+    Status,
+)
+from yamchi.payments.providers.calling import ProviderApi
+
+URL = "https://api.yookassa.ru/v3"
+PAGE = 100
+_STATUSES: dict[str, Status] = {
+    "pending": "pending",
+    "waiting_for_capture": "waiting_for_capture",
+    "succeeded": "succeeded",
+    "canceled": "canceled",
+}
+_NOBODY = "00000000-0000-5000-8000-000000000000"
+
+
+class YooKassa:
+    """A shop at YooKassa."""
+
+    name = "yookassa"
+
+    def __init__(self, shop_id: str, secret: str, url: str = URL) -> None:
+        self._api = ProviderApi("YooKassa", url, (shop_id, secret))
+
+    async def create(self, payment: NewPayment, key: str) -> ProviderPayment:
+        confirmation = {"type": "redirect", "return_url": payment.return_url} if payment.return_url else None
+        body = {
+            "amount": _amount(payment.money),
+            "capture": payment.capture,
+            "confirmation": confirmation,
+            "description": payment.description,
+            "metadata": {**payment.metadata, "yamchi_id": payment.id},
+        }
+        return _payment(await self._post("/payments", _given(body), key))
+
+    async def get(self, payment_id: str) -> ProviderPayment:
+        return _payment(await self._api.call("GET", f"/payments/{quote(payment_id, safe='')}"))
+
+    async def capture(self, payment_id: str, money: Money, key: str) -> ProviderPayment:
+        path = f"/payments/{quote(payment_id, safe='')}/capture"
+        return _payment(await self._post(path, {"amount": _amount(money)}, key))
+
+    async def cancel(self, payment_id: str, key: str) -> ProviderPayment:
+        return _payment(await self._post(f"/payments/{quote(payment_id, safe='')}/cancel", {}, key))
+
+    async def refund(self, payment_id: str, money: Money, key: str) -> ProviderRefund:
+        answer = await self._post("/refunds", {"payment_id": payment_id, "amount": _amount(money)}, key)
+        return ProviderRefund(str(answer["id"]), answer["status"], _reason(answer))
+
+    async def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
+        query: dict[str, Any] = {"created_at.gte": isoformat(moment), "limit": PAGE}
+        while True:
+            page = await self._api.call("GET", "/payments", params=query)
+            for item in page.get("items", ()):
+                yield _payment(item)
+            if not page.get("next_cursor"):
+                return
+            query["cursor"] = page["next_cursor"]
+
+    def read_webhook(self, headers: Mapping[str, str], body: bytes, now: Millis) -> Notice | None:
+        try:
+            notification = orjson.loads(body)
+            kind, thing = str(notification["event"]), notification["object"]
+            is_refund = kind.startswith("refund.")
+            payment_id, own_id = str(thing["payment_id" if is_refund else "id"]), str(thing["id"])
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            raise BadWebhook("This is not a notification of YooKassa.") from None
+        if max(len(payment_id), len(own_id), len(kind)) > 64:
+            raise BadWebhook("This is not a notification of YooKassa: its ids are too long.")
+        is_known = kind.startswith(("payment.", "refund."))
+        return Notice(f"{kind}-{own_id}", kind, payment_id) if is_known else None
+
+    async def ping(self) -> str:
+        with suppress(NotThere):  # it let us in and looked
+            await self.get(_NOBODY)
+        return "YooKassa knows this shop"
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    async def _post(self, path: str, body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        return await self._api.call("POST", path, json=body, headers={"Idempotence-Key": key})
+
+
+def _payment(answer: Mapping[str, Any]) -> ProviderPayment:
+    money = _money(answer["amount"])
+    status = _STATUSES.get(str(answer["status"]), "pending")
+    nothing = Money.of_minor(0, money.currency)
+    refunded = answer.get("refunded_amount")
+    return ProviderPayment(
+        id=str(answer["id"]),
+        status=status,
+        money=money,
+        captured=money if status == "succeeded" else nothing,
+        refunded=_money(refunded) if refunded else nothing,
+        created_at=to_moment(datetime.fromisoformat(str(answer["created_at"]))),
+        confirmation_url=(answer.get("confirmation") or {}).get("confirmation_url"),
+        reason=_reason(answer),
+        metadata=answer.get("metadata") or {},
+        description=answer.get("description"),
+    )
+
+
+def _reason(answer: Mapping[str, Any]) -> str | None:
+    details = answer.get("cancellation_details")
+    return f"{details.get('reason')} ({details.get('party')})" if details else None
+
+
+def _amount(money: Money) -> dict[str, str]:
+    return {"value": money.value, "currency": money.currency}
+
+
+def _money(amount: Mapping[str, str]) -> Money:
+    return Money.parse(amount["value"], amount["currency"])
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

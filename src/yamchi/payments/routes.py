@@ -1,0 +1,247 @@
+"""Payments over HTTP: asking for money, looking, capturing, canceling, refunding, and the providers' webhooks."""
+
+import ipaddress
+from collections.abc import Awaitable
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import structlog
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl
+from starlette.exceptions import HTTPException
+
+from yamchi.clock import to_moment
+from yamchi.errors import Outage
+from yamchi.http.paging import Limit
+from yamchi.http.problems import documented
+from yamchi.payments.model import Payment
+from yamchi.payments.money import Money
+from yamchi.payments.plugin import Payments
+from yamchi.payments.providers.base import BadWebhook, UnknownOutcome
+from yamchi.plugins import of_request
+
+log = structlog.get_logger("yamchi.payments")
+
+T = TypeVar("T")
+PROBLEMS = documented(401, 403, 404, 409, 422, 502, 503)
+
+senders = APIRouter(tags=["payments"], responses=PROBLEMS)
+router = APIRouter(tags=["payments"], responses=PROBLEMS)
+webhooks = APIRouter(tags=["payments"], responses=documented(400, 403, 404, 503))
+
+ThePayments = Annotated[Payments, Depends(of_request(Payments))]
+PaymentId = Annotated[str, Path(max_length=64)]
+Amount = Annotated[
+    str, Field(pattern=r"^\d{1,13}(\.\d{1,4})?$", examples=["100.00"], description="A decimal, as text.")
+]
+OwnId = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._:-]+$")]
+
+
+class PaymentIn(BaseModel):
+    """Money to ask for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    amount: Amount
+    currency: str = Field(default="RUB", pattern="^[A-Za-z]{3}$")
+    provider: str | None = Field(
+        default=None, max_length=32, description="yookassa or stripe; the first that is set up."
+    )
+    id: OwnId | None = Field(default=None, description="Your own id: the same one again is the same payment.")
+    description: str | None = Field(default=None, max_length=128)
+    order_id: str | None = Field(default=None, max_length=255)
+    user_id: UUID | None = Field(default=None, description="Whom `payment_succeeded` is sent to.")
+    return_url: HttpUrl | None = Field(default=None, description="Where the customer comes back to.")
+    capture: bool = Field(default=True, description="False sets the money aside until it is captured.")
+    metadata: dict[Annotated[str, Field(max_length=32)], Annotated[str, Field(max_length=512)]] = Field(
+        default_factory=dict, max_length=15
+    )
+
+
+class PaymentOut(BaseModel):
+    """A payment as it is known here; the provider's word is asked for by `check`."""
+
+    id: str
+    provider: str
+    provider_id: str | None
+    status: str = Field(examples=["pending"])
+    amount: str
+    currency: str
+    captured: str
+    refunded: str
+    description: str | None
+    order_id: str | None
+    user_id: str | None
+    confirmation_url: str | None = Field(description="Where the customer pays; YooKassa.")
+    client_secret: str | None = Field(default=None, description="For the page that pays; Stripe, once.")
+    metadata: dict[str, Any]
+    reason: str | None
+    created_at: str
+    updated_at: str
+    final_at: str | None
+
+
+class PaymentsOut(BaseModel):
+    items: list[PaymentOut]
+    next_before: str | None = Field(description="Give it as `before` to go on; null at the end.")
+
+
+class PaymentDetail(PaymentOut):
+    refunds: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+
+
+class AmountIn(BaseModel):
+    """How much; all of it if nothing is said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    amount: Amount | None = None
+
+
+class RefundIn(AmountIn):
+    """Money to give back."""
+
+    id: OwnId | None = Field(default=None, description="Your own id: the same one again is the same refund.")
+
+
+@senders.post("/payments", status_code=201, summary="Ask for money")
+async def create_payment(payments: ThePayments, new: PaymentIn, response: Response) -> PaymentOut:
+    """201 with where the customer pays; 202 if the provider gave no answer yet: the payment is followed up by itself."""
+    payment, client_secret = await payments.service.create(
+        Money.parse(new.amount, new.currency),
+        provider=new.provider,
+        payment_id=new.id,
+        description=new.description,
+        order_id=new.order_id,
+        user_id=None if new.user_id is None else str(new.user_id),
+        return_url=None if new.return_url is None else str(new.return_url),
+        capture=new.capture,
+        metadata=new.metadata,
+    )
+    response.status_code = HTTPStatus.ACCEPTED if payment.status == "new" else HTTPStatus.CREATED
+    return PaymentOut(**payment.to_dict(), client_secret=client_secret)
+
+
+@router.get("/payments", summary="Payments, newest first")
+async def list_payments(
+    payments: ThePayments,
+    status: Annotated[str | None, Query(max_length=32)] = None,
+    order_id: Annotated[str | None, Query(max_length=255)] = None,
+    before: Annotated[str | None, Query(max_length=40)] = None,
+    limit: Limit = 50,
+) -> PaymentsOut:
+    found = await payments.store.page(status=status, order_id=order_id, before=_moment(before), limit=limit)
+    last = found[-1] if len(found) == limit else None
+    return PaymentsOut(
+        items=[_shown(one) for one in found], next_before=last and last.to_dict()["created_at"]
+    )
+
+
+@router.get("/payments/reconciliations", summary="What comparing the books found, newest first")
+async def list_reconciliations(payments: ThePayments, limit: Limit = 20) -> list[dict[str, Any]]:
+    return await payments.store.reconciliations(limit)
+
+
+@router.post("/payments/reconcile", summary="Compare the books now")
+async def reconcile(
+    payments: ThePayments, days: Annotated[int, Query(ge=1, le=90)] = 3
+) -> list[dict[str, Any]]:
+    return [report.to_dict() for report in await _safely(payments.reconcile(days))]
+
+
+@router.get("/payments/{payment_id}", summary="A payment, its refunds, and what was learned about it")
+async def get_payment(payments: ThePayments, payment_id: PaymentId) -> PaymentDetail:
+    payment = await payments.store.get(payment_id)
+    return PaymentDetail(
+        **payment.to_dict(),
+        refunds=[refund.to_dict() for refund in await payments.store.refunds(payment)],
+        events=await payments.store.events(payment_id),
+    )
+
+
+@router.post("/payments/{payment_id}/check", summary="Ask the provider now")
+async def check_payment(payments: ThePayments, payment_id: PaymentId) -> PaymentOut:
+    return _shown(await _safely(payments.service.learn(await payments.store.get(payment_id))))
+
+
+@router.post("/payments/{payment_id}/capture", summary="Take the money that was set aside")
+async def capture_payment(
+    payments: ThePayments, payment_id: PaymentId, how: AmountIn | None = None
+) -> PaymentOut:
+    return _shown(await _safely(payments.capture(payment_id, how.amount if how else None)))
+
+
+@router.post("/payments/{payment_id}/cancel", summary="Give back the money that was set aside")
+async def cancel_payment(payments: ThePayments, payment_id: PaymentId) -> PaymentOut:
+    return _shown(await _safely(payments.cancel(payment_id)))
+
+
+@router.post("/payments/{payment_id}/refund", summary="Give money back")
+async def refund_payment(
+    payments: ThePayments, payment_id: PaymentId, how: RefundIn | None = None
+) -> dict[str, Any]:
+    wanted = how or RefundIn()
+    refund = await _safely(payments.refund(payment_id, wanted.amount, refund_id=wanted.id))
+    return refund.to_dict()
+
+
+@webhooks.post("/payments/{provider}", summary="For the provider: something happened to a payment")
+async def receive_webhook(
+    payments: ThePayments, provider: Annotated[str, Path(max_length=32)], request: Request
+) -> dict[str, str]:
+    """Nothing in the body is believed but that it is worth asking. 200 once that is written down."""
+    known = payments.providers.get(provider)
+    if known is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"There is no payment provider {provider!r} here.")
+    _check_origin(payments, provider, request)
+    try:
+        notice = known.read_webhook(request.headers, await request.body(), payments.app.clock.now())
+    except BadWebhook as error:
+        log.warning(f"a webhook for {provider} was refused: {error}")
+        raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
+    if notice is not None:
+        await payments.service.hear(provider, notice)
+    return {"status": "ok"}
+
+
+def _check_origin(payments: Payments, provider: str, request: Request) -> None:
+    allowed = payments.settings.yookassa_webhook_from if provider == "yookassa" else ()
+    address = request.client.host if request.client else ""
+    if allowed and not _is_within(address, allowed):
+        log.warning(f"a webhook for {provider} came from {address}, which is none of YOOKASSA_WEBHOOK_FROM")
+        raise HTTPException(HTTPStatus.FORBIDDEN, "This address is not the provider's.")
+
+
+def _is_within(address: str, networks: tuple[str, ...]) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(found in ipaddress.ip_network(network) for network in networks)
+
+
+async def _safely(work: Awaitable[T]) -> T:
+    """A provider that is away is not our error; what was asked may be asked again."""
+    try:
+        return await work
+    except (Outage, UnknownOutcome) as error:
+        detail = f"{error}. Ask again: the same call is never done twice."
+        raise HTTPException(HTTPStatus.BAD_GATEWAY, detail) from error
+
+
+def _shown(payment: Payment) -> PaymentOut:
+    return PaymentOut(**payment.to_dict())
+
+
+def _moment(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return to_moment(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        raise HTTPException(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "before: it should be `next_before` of a page."
+        ) from None

@@ -1,0 +1,265 @@
+"""Asking providers for money, and learning what became of it.
+
+The row is written before the provider hears of a payment, under the key that makes a repeated call the same payment. So
+whatever is interrupted, the check that follows repeats the call or asks, and arrives at what the provider's books say.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import structlog
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import ConfigurationError, Outage, WrongState
+from yamchi.faultpoints import fault_point
+from yamchi.notifications.schemas.event import Event
+from yamchi.payments.model import CheckData, Payment, PaymentEvent, Refund
+from yamchi.payments.money import Money
+from yamchi.payments.providers.base import (
+    Notice,
+    NotThere,
+    Provider,
+    ProviderPayment,
+    Refused,
+    UnknownOutcome,
+)
+from yamchi.payments.store import FIRST_CHECK, UNPAID_REFUNDS, PaymentStore
+from yamchi.queues.queue import Queue
+
+log = structlog.get_logger("yamchi.payments")
+
+KEY_LIFETIME: Millis = 23 * 3_600_000
+"""Providers remember a key for 24 hours; later the same call might be a second payment."""
+
+CHECK = "check"
+
+
+class PaymentService:
+    """Create, look up, capture, cancel, refund."""
+
+    def __init__(
+        self,
+        store: PaymentStore,
+        providers: Mapping[str, Provider],
+        queue: Queue,
+        tell: Callable[[Sequence[Event]], Awaitable[object]],
+        clock: Clock,
+    ) -> None:
+        self.store = store
+        self.providers = providers
+        self._queue = queue
+        self._tell = tell
+        self._clock = clock
+
+    # ── What a product asks for ───────────────────────────────────────────────────────────────────────────────────
+
+    async def create(
+        self, money: Money, *, provider: str | None = None, payment_id: str | None = None, **fields: Any
+    ) -> tuple[Payment, str | None]:
+        """Ask for money. The same id again is the same payment. Gives the payment, and Stripe's secret for the page.
+
+        A payment whose provider gave no answer stays `new`; the check that follows finds out.
+        """
+        chosen = self._provider(provider)
+        row = {"id": payment_id or str(uuid4()), "provider": chosen.name, **fields}
+        row |= {"currency": money.currency, "amount": money.minor}
+        is_new = await self.store.add(row)
+        payment = await self.store.get(row["id"])
+        if not is_new:
+            _must_match(payment, money, chosen.name)
+        fault_point("payment.stored")
+        await self._watch(payment)
+        if payment.status != "new":
+            return payment, None
+        try:
+            return await self._ask(payment)
+        except (UnknownOutcome, Outage) as error:
+            log.warning(
+                f"payment {payment.id} is not known to have been made; asking again", error=str(error)
+            )
+            return payment, None
+
+    async def capture(self, payment_id: str, money: Money | None = None) -> Payment:
+        """Take the money that was set aside: all of it, or less."""
+        payment, provider, provider_id = await self._reached(payment_id)
+        if payment.status == "succeeded":
+            return payment
+        if payment.status != "waiting_for_capture":
+            raise WrongState(f"Payment {payment_id} is {payment.status}, so nothing can be captured.")
+        found = await provider.capture(provider_id, money or payment.money, f"{payment_id}-capture")
+        fault_point("payment.captured")
+        return await self._learn(payment, found)
+
+    async def cancel(self, payment_id: str) -> Payment:
+        """Give back the money that was set aside."""
+        payment, provider, provider_id = await self._reached(payment_id)
+        if payment.status == "canceled":
+            return payment
+        if payment.is_final:
+            raise WrongState(f"Payment {payment_id} is {payment.status}: refund it instead.")
+        found = await provider.cancel(provider_id, f"{payment_id}-cancel")
+        fault_point("payment.canceled")
+        return await self._learn(payment, found)
+
+    async def refund(
+        self, payment_id: str, money: Money | None = None, *, refund_id: str | None = None
+    ) -> Refund:
+        """Give money back: all that is left, or a part. The same id again is the same refund."""
+        payment, _, _ = await self._reached(payment_id)
+        left = Money.of_minor(payment.captured.minor - payment.refunded.minor, payment.money.currency)
+        refund, _ = await self.store.add_refund(payment, refund_id or str(uuid4()), money or left)
+        fault_point("refund.stored")
+        await self._watch(payment, f"refund-{refund.id}")
+        if refund.status in UNPAID_REFUNDS:
+            await self._give_back(payment, refund)
+            await self.learn(payment)
+        return next(one for one in await self.store.refunds(payment) if one.id == refund.id)
+
+    async def hear(self, provider: str, notice: Notice) -> bool:
+        """A webhook claims that something happened: write that down, and let a check ask. False if it was known."""
+        is_new = await self.store.note(
+            f"{provider}:webhook:{notice.id}", "webhook", None, {"kind": notice.kind, "of": notice.payment_id}
+        )
+        fault_point("payment.webhook")
+        data = CheckData(provider=provider, provider_id=notice.payment_id)
+        await self._queue.add(data, name=CHECK, id=f"webhook-{provider}-{notice.id}")
+        return is_new
+
+    # ── What a check does ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def learn(self, payment: Payment) -> Payment:
+        """Ask the provider how a payment stands, finish what was interrupted, tell what is new."""
+        if payment.status == "new":
+            payment = await self._make_sure(payment)
+        elif payment.provider_id is not None:
+            await self._finish_refunds(payment)
+            payment = await self._learn(
+                payment, await self.providers[payment.provider].get(payment.provider_id)
+            )
+        await self.tell_of(payment)
+        return payment
+
+    async def learn_of(self, provider: str, provider_id: str) -> Payment | None:
+        """The same by the provider's id; a payment that was made elsewhere is taken in. None if there is none."""
+        if known := await self.store.find(provider, provider_id):
+            return await self.learn(known)
+        try:
+            found = await self._provider(provider).get(provider_id)
+        except NotThere:
+            return None
+        fault_point("payment.fetched")
+        payment = await self.take_in(provider, found)
+        await self.tell_of(payment)
+        return payment
+
+    async def take_in(self, provider: str, found: ProviderPayment) -> Payment:
+        """Keep a payment that the provider has and we don't: ours, whose answer was lost, or somebody else's."""
+        ours = await self.store.unanswered(provider, str(found.metadata.get("yamchi_id", "")))
+        if ours is not None:
+            return await self.store.apply(ours.id, found)
+        (payment,) = await self.store.adopt(provider, [found])
+        return payment
+
+    async def tell_of(self, payment: Payment | None = None) -> int:
+        """Let rules and scenarios know, in order; how many there were."""
+        count = 0
+        while news := await self.store.untold(payment_id=payment.id if payment else None):
+            await self._tell([as_event(one) for one in news])
+            fault_point("payment.told")
+            await self.store.told([one.event_id for one in news])
+            count += len(news)
+        return count
+
+    async def recheck(self, payment: Payment, now: Millis) -> None:
+        """A new check for a payment whose own got lost."""
+        await self.store.expect(payment.id, now + FIRST_CHECK)
+        await self._queue.add(
+            CheckData(payment_id=payment.id), name=CHECK, id=f"{check_id(payment.id)}-{now}"
+        )
+
+    def _provider(self, name: str | None) -> Provider:
+        wanted = name or next(iter(self.providers), "")
+        if wanted not in self.providers:
+            known = ", ".join(self.providers) or "none (set YOOKASSA_SHOP_ID and YOOKASSA_SECRET_KEY)"
+            raise ConfigurationError(f"There is no payment provider {wanted!r}; set up are: {known}.")
+        return self.providers[wanted]
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _ask(self, payment: Payment) -> tuple[Payment, str | None]:
+        try:
+            found = await self.providers[payment.provider].create(payment.request, payment.id)
+        except Refused as error:
+            await self.store.refuse(payment.id, str(error))
+            raise
+        fault_point("payment.created")
+        return await self._learn(payment, found), found.client_secret
+
+    async def _make_sure(self, payment: Payment) -> Payment:
+        """A payment of which we do not know whether it was made: the same call again, while its key is remembered."""
+        if self._clock.now() - payment.created_at > KEY_LIFETIME:
+            return await self.store.refuse(payment.id, "The provider could not be asked within a day.")
+        try:
+            payment, _ = await self._ask(payment)
+        except Refused:
+            payment = await self.store.get(payment.id)
+        return payment
+
+    async def _learn(self, payment: Payment, found: ProviderPayment) -> Payment:
+        news = await self.store.apply(payment.id, found)
+        fault_point("payment.applied")
+        return news
+
+    async def _finish_refunds(self, payment: Payment) -> None:
+        for refund in await self.store.refunds(payment):
+            is_young = self._clock.now() - refund.created_at <= KEY_LIFETIME
+            if refund.status in UNPAID_REFUNDS and is_young:
+                await self._give_back(payment, refund)
+
+    async def _give_back(self, payment: Payment, refund: Refund) -> None:
+        provider = self.providers[payment.provider]
+        try:
+            found = await provider.refund(payment.provider_id or "", refund.money, refund.id)
+        except Refused as error:
+            await self.store.drop_refund(refund.id, str(error))
+            raise
+        fault_point("refund.created")
+        await self.store.settle_refund(refund.id, found)
+
+    async def _reached(self, payment_id: str) -> tuple[Payment, Provider, str]:
+        payment = await self.store.get(payment_id)
+        if payment.provider_id is None:
+            raise WrongState(f"Payment {payment_id} has not reached its provider yet.")
+        return payment, self._provider(payment.provider), payment.provider_id
+
+    async def _watch(self, payment: Payment, job_id: str | None = None) -> None:
+        await self._queue.add(
+            CheckData(payment_id=payment.id),
+            name=CHECK,
+            id=job_id or check_id(payment.id),
+            delay=FIRST_CHECK / 1000,
+        )
+        fault_point("payment.watched")
+
+
+def check_id(payment_id: str) -> str:
+    """The job that follows a payment to its end."""
+    return f"check-{payment_id}"
+
+
+def as_event(news: PaymentEvent) -> Event:
+    """What rules and scenarios get; the id makes a second telling the same event."""
+    return Event(
+        event_type=news.kind,
+        event_id=news.event_id,
+        user_id=None if news.user_id is None else UUID(news.user_id),
+        data=dict(news.data),
+    )
+
+
+def _must_match(payment: Payment, money: Money, provider: str) -> None:
+    if (payment.money, payment.provider) != (money, provider):
+        raise WrongState(
+            f"Payment {payment.id} is there already, of {payment.money} at {payment.provider}: use another id."
+        )

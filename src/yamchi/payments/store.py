@@ -1,0 +1,399 @@
+"""The tables of payments. What a provider says is applied in one transaction, together with what is to be told of it.
+
+A payment only goes forward: an answer that is older than what is known, or comes twice, changes nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select, update
+
+from yamchi.clock import Clock, Millis, isoformat
+from yamchi.errors import UnknownJob, WrongState
+from yamchi.payments.model import Payment, PaymentEvent, Refund
+from yamchi.payments.money import Money
+from yamchi.payments.providers.base import RANK, ProviderPayment, ProviderRefund
+from yamchi.payments.tables import payment_events, payment_refunds, payments
+from yamchi.storage.database import Database
+from yamchi.storage.upsert import insert_new
+
+FIRST_CHECK: Millis = 15_000
+"""How long after its creation a payment is first asked after; a webhook usually comes sooner."""
+
+UNPAID_REFUNDS = ("new", "pending")
+
+
+class UnknownPayment(UnknownJob):
+    """There is no such payment."""
+
+
+class PaymentStore:
+    """Payments, their refunds, and what was learned about them."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, payment_id: str) -> Payment:
+        found = await self._first(select(payments).where(payments.c.id == payment_id))
+        if found is None:
+            raise UnknownPayment(f"There is no payment {payment_id!r}.")
+        return found
+
+    async def find(self, provider: str, provider_id: str) -> Payment | None:
+        """By the id that the provider gave it."""
+        return await self._first(select(payments).where(_is(provider, provider_id)))
+
+    async def unanswered(self, provider: str, payment_id: str) -> Payment | None:
+        """A payment of ours that is not known to have reached its provider."""
+        is_open = and_(payments.c.provider == provider, payments.c.provider_id.is_(None))
+        return await self._first(select(payments).where(payments.c.id == payment_id, is_open))
+
+    async def page(
+        self, *, status: str | None, order_id: str | None, before: Millis | None, limit: int
+    ) -> list[Payment]:
+        """The newest first."""
+        query = select(payments).order_by(payments.c.created_at.desc(), payments.c.id.desc()).limit(limit)
+        if status:
+            query = query.where(payments.c.status == status)
+        if order_id:
+            query = query.where(payments.c.order_id == order_id)
+        if before is not None:
+            query = query.where(payments.c.created_at < before)
+        return [Payment.of(row) for row in await self._all(query)]
+
+    async def refunds(self, payment: Payment) -> list[Refund]:
+        query = select(payment_refunds).where(payment_refunds.c.payment_id == payment.id)
+        rows = await self._all(query.order_by(payment_refunds.c.created_at))
+        return [_refund(row, payment.money.currency) for row in rows]
+
+    async def events(self, payment_id: str, limit: int = 200) -> list[dict[str, Any]]:
+        query = select(payment_events).where(payment_events.c.payment_id == payment_id)
+        rows = await self._all(query.order_by(payment_events.c.created_at).limit(limit))
+        return [
+            {
+                "event_id": row.event_id,
+                "kind": row.kind,
+                "data": row.data,
+                "at": isoformat(row.created_at),
+                "told_at": None if row.told_at is None else isoformat(row.told_at),
+            }
+            for row in rows
+        ]
+
+    async def reconciliations(self, limit: int) -> list[dict[str, Any]]:
+        query = select(payment_events).where(payment_events.c.kind == "reconciliation")
+        rows = await self._all(query.order_by(payment_events.c.created_at.desc()).limit(limit))
+        return [{"at": isoformat(row.created_at), **row.data} for row in rows]
+
+    async def overdue(self, before: Millis, limit: int) -> list[Payment]:
+        """Payments whose check should have happened by then."""
+        query = select(payments).where(payments.c.due_at < before).order_by(payments.c.due_at).limit(limit)
+        return [Payment.of(row) for row in await self._all(query)]
+
+    async def untold(self, *, payment_id: str | None = None, limit: int = 100) -> list[PaymentEvent]:
+        """What rules and scenarios have not heard of yet."""
+        query = (
+            select(payment_events, payments.c.user_id)
+            .join(payments, payments.c.id == payment_events.c.payment_id)
+            .where(payment_events.c.is_for_rules, payment_events.c.told_at.is_(None))
+            .order_by(payment_events.c.created_at)
+            .limit(limit)
+        )
+        if payment_id is not None:
+            query = query.where(payment_events.c.payment_id == payment_id)
+        return [
+            PaymentEvent(row.event_id, row.payment_id, row.kind, row.data, row.user_id)
+            for row in await self._all(query)
+        ]
+
+    # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add(self, row: dict[str, Any]) -> bool:
+        """Keep a new payment before its provider hears of it; False if there is one of this id."""
+        now = self._clock.now()
+        whole = {**_EMPTY, "created_at": now, "updated_at": now, "due_at": now + FIRST_CHECK, **row}
+        return await self._database.write(lambda c: insert_new(c, payments, [whole]) == 1)
+
+    async def adopt(self, provider: str, found: Sequence[ProviderPayment]) -> list[Payment]:
+        """Keep payments that somebody else made at the provider, in one transaction."""
+        now = self._clock.now()
+
+        def keep(connection: Connection) -> list[Payment]:
+            insert_new(connection, payments, [_adopted(provider, one, now) for one in found])
+            return [_apply(connection, _known(connection, provider, one.id), one, now) for one in found]
+
+        return await self._database.write(keep)
+
+    async def apply(self, payment_id: str, found: ProviderPayment) -> Payment:
+        """Take over what the provider says, as far as it is news; note what is to be told of it."""
+        now = self._clock.now()
+        return await self._database.write(lambda connection: _apply(connection, payment_id, found, now))
+
+    async def refuse(self, payment_id: str, why: str) -> Payment:
+        """The provider did not take it, or never will."""
+        now = self._clock.now()
+        change = update(payments).where(and_(payments.c.id == payment_id, payments.c.status == "new"))
+        gone = {"status": "refused", "reason": why, "final_at": now, "updated_at": now, "due_at": None}
+        await self._database.write(lambda c: c.execute(change.values(**gone)).rowcount)
+        return await self.get(payment_id)
+
+    async def expect(self, payment_id: str, due_at: Millis | None, *, is_check: bool = False) -> None:
+        """Note when the next check is to be."""
+        change = update(payments).where(payments.c.id == payment_id).values(due_at=due_at)
+        if is_check:
+            change = change.values(checks=payments.c.checks + 1)
+        await self._database.write(lambda c: c.execute(change).rowcount)
+
+    async def add_refund(self, payment: Payment, refund_id: str, money: Money) -> tuple[Refund, bool]:
+        """Keep a refund before the provider hears of it, if there is that much to give back; whether it is new."""
+        now = self._clock.now()
+        row = {
+            "id": refund_id,
+            "payment_id": payment.id,
+            "provider_id": None,
+            "status": "new",
+            "amount": money.minor,
+            "reason": None,
+            "created_at": now,
+            "updated_at": now,
+        }
+
+        def keep(connection: Connection) -> tuple[Refund, bool]:
+            kept = _locked(connection, payment.id)
+            known = connection.execute(
+                select(payment_refunds).where(payment_refunds.c.id == refund_id)
+            ).first()
+            if known is not None:
+                return _refund(known, kept.money.currency), False
+            left = kept.captured.minor - max(kept.refunded.minor, _promised(connection, payment.id))
+            if money.minor > left:
+                raise WrongState(
+                    f"Payment {payment.id} can give back {Money.of_minor(left, money.currency)}, not {money}."
+                )
+            insert_new(connection, payment_refunds, [row])
+            connection.execute(
+                update(payments).where(payments.c.id == payment.id).values(due_at=now + FIRST_CHECK)
+            )
+            return Refund(refund_id, payment.id, None, "new", money, None, now), True
+
+        return await self._database.write(keep)
+
+    async def settle_refund(self, refund_id: str, found: ProviderRefund) -> None:
+        change = (
+            update(payment_refunds)
+            .where(payment_refunds.c.id == refund_id)
+            .values(
+                provider_id=found.id,
+                status=found.status,
+                reason=found.reason,
+                updated_at=self._clock.now(),
+            )
+        )
+        await self._database.write(lambda c: c.execute(change).rowcount)
+
+    async def drop_refund(self, refund_id: str, why: str) -> None:
+        """The provider said no."""
+        change = (
+            update(payment_refunds)
+            .where(and_(payment_refunds.c.id == refund_id, payment_refunds.c.status == "new"))
+            .values(status="refused", reason=why, updated_at=self._clock.now())
+        )
+        await self._database.write(lambda c: c.execute(change).rowcount)
+
+    async def note(self, event_id: str, kind: str, payment_id: str | None, data: dict[str, Any]) -> bool:
+        """Write down something that rules are not told of: a webhook, a reconciliation. False if it is known."""
+        row = {
+            "event_id": event_id,
+            "payment_id": payment_id,
+            "kind": kind,
+            "data": data,
+            "created_at": self._clock.now(),
+            "told_at": None,
+            "is_for_rules": False,
+        }
+        return await self._database.write(lambda c: insert_new(c, payment_events, [row]) == 1)
+
+    async def told(self, event_ids: Sequence[str]) -> None:
+        change = update(payment_events).where(payment_events.c.event_id.in_(event_ids))
+        moment = self._clock.now()
+        await self._database.write(lambda c: c.execute(change.values(told_at=moment)).rowcount)
+
+    async def reconciled(self, provider: str, provider_ids: Sequence[str], moment: Millis) -> None:
+        matching = and_(payments.c.provider == provider, payments.c.provider_id.in_(provider_ids))
+        change = update(payments).where(matching).values(reconciled_at=moment)
+        await self._database.write(lambda c: c.execute(change).rowcount)
+
+    async def known(self, provider: str, provider_ids: Sequence[str]) -> dict[str, Payment]:
+        """Those of these that are kept here, by the provider's id."""
+        matching = and_(payments.c.provider == provider, payments.c.provider_id.in_(provider_ids))
+        rows = await self._all(select(payments).where(matching))
+        return {row.provider_id: Payment.of(row) for row in rows}
+
+    async def unmatched(self, provider: str, since: Millis, run: Millis, limit: int) -> list[Payment]:
+        """Payments since then that the provider's own list did not have in this run."""
+        query = select(payments).where(
+            payments.c.provider == provider,
+            payments.c.provider_id.is_not(None),
+            payments.c.created_at >= since,
+            payments.c.created_at < run,
+            or_(payments.c.reconciled_at.is_(None), payments.c.reconciled_at < run),
+        )
+        return [
+            Payment.of(row) for row in await self._all(query.order_by(payments.c.created_at).limit(limit))
+        ]
+
+    # ── Reading rows ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _first(self, query: Select[Any]) -> Payment | None:
+        row = await self._database.read(lambda connection: connection.execute(query).first())
+        return None if row is None else Payment.of(row)
+
+    async def _all(self, query: Select[Any]) -> list[Row[Any]]:
+        return await self._database.read(lambda connection: list(connection.execute(query).all()))
+
+
+_EMPTY: dict[str, Any] = {
+    "provider_id": None,
+    "status": "new",
+    "captured": 0,
+    "refunded": 0,
+    "capture": True,
+    "description": None,
+    "order_id": None,
+    "user_id": None,
+    "return_url": None,
+    "confirmation_url": None,
+    "metadata": {},
+    "reason": None,
+    "checks": 0,
+    "final_at": None,
+    "reconciled_at": None,
+}
+
+
+def _is(provider: str, provider_id: str) -> Any:
+    return and_(payments.c.provider == provider, payments.c.provider_id == provider_id)
+
+
+def _by_id(payment_id: str) -> Select[Any]:
+    return select(payments).where(payments.c.id == payment_id)
+
+
+def _locked(connection: Connection, payment_id: str) -> Payment:
+    """The payment, with everybody else who would change it waiting; SQLite has one writer anyway."""
+    row = connection.execute(_by_id(payment_id).with_for_update()).first()
+    if row is None:
+        raise UnknownPayment(f"There is no payment {payment_id!r}.")
+    return Payment.of(row)
+
+
+def _known(connection: Connection, provider: str, provider_id: str) -> str:
+    """The id of the payment that has this one at the provider."""
+    query = select(payments.c.id).where(_is(provider, provider_id))
+    return str(connection.execute(query).scalar_one())
+
+
+def _adopted(provider: str, found: ProviderPayment, now: Millis) -> dict[str, Any]:
+    order_id = found.metadata.get("order_id")
+    return {
+        **_EMPTY,
+        "id": f"{provider}-{found.id}",
+        "provider": provider,
+        "provider_id": found.id,
+        "status": "pending",
+        "currency": found.money.currency,
+        "amount": found.money.minor,
+        "description": found.description,
+        "order_id": None if order_id is None else str(order_id)[:255],
+        "metadata": dict(found.metadata),
+        "created_at": found.created_at,
+        "updated_at": now,
+        "due_at": now + FIRST_CHECK,
+    }
+
+
+def _apply(connection: Connection, payment_id: str, found: ProviderPayment, now: Millis) -> Payment:
+    kept = _locked(connection, payment_id)
+    if changes := _news(kept, found, now):
+        change = update(payments).where(payments.c.id == payment_id)
+        connection.execute(change.values(updated_at=now, **changes))
+    news = Payment.of(connection.execute(_by_id(payment_id)).one())
+    insert_new(connection, payment_events, _events_of(kept, news, now))
+    return news
+
+
+def _news(kept: Payment, found: ProviderPayment, now: Millis) -> dict[str, Any]:
+    """The columns that change. Status and amounts only ever go up."""
+    changes: dict[str, Any] = {}
+    if kept.provider_id is None:
+        changes |= {"provider_id": found.id}
+    if found.confirmation_url and kept.confirmation_url is None:
+        changes |= {"confirmation_url": found.confirmation_url}
+    if RANK[found.status] > RANK[kept.status]:
+        changes |= {"status": found.status, "reason": found.reason}
+        if found.status in ("succeeded", "canceled"):
+            changes |= {"final_at": now}
+    if found.captured.minor > kept.captured.minor:
+        changes |= {"captured": found.captured.minor}
+    if found.refunded.minor > kept.refunded.minor:
+        changes |= {"refunded": found.refunded.minor}
+    return changes
+
+
+def _events_of(before: Payment, after: Payment, now: Millis) -> list[dict[str, Any]]:
+    """What rules and scenarios are to hear; ids are derived, so that nothing is told twice."""
+    name = f"{after.provider}:{after.provider_id}"
+    news: list[tuple[str, str, dict[str, Any]]] = []
+    if after.status != before.status and after.status in ("succeeded", "canceled"):
+        news.append((f"{name}:{after.status}", f"payment.{after.status}", {}))
+    if after.refunded.minor > before.refunded.minor:
+        given = Money.of_minor(after.refunded.minor - before.refunded.minor, after.money.currency)
+        news.append(
+            (f"{name}:refunded:{after.refunded.minor}", "payment.refunded", {"refund_amount": given.value})
+        )
+    return [
+        {
+            "event_id": event_id,
+            "payment_id": after.id,
+            "kind": kind,
+            "data": {**_told(after), **more},
+            "created_at": now,
+            "told_at": None,
+            "is_for_rules": True,
+        }
+        for event_id, kind, more in news
+    ]
+
+
+def _told(payment: Payment) -> dict[str, Any]:
+    shown = payment.to_dict()
+    names = ("provider", "provider_id", "status", "amount", "currency", "captured", "refunded")
+    others = ("description", "order_id", "reason", "metadata")
+    return {"payment_id": payment.id, **{name: shown[name] for name in (*names, *others)}}
+
+
+def _promised(connection: Connection, payment_id: str) -> int:
+    """What has been given back, or is on its way."""
+    going = and_(
+        payment_refunds.c.payment_id == payment_id,
+        payment_refunds.c.status.in_((*UNPAID_REFUNDS, "succeeded")),
+    )
+    total = connection.execute(
+        select(func.coalesce(func.sum(payment_refunds.c.amount), 0)).where(going)
+    ).scalar()
+    return int(total or 0)
+
+
+def _refund(row: Row[Any], currency: str) -> Refund:
+    return Refund(
+        row.id,
+        row.payment_id,
+        row.provider_id,
+        row.status,
+        Money.of_minor(row.amount, currency),
+        row.reason,
+        row.created_at,
+    )

@@ -1,0 +1,82 @@
+"""The jobs of `payment_queue`: `check` asks a provider how a payment stands, until that is final."""
+
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from yamchi.clock import Clock, Millis, to_millis
+from yamchi.errors import Outage, Snooze, Unrecoverable
+from yamchi.payments.model import CheckData, Payment
+from yamchi.payments.providers.base import NotThere
+from yamchi.payments.service import PaymentService, check_id
+from yamchi.queues.ticket import Job
+
+log = structlog.get_logger("yamchi.payments")
+
+SHORTEST_WAIT: Millis = 5_000
+LONGEST_WAIT: Millis = 3_600_000
+OVERDUE: Millis = 120_000
+"""A check that is this late has lost its job, and gets a new one."""
+
+SWEPT_AT_ONCE = 200
+
+
+class Checks:
+    """Runs checks, and looks for payments whose check got lost."""
+
+    def __init__(self, service: PaymentService, clock: Clock) -> None:
+        self._service = service
+        self._clock = clock
+
+    async def check(self, job: Job[CheckData]) -> dict[str, Any]:
+        """Ask; come back later while the answer is not final."""
+        payment = await self._learn(job.data)
+        if payment is None:
+            log.warning(
+                f"{job.data.provider} knows no payment {job.data.provider_id}: its webhook was not genuine"
+            )
+            return {"status": "unknown"}
+        wait = None if payment.is_final else next_wait(payment.checks)
+        due_at = None if wait is None else self._clock.now() + wait
+        await self._service.store.expect(payment.id, due_at, is_check=True)
+        if wait is None or not job.id.startswith(check_id(payment.id)):  # a webhook's check; its own goes on
+            return {"paymentId": payment.id, "status": payment.status}
+        raise Snooze(timedelta(milliseconds=wait), f"{payment.provider} says {payment.status}")
+
+    async def _learn(self, data: CheckData) -> Payment | None:
+        if data.payment_id is None:
+            if not (data.provider and data.provider_id):
+                raise Unrecoverable("A check needs paymentId, or provider and providerId.")
+            return await self._service.learn_of(data.provider, data.provider_id)
+        payment = await self._service.store.get(data.payment_id)
+        try:
+            return await self._service.learn(payment)
+        except Outage as error:
+            wait = error.retry_after or timedelta(milliseconds=next_wait(payment.checks))
+            due_at = self._clock.now() + to_millis(wait)
+            await self._service.store.expect(payment.id, due_at, is_check=True)
+            raise Outage(str(error), retry_after=wait) from error
+        except NotThere as error:
+            await self._service.store.expect(payment.id, None, is_check=True)
+            raise Unrecoverable(f"{payment.provider} does not know payment {payment.id}: {error}") from error
+
+    async def sweep(self) -> int:
+        """Check what should have been checked by now, and tell what was not told; how many there were."""
+        now = self._clock.now()
+        late = await self._service.store.overdue(now - OVERDUE, SWEPT_AT_ONCE)
+        for payment in late:
+            await self._service.recheck(payment, now)
+        return len(late) + await self._service.tell_of()
+
+    async def watch(self) -> None:
+        """Sweep for ever; any number of processes may."""
+        while True:
+            if swept := await self.sweep():
+                log.warning(f"finished {swept} payments that had been interrupted")
+            await self._clock.sleep(OVERDUE // 4)
+
+
+def next_wait(checks: int) -> Millis:
+    """5 s, 10 s, 20 s … up to an hour."""
+    return min(SHORTEST_WAIT << min(checks, 20), LONGEST_WAIT)
