@@ -5,8 +5,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from yamchi.cli.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.cli.output import console, print_json, table, text
+from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.console.output import console, print_json, table, text
 from yamchi.payments.model import Payment
 from yamchi.payments.plugin import Payments
 
