@@ -18,6 +18,7 @@ from yamchi.clock import as_datetime, isoformat
 from yamchi.notifications.channels.base import Unreachable
 from yamchi.notifications.digests import next_due
 from yamchi.notifications.policy import Digest
+from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.tables import digest_items, digests
 
 RULES = """
@@ -109,8 +110,10 @@ async def digest_id(house: House) -> str:
 async def test_what_comes_while_it_is_told_goes_into_the_next(house: House) -> None:
     await house.event("film_out", film_title="early")
     await house.app.drain()
+    carrier = (await house.app.notifications.queue.job(await digest_id(house))).record.payload
+    telling = NotificationJob.model_validate_json(carrier)
     await house.app.notifications.processor._digests.gather(
-        await digest_id(house)
+        telling.delivery_id, telling
     )  # closed, and not yet sent
     await house.event("film_out", film_title="late")
     await house.app.drain()

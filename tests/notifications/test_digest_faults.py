@@ -134,7 +134,7 @@ async def test_nothing_slips_into_a_digest_that_is_being_told(url: str) -> None:
 
     async def tell() -> list[int]:
         await asyncio.sleep(random.uniform(0, 0.05))
-        gathered = await houses[2].gather(first.delivery_id)
+        gathered = await houses[2].gather(first.delivery_id, first)
         return [item["number"] for item in gathered.items]
 
     *_, told_of = await asyncio.gather(

@@ -216,12 +216,19 @@ async def test_a_message_of_another_person_is_not_there(app: TestApp, client: ht
 async def test_the_backend_mints_a_token_and_the_page_uses_it(
     app: TestApp, client: httpx2.AsyncClient
 ) -> None:
-    for backend in (ADMIN, SENDER):
+    asked = {"name": "shop", "scopes": ["people:token"]}
+    made = await client.post("/api/v1/keys", headers=bearer(ADMIN), json=asked)
+    for backend in (ADMIN, made.json()["key"]):
         minted = await client.post(f"{API}/{USER}/token", headers=bearer(backend), json={"expires_in": "5m"})
         assert minted.status_code == 201
         assert minted.json()["expires_at"] == isoformat(app.clock.now() + 300_000)
         page = bearer(minted.json()["token"])
         assert (await client.get(f"{API}/{USER}/inbox", headers=page)).status_code == 200
+
+
+async def test_who_may_only_send_mints_no_token(client: httpx2.AsyncClient) -> None:
+    answer = await client.post(f"{API}/{USER}/token", headers=bearer(SENDER))
+    assert (answer.status_code, "people:token" in answer.json()["detail"]) == (403, True)
 
 
 @pytest.mark.parametrize("span", ["0s", "25h", "soon", -5])

@@ -104,14 +104,17 @@ class Digests:
 
     # ── Telling ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def gather(self, digest_id: str) -> Gathered:
-        """Close the digest; what it has to tell, in the order in which it happened."""
-        return await self._database.write(lambda connection: self._gather(connection, digest_id))
+    async def gather(self, digest_id: str, job: NotificationJob) -> Gathered:
+        """Close the digest; what it has to tell, in the order in which it happened. Nothing to a job that is not its own."""
+        return await self._database.write(lambda connection: self._gather(connection, digest_id, job))
 
-    def _gather(self, connection: Connection, digest_id: str) -> Gathered:
+    def _gather(self, connection: Connection, digest_id: str, job: NotificationJob) -> Gathered:
         now = self._clock.now()
-        closing = update(table).where(table.c.digest_id == digest_id)
-        connection.execute(closing.values(closed_at=func.coalesce(table.c.closed_at, literal(now, Moment))))
+        is_its_own = (table.c.carrier == job.delivery_id) & (table.c.user_id == str(job.user_id))
+        closing = update(table).where((table.c.digest_id == digest_id) & is_its_own)
+        closing = closing.values(closed_at=func.coalesce(table.c.closed_at, literal(now, Moment)))
+        if not connection.execute(closing).rowcount:
+            return Gathered([], 0)
         joined = items.outerjoin(delivered, delivered.c.job_id == items.c.job_id)
         is_told = (
             (items.c.digest_id == digest_id)

@@ -6,6 +6,7 @@ from typing import Any
 from yamchi.clock import Millis, as_datetime
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.schemas.notification_job import (
+    TEST,
     DirectMessage,
     DirectOptions,
     Meta,
@@ -47,9 +48,14 @@ def as_job(job: Job[Any], direct: DirectMessage, now: Millis) -> NotificationJob
         template_code=direct.options.template or "direct",
         locale=direct.options.locale,
         data=direct.options.data,
-        meta=Meta(event_type="direct", event_id=job.id),
+        meta=Meta(event_type="direct", event_id=job.id, **_mark(direct)),
         created_at=as_datetime(now),
     )
+
+
+def _mark(direct: DirectMessage) -> dict[str, Any]:
+    is_test = (direct.model_extra or {}).get(TEST) is True
+    return {TEST: True} if is_test else {}
 
 
 def split(job: Job[Any], direct: DirectMessage) -> list[New]:

@@ -8,10 +8,11 @@ from zoneinfo import ZoneInfo
 from yamchi.clock import Millis, to_moment
 from yamchi.errors import Outage, Unrecoverable
 from yamchi.notifications.channels.base import Channel, Recipient
+from yamchi.notifications.channels.instead import Instead
 from yamchi.notifications.policy import Policy, policy_of
 from yamchi.notifications.quiet import zone_of
 from yamchi.notifications.recipients import Recipients
-from yamchi.notifications.schemas.notification_job import ALIASES, NotificationJob
+from yamchi.notifications.schemas.notification_job import ALIASES, NotificationJob, is_test
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import Rendered, Template, TemplateStore, UnknownTemplate
 from yamchi.queues.ticket import Job
@@ -72,12 +73,18 @@ class Errands:
     """Finds what an errand needs. People are looked up in batches; channels and templates are at hand."""
 
     def __init__(
-        self, channels: Mapping[str, Channel], templates: TemplateStore, recipients: Recipients, zone: str
+        self,
+        channels: Mapping[str, Channel],
+        templates: TemplateStore,
+        recipients: Recipients,
+        zone: str,
+        instead: Instead,
     ) -> None:
         self._channels = channels
         self._templates = templates
         self._recipients = recipients
         self._zone = zone
+        self._instead = instead
 
     async def of(
         self,
@@ -88,6 +95,8 @@ class Errands:
     ) -> Errand:
         name = ALIASES.get(notification.channel, notification.channel)
         channel = self._channels.get(name)
+        if is_test(notification):
+            channel = self._instead.of(name, channel)
         if channel is None:
             raise NotHere(f"The channel {name} is not set up here")
         return Errand(

@@ -16,6 +16,7 @@ from yamchi.notifications.caps import Caps
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.channels.email import EmailChannel, Mailbox, MailboxChannel
 from yamchi.notifications.channels.inbox import InboxChannel
+from yamchi.notifications.channels.instead import Instead
 from yamchi.notifications.channels.live import LiveChannel
 from yamchi.notifications.channels.null import NullChannel
 from yamchi.notifications.channels.outfitting import channels_of
@@ -35,6 +36,7 @@ from yamchi.notifications.inbox.feed import Feed
 from yamchi.notifications.inbox.hub import Hub
 from yamchi.notifications.inbox.store import Inbox
 from yamchi.notifications.inbox.tokens import PREFIX, PersonTokens
+from yamchi.notifications.outside import Intake
 from yamchi.notifications.preferences import PreferenceBook
 from yamchi.notifications.processor import JobProcessor
 from yamchi.notifications.recipients import Recipients
@@ -86,6 +88,7 @@ class Notifications(Plugin):
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)
+        self.intake = Intake(app.database)
         self.declare()
         self.settings: NotificationSettings
         settings, database, clock = app.settings, app.database, app.clock
@@ -99,7 +102,7 @@ class Notifications(Plugin):
         self.deliveries = Deliveries(database, clock, self.counters.count_delivery)
         self.circuits = Circuits(database, clock)
         self.mailbox = Mailbox(database)
-        self.signer = Signer(database, settings.secret_key)
+        self.signer = Signer(database, settings.secret_key, settings.secret_key_previous)
         self.persons = PersonTokens(self.signer, clock)
         self.feed = Feed(database, clock)
         self.inbox = Inbox(database, self.feed, clock)
@@ -121,7 +124,13 @@ class Notifications(Plugin):
             self.signer, self.preferences, _public_url(settings, self.settings)
         )
         self.processor = JobProcessor(
-            Errands(self.channels, self.templates, self.recipients, settings.default_timezone),
+            Errands(
+                self.channels,
+                self.templates,
+                self.recipients,
+                settings.default_timezone,
+                Instead(database, self.settings.smtp_from, clock),
+            ),
             Gate(self.suppressions, Caps(database, clock), InboxReceipts(database), clock),
             self.unsubscribing,
             Digests(database, self.deliveries, clock),
@@ -157,7 +166,10 @@ class Notifications(Plugin):
         self.channels[channel.name] = channel
 
     def declare(self) -> None:
-        self.app.define(QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1})
+        definition = self.app.define(
+            QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
+        )
+        definition.take_in = self.intake.data
 
     def serve(self) -> None:
         """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""

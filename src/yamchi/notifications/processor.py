@@ -187,7 +187,7 @@ class JobProcessor:
 
     async def _gathered(self, errand: Errand, digest_id: str) -> Errand | None:
         """With what was collected as its data; None if there is nothing to tell."""
-        gathered = await self._digests.gather(digest_id)
+        gathered = await self._digests.gather(digest_id, errand.job)
         if not gathered.count:
             return None
         return replace(errand, job=errand.job.model_copy(update={"data": gathered.as_data()}))

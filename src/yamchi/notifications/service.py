@@ -23,8 +23,8 @@ from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.deliveries import Deliveries
 from yamchi.notifications.recipients import Recipients
 from yamchi.notifications.rules import EventRulesHandler
-from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
-from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob, TrialEvent
+from yamchi.notifications.schemas.notification_job import NotificationJob, as_test
 from yamchi.notifications.tables import events, notification_delivery
 from yamchi.queues.handlers import describe
 from yamchi.queues.job import NewJob
@@ -181,6 +181,8 @@ class NotificationService:
         """Jobs are encoded before anything is stored: an event whose jobs can't be queued is not taken at all."""
         try:
             jobs = await self._rules.plan(event, person, now)
+            if isinstance(event, TrialEvent):
+                jobs = [as_test(job) for job in jobs]
             return _Plan(jobs, self._queue.prepare([_queued(job) for job in jobs], now))
         except InvalidJob as error:
             return _Plan([], [], error)

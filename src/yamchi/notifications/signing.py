@@ -1,16 +1,19 @@
 """Signatures on what comes back to us through strangers' hands: the token of a page, the link in a letter.
 
 The key is SECRET_KEY, or one that the first process to need it makes and keeps in the database, so that all have the same.
+What was signed with a key of SECRET_KEY_PREVIOUS is still good, so that a key can be changed without breaking old links.
 """
 
 import hmac
 import secrets
+from collections.abc import Sequence
 from hashlib import sha256
 
 from pydantic import SecretStr
 from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from yamchi.settings import KEPT
 from yamchi.storage.database import Database
 from yamchi.storage.tables import secrets as kept
 
@@ -21,16 +24,25 @@ LENGTH = 32
 class Signer:
     """`sign(purpose, text)`; a signature for one purpose is worth nothing for another."""
 
-    def __init__(self, database: Database, secret: SecretStr | None) -> None:
+    def __init__(
+        self, database: Database, secret: SecretStr | None, previous: Sequence[SecretStr] = ()
+    ) -> None:
         self._database = database
         self._key = None if secret is None else secret.get_secret_value().encode()
+        self._previous = [key.get_secret_value() for key in previous]
 
     async def sign(self, purpose: str, text: str) -> str:
-        key = hmac.digest(await self._key_of_all(), purpose.encode(), sha256)
-        return hmac.new(key, text.encode(), sha256).hexdigest()
+        return _signature(await self._key_of_all(), purpose, text)
 
     async def is_genuine(self, purpose: str, text: str, signature: str) -> bool:
-        return hmac.compare_digest((await self.sign(purpose, text)).encode(), signature.encode())
+        """Whether we signed this, with the key of now or one of before."""
+        if _is_equal(await self.sign(purpose, text), signature):
+            return True
+        for key in self._previous:
+            old = await self._database.write(self._kept_key) if key == KEPT else key.encode()
+            if _is_equal(_signature(old, purpose, text), signature):
+                return True
+        return False
 
     async def _key_of_all(self) -> bytes:
         if self._key is None:
@@ -43,3 +55,11 @@ class Signer:
         connection.execute(dialect.insert(kept).on_conflict_do_nothing(), new)
         key: bytes = connection.execute(select(kept.c.value).where(kept.c.name == NAME)).scalar_one()
         return key
+
+
+def _signature(key: bytes, purpose: str, text: str) -> str:
+    return hmac.new(hmac.digest(key, purpose.encode(), sha256), text.encode(), sha256).hexdigest()
+
+
+def _is_equal(ours: str, theirs: str) -> bool:
+    return hmac.compare_digest(ours.encode(), theirs.encode())

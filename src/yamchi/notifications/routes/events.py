@@ -1,4 +1,4 @@
-"""The way in for products: events, and notifications as they are. A caller with an API token may use these."""
+"""The way in for products: events, and notifications as they are. Whoever may send may use these."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -8,13 +8,15 @@ from fastapi import APIRouter, Body, Request, Response
 from pydantic import TypeAdapter, ValidationError
 
 from yamchi.errors import InvalidJob
+from yamchi.http.access import TheCaller
 from yamchi.http.problems import documented
+from yamchi.notifications.outside import event_of_test
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.queues.handlers import describe
 
-senders = APIRouter(tags=["events"], responses=documented(401, 413, 422, 503))
+senders = APIRouter(tags=["events"], responses=documented(401, 403, 413, 422, 503))
 
 MOST = 10_000
 """Events in one call."""
@@ -29,8 +31,9 @@ _answers = TypeAdapter(list[EventAnswer])
     response_model=EventAnswer,
     summary="Tell of an event; the same event_id again changes nothing",
 )
-async def accept_event(event: Event, notifications: TheNotifications) -> Response:
-    answer = await notifications.service.handle_event(event)
+async def accept_event(event: Event, caller: TheCaller, notifications: TheNotifications) -> Response:
+    told = event_of_test(event) if caller.is_test else event
+    answer = await notifications.service.handle_event(told)
     return _accepted(answer.model_dump_json())
 
 
@@ -50,8 +53,10 @@ async def accept_event(event: Event, notifications: TheNotifications) -> Respons
         }
     },
 )
-async def accept_events(request: Request, notifications: TheNotifications) -> Response:
-    answers = await notifications.service.handle_events(_read_batch(await request.body()))
+async def accept_events(request: Request, caller: TheCaller, notifications: TheNotifications) -> Response:
+    events = _read_batch(await request.body())
+    told = [event_of_test(event) for event in events] if caller.is_test else events
+    answers = await notifications.service.handle_events(told)
     return _accepted(_answers.dump_json(answers))
 
 
@@ -78,8 +83,9 @@ def _read_batch(body: bytes) -> Sequence[Event]:
 
 @senders.post("/notifications", status_code=202, summary="Queue a NotificationJob as it is")
 async def send_notification(
-    job: Annotated[NotificationJob, Body()], notifications: TheNotifications
+    given: Annotated[NotificationJob, Body()], caller: TheCaller, notifications: TheNotifications
 ) -> PlannedJob:
+    job = await notifications.intake.job(given, is_test=caller.is_test)
     await notifications.service.send([job])
     status = await notifications.deliveries.status(job.delivery_id)
     return PlannedJob(

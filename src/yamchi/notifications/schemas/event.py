@@ -20,6 +20,10 @@ class Event(BaseModel):
     occurred_at: Moment | None = None
 
 
+class TrialEvent(Event):
+    """An event told with a test key: what it leads to stays in the mailbox."""
+
+
 class PlannedJob(BaseModel):
     """A notification that an event led to."""
 

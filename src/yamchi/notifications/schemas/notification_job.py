@@ -32,6 +32,9 @@ def _is_known(name: str) -> str:
 Channel = Annotated[str, AfterValidator(_is_known), Field(examples=["email"])]
 Priority = Literal["normal", "high"]
 
+TEST = "test"
+"""The field of `meta`, and of a direct message, that marks a test. It never comes from outside."""
+
 NAMESPACE = uuid5(NAMESPACE_URL, "yamchi:notifications")
 
 
@@ -73,6 +76,15 @@ class NotificationJob(BaseModel):
     @property
     def delivery_id(self) -> str:
         return str(self.job_id)
+
+
+def is_test(job: NotificationJob) -> bool:
+    """Whether this is to stay in the mailbox."""
+    return job.meta.model_extra is not None and job.meta.model_extra.get(TEST) is True
+
+
+def as_test(job: NotificationJob) -> NotificationJob:
+    return job.model_copy(update={"meta": Meta.model_validate(job.meta.model_dump() | {TEST: True})})
 
 
 class DirectOptions(BaseModel):

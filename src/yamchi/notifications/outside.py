@@ -1,0 +1,84 @@
+"""What comes from outside, over HTTP: fields of our own are refused, and what a test key sends is marked as a test.
+
+A test has ids of its own, so that it never stands in the way of the real thing; it is rendered as that would be, and kept in
+the mailbox instead of being sent.
+"""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import select
+
+from yamchi.errors import InvalidJob
+from yamchi.notifications.schemas.event import Event, TrialEvent
+from yamchi.notifications.schemas.notification_job import TEST, NotificationJob, as_test, derived_id
+from yamchi.notifications.tables import campaigns
+from yamchi.storage.database import Database
+
+OWN_META = (TEST, "variant")
+OWN_POLICY = ("gathers", "unless_read")
+LONGEST_EVENT_ID = 255
+
+
+class Intake:
+    """The way in for callers that are not this application itself."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def job(self, job: NotificationJob, *, is_test: bool) -> NotificationJob:
+        """A NotificationJob as it may be queued."""
+        await self._check(job.meta.model_extra or {}, job.meta.campaign_id)
+        if not is_test:
+            return job
+        return as_test(job).model_copy(update={"job_id": derived_id(TEST, job.delivery_id)})
+
+    async def data(self, data: Any, is_test: bool) -> Any:
+        """The data of a job of the queue, whichever form it has; whether it fits is the queue's to say."""
+        if not isinstance(data, dict):
+            if is_test:
+                raise InvalidJob("The data must be an object: a NotificationJob, or {channel, options}.")
+            return data
+        given = data.get("meta")
+        meta = given if isinstance(given, dict) else {}
+        await self._check(meta, meta.get("campaign_id"))
+        if TEST in data:
+            raise _own([TEST])
+        if not is_test:
+            return data
+        marked = {**data, TEST: True, "meta": {**meta, TEST: True}}
+        if "options" in data:
+            del marked["meta"]
+        if "job_id" in data:
+            marked["job_id"] = str(derived_id(TEST, str(data["job_id"])))
+        return marked
+
+    async def _check(self, meta: Mapping[str, Any], campaign_id: Any) -> None:
+        policy = meta.get("policy")
+        own = [f"meta.{name}" for name in OWN_META if name in meta]
+        own += [
+            f"meta.policy.{name}" for name in OWN_POLICY if isinstance(policy, Mapping) and name in policy
+        ]
+        if own:
+            raise _own(own)
+        if isinstance(campaign_id, str) and await self._is_campaign(campaign_id):
+            raise InvalidJob(
+                f"meta.campaign_id: {campaign_id[:60]!r} is a campaign of this server, which sends its messages itself."
+            )
+
+    async def _is_campaign(self, campaign_id: str) -> bool:
+        query = select(campaigns.c.campaign_id).where(campaigns.c.campaign_id == campaign_id)
+        return await self._database.read(lambda connection: connection.execute(query).first()) is not None
+
+
+def event_of_test(event: Event) -> TrialEvent:
+    """The same event as a test."""
+    event_id = f"{TEST}:{event.event_id}"
+    if len(event_id) > LONGEST_EVENT_ID:
+        event_id = f"{TEST}:{sha256(event.event_id.encode()).hexdigest()}"
+    return TrialEvent.model_construct(**dict(event) | {"event_id": event_id})
+
+
+def _own(fields: list[str]) -> InvalidJob:
+    return InvalidJob(f"{', '.join(fields)} can't be given from outside: Yamchi sets it itself.")

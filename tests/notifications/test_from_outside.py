@@ -1,0 +1,191 @@
+"""What comes from outside: fields of our own are refused, another's digest is not told, and a test stays in the mailbox."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.notifications.conftest import USER
+from tests.notifications.house import ADDRESS, House, a_house
+from tests.services.mail import MailServer
+from yamchi.clock import isoformat
+from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
+
+OTHER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f002"
+RULES = """
+- on: film_out
+  notify:
+    channel: email
+    template: new_film_recommendation
+    digest: {every: 1d, at: "09:00", template: new_films_digest}
+- on: paid
+  notify: {first_of: [telegram, sms], template: receipt}
+"""
+DIGEST = "---\nsubject: films\ncategory: recommendations\n---\n{% for film in items %}{{ film.film_title }};{% endfor %}"
+
+
+@pytest.fixture
+async def house(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[House]:
+    async with a_house(tmp_path, mail_server) as house:
+        house.rules(RULES)
+        house.template("new_films_digest", DIGEST)
+        house.template("receipt", "---\ncategory: payments\n---\nPaid, {{ user.locale }}", "telegram")
+        await house.person(telegram_id=777)
+        yield house
+
+
+def job(house: House, **fields: Any) -> dict[str, Any]:
+    return {
+        "job_id": str(uuid4()),
+        "user_id": USER,
+        "channel": "email",
+        "template_code": "new_film_recommendation",
+        "locale": "en",
+        "data": {"film_title": "The Matrix"},
+        "created_at": isoformat(house.app.clock.now()),
+        "meta": {"event_type": "test", "event_id": "e-1"},
+        **fields,
+    }
+
+
+async def key(house: House, **fields: Any) -> dict[str, str]:
+    asked = {"name": "key", "scopes": ["send"], **fields}
+    made = await house.client.post("/keys", json=asked)
+    assert made.status_code == 201, made.text
+    return {"authorization": f"Bearer {made.json()['key']}"}
+
+
+@pytest.mark.parametrize(
+    ("meta", "named"),
+    [
+        ({"policy": {"gathers": str(uuid4())}}, "meta.policy.gathers"),
+        ({"policy": {"unless_read": str(uuid4())}}, "meta.policy.unless_read"),
+        ({"variant": "b"}, "meta.variant"),
+        ({"test": False}, "meta.test"),
+    ],
+)
+async def test_fields_of_our_own_are_not_taken(house: House, meta: dict[str, Any], named: str) -> None:
+    given = job(house, meta={"event_type": "test", "event_id": "e-1", **meta})
+    for path, body in (
+        ("/notifications", given),
+        ("http://localhost:3030/api/queues/notifications/jobs", {"data": given}),
+    ):
+        answer = await house.client.post(path, json=body)
+        assert (answer.status_code, named in answer.json()["detail"]) == (422, True)
+    assert await house.deliveries() == []
+
+
+async def test_nobody_adds_to_a_campaign_of_ours(house: House) -> None:
+    asked = {
+        "campaign_id": "spring",
+        "template_code": "new_film_recommendation",
+        "channel": "email",
+        "audience": {"user_ids": [USER]},
+    }
+    answer = await house.client.post("/campaigns", json=asked)
+    assert answer.status_code == 202, answer.text
+    meta = {"event_type": "test", "event_id": "e-1", "campaign_id": "spring"}
+    answer = await house.client.post("/notifications", json=job(house, meta=meta))
+    assert (answer.status_code, "campaign_id" in answer.json()["detail"]) == (422, True)
+    foreign = await house.client.post(
+        "/notifications", json=job(house, meta=meta | {"campaign_id": "theirs"})
+    )
+    assert foreign.status_code == 202
+
+
+async def test_a_digest_is_told_to_its_own_person_only(house: House) -> None:
+    """Even where the job comes by the broker, which nobody checks."""
+    await house.person(OTHER, email="mallory@example.com")
+    await house.event("film_out", film_title="A secret wish")
+    await house.app.drain()
+    (digest_id,) = {found.record.id for found in await house.app.notifications.queue.jobs("delayed")}
+    forged = job(house, user_id=OTHER, template_code="new_films_digest", data={})
+    forged["meta"]["policy"] = {"gathers": digest_id}
+    stolen = NotificationJob.model_validate(forged)
+    await house.app.notifications.service.send([stolen])
+    await house.app.drain()
+    assert house.mail.letters == []
+    assert await house.status(stolen.delivery_id) == "SUPPRESSED"
+    await house.app.clock.advance("2d")
+    ((recipient, letter),) = house.mail.letters
+    assert recipient == ADDRESS
+    assert "A secret wish" in str(letter.get_body(("plain",)))
+
+
+async def test_what_a_test_key_sends_stays_in_the_mailbox(house: House) -> None:
+    tester = await key(house, test=True)
+    event = {
+        "event_type": "film_out",
+        "event_id": "order-1",
+        "user_id": USER,
+        "data": {"film_title": "Solaris"},
+    }
+    answer = await house.client.post("/events", json=event, headers=tester)
+    assert answer.status_code == 202, answer.text
+    sent = await house.client.post("/notifications", json=job(house), headers=tester)
+    assert sent.status_code == 202, sent.text
+    raw = {"data": job(house), "id": "raw-1"}
+    direct = {"data": {"channel": "telegram", "options": {"to": ["1", "2"], "text": "hi"}}}
+    for body in (raw, direct):
+        added = await house.client.post(
+            "http://localhost:3030/api/queues/notifications/jobs", json=body, headers=tester
+        )
+        assert (added.status_code, set(added.json())) == (201, {"id", "state"}), added.text
+    await house.app.drain()
+    assert (house.mail.letters, house.pigeon.sent) == ([], [])
+    kept = (await house.client.get("/mailbox")).json()
+    assert sorted(letter["recipients"][0] for letter in kept) == [
+        *[ADDRESS] * 3,
+        "telegram-1@test.invalid",
+        "telegram-2@test.invalid",
+    ]
+    assert all(letter["subject"].startswith("[test, ") for letter in kept)
+    assert {status for _, status, _ in await house.deliveries()} == {"SENT"}
+
+
+async def test_a_test_goes_on_to_the_next_channel_and_still_leaves_nothing(house: House) -> None:
+    await house.person(telegram_id=777, phone="+77011234567")
+    blocked = {"channel": "telegram", "address": "777", "reason": "the bot is blocked"}
+    assert (await house.client.post("/suppressions", json=blocked)).status_code == 204
+    house.template("receipt", "Paid", "sms")
+    tester = await key(house, test=True)
+    event = {"event_type": "paid", "event_id": "order-2", "user_id": USER, "data": {}}
+    assert (await house.client.post("/events", json=event, headers=tester)).status_code == 202
+    await house.app.drain()
+    assert [(channel, status) for channel, status, _ in await house.deliveries()] == [
+        ("telegram", "SUPPRESSED"),
+        ("sms", "SENT"),
+    ]
+    (letter,) = (await house.client.get("/mailbox")).json()
+    assert letter["recipients"] == ["sms-77011234567@test.invalid"]
+
+
+async def test_a_test_does_not_stand_in_the_way_of_the_real_thing(house: House) -> None:
+    tester = await key(house, test=True)
+    event = {"event_type": "paid", "event_id": "order-3", "user_id": USER, "data": {}}
+    given = job(house)
+    for headers in (tester, {}):
+        told = await house.client.post("/events", json=event, headers=headers)
+        sent = await house.client.post("/notifications", json=given, headers=headers)
+        assert (told.status_code, told.json()["duplicate"], sent.status_code) == (202, False, 202)
+    await house.app.drain()
+    assert len(house.mail.letters) == 1
+    assert len(house.pigeon.sent) == 1
+
+
+async def test_a_test_key_adds_nothing_to_queues_that_know_no_tests(house: House) -> None:
+    house.app.define("thumbnails")
+    tester = await key(house, test=True)
+    answer = await house.client.post(
+        "http://localhost:3030/api/queues/thumbnails/jobs", json={"data": {}}, headers=tester
+    )
+    assert (answer.status_code, "test key" in answer.json()["detail"]) == (403, True)
+
+
+async def test_a_test_key_can_only_send(house: House) -> None:
+    for scope in ("read", "admin", "people:token"):
+        answer = await house.client.post("/keys", json={"name": "x", "scopes": [scope], "test": True})
+        assert answer.status_code == 422, answer.text
+    assert derived_id("test", "a") != derived_id("a")
