@@ -11,7 +11,7 @@ from yamchi.storage.database import Database
 NOWHERE = "test.invalid"
 """A domain that never exists (RFC 6761)."""
 
-_UNFIT = re.compile(r"[^A-Za-z0-9-]+")
+_UNFIT = re.compile(r"[^A-Za-z0-9]+")
 
 
 class MailboxInstead:
