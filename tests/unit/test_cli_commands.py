@@ -88,6 +88,7 @@ def test_every_command_has_help_with_an_example(yamchi):
         ["jobs", n] for n in ("list", "show", "add", "retry", "promote", "remove", "cancel", "retry-all")
     ]
     commands += [["dlq", name] for name in ("list", "show", "edit", "replay", "replay-all", "purge")]
+    commands += [["keys", name] for name in ("create", "list", "rotate", "revoke")] + [["audit"]]
     for command in commands:
         assert "Example: yamchi" in yamchi(*command, "--help"), command
 

@@ -1,5 +1,6 @@
 """The command line, one file per command. `yamchi --help` lists them."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,9 +11,10 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from yamchi.cli import api, bench, board, dlq, doctor, jobs, queues, top, up, worker
+from yamchi.cli import api, audit, bench, board, dlq, doctor, jobs, keys, queues, top, up, worker
 from yamchi.cli.features import commands_of_features, load_command
 from yamchi.cli.loading import load_app
+from yamchi.console.auditing import TYPED, Typed
 from yamchi.console.loading import provide_apps
 from yamchi.errors import YamchiError
 from yamchi.observe import logging
@@ -37,8 +39,14 @@ class Commands(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Note what was typed, for the audit."""
         self._arguments = args
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        words, of_group = [name or ""], getattr(command, "commands", {})
+        if rest and rest[0] in of_group:
+            words.append(rest[0])
+        TYPED.set(Typed(" ".join(words), shlex.join(args[len(words) :])))
+        return name, command, rest
 
     _arguments: Sequence[str] = ()
 
@@ -100,9 +108,9 @@ def _options(
         logging.configure(level="warning")
 
 
-for command in (up, api, worker, board, doctor, top, bench):
+for command in (up, api, worker, board, doctor, top, bench, audit):
     cli.command(name=command.__name__.rpartition(".")[2])(command.run)
-for group in (queues, jobs, dlq):
+for group in (queues, jobs, dlq, keys):
     cli.add_typer(group.group, name=group.__name__.rpartition(".")[2])
 
 

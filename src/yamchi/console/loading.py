@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import orjson
 import typer
 
+from yamchi.console.auditing import audited
 from yamchi.errors import ConfigurationError, InvalidJob
 from yamchi.plugins import Application
 
@@ -59,8 +60,8 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def using(app: Application, work: Coroutine[Any, Any, T]) -> T:
-    """Do something with an application, and close it."""
-    async with app:
+    """Do something with an application, and close it. What may change something is in the audit."""
+    async with app, audited(app):
         return await work
 
 

@@ -1,4 +1,5 @@
-"""What a route asks of its caller: `Requires("admin")` is a dependency that every route has exactly one of.
+"""What a route asks of its caller: `Requires("admin")` is a dependency that every route below `/api` has exactly one of.
+One that forgot it answers nothing but 500, so that it can't be overlooked.
 
 admin           whoever has `read` may look (GET), whoever has `admin` may do the rest
 read            whoever has `read`, whatever the method: for what changes nothing
@@ -17,10 +18,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
 
-from fastapi import Depends, FastAPI, Request, params
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
+from fastapi import Depends, Request, params
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from yamchi.errors import ConfigurationError
 from yamchi.http.audit import Entry
@@ -57,6 +57,7 @@ class Requires:
         return f"Requires({self.access!r})"
 
     async def __call__(self, request: Request) -> None:
+        request.state.is_checked = True
         if self.access == "public":
             return
         caller: Caller = request.state.caller
@@ -136,47 +137,29 @@ def seen_by(caller: Caller, value: T) -> T:
 TheCaller = Annotated[Caller, Depends(caller_of)]
 
 
-def check_guards(web: FastAPI) -> None:
-    """Refuse to serve a route that says nothing of who may use it."""
-    for route in web.routes:
-        if isinstance(route, APIRoute) and is_guarded(route.path) and access_of(route) is None:
-            methods = ", ".join(sorted(route.methods or ()))
-            raise ConfigurationError(
-                f"The route {methods} {route.path} says nothing of who may call it: give it Requires(…)."
-            )
-
-
-def access_of(route: APIRoute) -> str | None:
-    """What a route asks of its caller."""
-    return next(
-        (found for one in _all(route.dependant) if (found := _asked(one)) is not None),
-        None,
-    )
-
-
 def is_guarded(path: str) -> bool:
     return any(path == room or path.startswith(f"{room}/") for room in GUARDED)
 
 
-def _asked(dependant: Dependant) -> str | None:
-    return dependant.call.access if isinstance(dependant.call, Requires) else None
-
-
-def _all(dependant: Dependant) -> list[Dependant]:
-    return [dependant, *(one for inner in dependant.dependencies for one in _all(inner))]
-
-
 def _entry(caller: Caller, request: Request) -> Entry:
-    route = request.scope.get("route")
-    template = getattr(route, "path_format", request.url.path)
     query = f"?{request.url.query}" if request.url.query else ""
     return Entry(
         who=caller.name,
-        action=f"{request.method} {template}",
+        action=f"{request.method} {_template(request)}",
         target=f"{request.url.path}{query}",
         address=address_of(request.scope),
         after=getattr(request, "_body", None),
     )
+
+
+def _template(request: Request) -> str:
+    """The path as it was declared: `/api/queues/{queue}/pause`. The route itself knows it without its prefix."""
+    path, route = request.scope["path"], request.scope.get("route")
+    if not isinstance(route, Route):
+        return str(path)
+    starts = (place for place, letter in enumerate(path) if letter == "/")
+    prefix = next((path[:start] for start in starts if route.path_regex.match(path[start:])), "")
+    return f"{prefix}{route.path_format}"
 
 
 def _is_same(given: str, user_id: str) -> bool:

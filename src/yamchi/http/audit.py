@@ -100,7 +100,7 @@ class AuditLog:
         if below is not None:
             query = query.where(table.c.entry_id < below)
         rows = await self._database.read(lambda connection: connection.execute(query).mappings().all())
-        return [dict(row) for row in rows]
+        return [{str(name): value for name, value in row.items()} for row in rows]
 
     def _add(self, connection: Connection, entry: Entry) -> int:
         now = self._clock.now()

@@ -163,6 +163,10 @@ class Guard:
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if _is_unchecked(scope, message["status"]):
+                    raise RuntimeError(
+                        f"{scope['method']} {scope['path']} says nothing of who may call it: give its router Requires(…)."
+                    )
                 if limits := state.get("limits"):
                     MutableHeaders(scope=message).update(limits)
                 await self._finish(scope, str(message["status"]))
@@ -224,6 +228,12 @@ class Guard:
             return Refusal(HTTPStatus.FORBIDDEN, "A page of another site may not act here.")
         is_closed = is_guarded(scope["path"]) and not scope["path"].startswith(self.public)
         return _unknown() if caller is STRANGER and is_closed else None
+
+
+def _is_unchecked(scope: Scope, status: int) -> bool:
+    """Whether a route gave an answer without having asked who wants it."""
+    is_answer = "route" in scope and status < HTTPStatus.BAD_REQUEST
+    return is_answer and is_guarded(scope["path"]) and not scope["state"].get("is_checked")
 
 
 def _unknown() -> Refusal:

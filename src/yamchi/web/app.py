@@ -7,7 +7,7 @@ from starlette.staticfiles import StaticFiles
 
 from yamchi.app import Yamchi
 from yamchi.errors import ConfigurationError
-from yamchi.http.access import check_guards, is_guarded, requires
+from yamchi.http.access import is_guarded, requires
 from yamchi.http.auth import PEOPLE, AccessControl, Guard
 from yamchi.http.headers import OriginsOfPages, SecurityHeaders
 from yamchi.http.limits import BodyLimit
@@ -40,7 +40,6 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     web.include_router(health.router)
     web.include_router(board.router)
     web.mount("/board", StaticFiles(directory=board.BOARD), name="board")
-    check_guards(web)
     _describe_problems(web)
     install_problems(web)
     _guard(web, yamchi)

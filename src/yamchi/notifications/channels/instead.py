@@ -14,7 +14,7 @@ NOWHERE = "test.invalid"
 _UNFIT = re.compile(r"[^A-Za-z0-9]+")
 
 
-class MailboxInstead:
+class MailboxInstead(Channel):
     """Has the name of the channel it stands for, so that its templates and wishes are those of the real one."""
 
     provider = "mailbox"
@@ -40,9 +40,6 @@ class MailboxInstead:
         if self.name == "email":
             return address
         return f"{_UNFIT.sub('-', f'{self.name}-{address}').strip('-')[:60].rstrip('-')}@{NOWHERE}"
-
-    async def close(self) -> None:
-        """Nothing is held open."""
 
 
 class Instead:

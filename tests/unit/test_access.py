@@ -1,0 +1,538 @@
+"""Keys, scopes, sessions, limits and the audit, over HTTP: what each caller may do, and what each could do before."""
+
+import io
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from fastapi import APIRouter
+from tests.processes import Process
+
+from yamchi.errors import ConfigurationError, Unrecoverable
+from yamchi.http.access import Requires
+from yamchi.http.apikeys import ApiKeys
+from yamchi.http.audit import AuditLog, Entry, short
+from yamchi.http.buckets import Buckets
+from yamchi.http.scopes import Caller, check_scopes
+from yamchi.observe import logging
+from yamchi.queues.ticket import Job
+from yamchi.settings import Quota
+from yamchi.testing import MovableClock, TestApp
+from yamchi.web import create_app
+
+ADMIN, SENDER = "admin-token-of-the-test", "sender-token-of-the-test"
+API = "http://localhost:3030"
+JOBS = "/api/queues/letters/jobs"
+PERSON = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[TestApp]:
+    async with TestApp(home=tmp_path, admin_token=ADMIN, api_tokens=(SENDER,)) as app:
+        app.define("letters")
+        app.define("cron")
+        yield app
+
+
+@pytest.fixture
+async def client(app: TestApp) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=create_app(app))
+    async with httpx2.AsyncClient(transport=transport, base_url=API) as client:
+        yield client
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What is logged meanwhile."""
+    stream = io.StringIO()
+    logging.configure("console", "info", stream)
+    yield stream
+    logging.configure()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+async def key(client: httpx2.AsyncClient, *scopes: str, **fields: Any) -> dict[str, str]:
+    """The headers of a new key with these scopes."""
+    asked = {"name": f"key-{uuid4().hex[:8]}", "scopes": list(scopes), **fields}
+    made = await client.post("/api/v1/keys", json=asked, headers=bearer(ADMIN))
+    assert made.status_code == 201, made.text
+    return bearer(made.json()["key"])
+
+
+async def audit(client: httpx2.AsyncClient, **filters: Any) -> list[dict[str, Any]]:
+    answer = await client.get("/api/v1/audit", params=filters, headers=bearer(ADMIN))
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["items"])
+
+
+# ── Scopes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("scopes", "asked", "may"),
+    [
+        (("send",), "send:letters", True),
+        (("send",), "send:cron", False),
+        (("send:cron",), "send:cron", True),
+        (("send:letters",), "send:letters", True),
+        (("send:letters",), "send:other", False),
+        (("send:letters",), "send", False),
+        (("send",), "people:token", False),
+        (("send",), "read", False),
+        (("read",), "admin", False),
+        (("read",), "send:letters", False),
+        (("admin",), "people:token", True),
+        ((), "read", False),
+    ],
+)
+def test_what_a_scope_opens(scopes: tuple[str, ...], asked: str, may: bool) -> None:
+    assert Caller("key", "key", frozenset(scopes)).may(asked) is may
+
+
+@pytest.mark.parametrize(
+    "scopes", [[], ["send:"], ["everything"], ["send: letters"], ["admin", "x"], ["send:a/b"]]
+)
+def test_scopes_that_are_none(scopes: list[str]) -> None:
+    with pytest.raises(ConfigurationError):
+        check_scopes(scopes)
+
+
+async def test_a_route_that_says_nothing_of_its_callers_answers_nothing(app: TestApp) -> None:
+    web = create_app(app)
+    router = APIRouter()
+    router.add_api_route("/forgotten", lambda: "secret")
+    web.include_router(router, prefix="/api/v1")
+    transport = httpx2.ASGITransport(app=web, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url=API) as client:
+        answer = await client.get("/api/v1/forgotten", headers=bearer(ADMIN))
+        assert (answer.status_code, "secret" in answer.text) == (500, False)
+
+
+@pytest.mark.parametrize("access", ["everybody", "send+tests", "", "admin "])
+def test_an_access_that_is_none(access: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Requires(access)
+
+
+# ── What a key that may only send could do before ─────────────────────────────────────────────────────────────────
+
+
+async def test_a_sender_does_not_read_a_job_by_adding_it_again(client: httpx2.AsyncClient) -> None:
+    secret = {"data": {"card": "4242"}, "id": "order-1"}
+    whole = await client.post(JOBS, json=secret, headers=bearer(ADMIN))
+    assert whole.json()["data"] == {"card": "4242"}
+    again = await client.post(JOBS, json={"id": "order-1"}, headers=bearer(SENDER))
+    assert (again.status_code, again.json()) == (200, {"id": "order-1", "state": "waiting"})
+    fresh = await client.post(JOBS, json={"data": 1, "id": "order-2"}, headers=bearer(SENDER))
+    assert (fresh.status_code, fresh.json()) == (201, {"id": "order-2", "state": "waiting"})
+
+
+async def test_a_sender_mints_no_token_of_a_person(client: httpx2.AsyncClient) -> None:
+    path = f"/api/v1/users/{PERSON}/token"
+    assert (await client.post(path, headers=bearer(SENDER))).status_code == 403
+    assert (await client.post(path, headers=await key(client, "send", "read"))).status_code == 403
+    assert (await client.post(path, headers=await key(client, "people:token"))).status_code == 201
+
+
+@pytest.mark.parametrize("field", ["keep_failed", "keep_completed"])
+async def test_a_sender_does_not_say_what_is_kept(client: httpx2.AsyncClient, field: str) -> None:
+    answer = await client.post(JOBS, json={"data": 1, field: 0}, headers=bearer(SENDER))
+    assert (answer.status_code, field in answer.json()["detail"]) == (403, True)
+    assert (await client.post(JOBS, json={"data": 1, field: 0}, headers=bearer(ADMIN))).status_code == 201
+
+
+async def test_a_sender_reads_no_metrics(client: httpx2.AsyncClient) -> None:
+    assert (await client.get("/metrics", headers=bearer(SENDER))).status_code == 403
+    assert (await client.get("/metrics", headers=await key(client, "read"))).status_code == 200
+
+
+async def test_a_sender_does_not_run_the_applications_own_schedules(client: httpx2.AsyncClient) -> None:
+    body = {"data": None}
+    assert (await client.post("/api/queues/cron/jobs", json=body, headers=bearer(SENDER))).status_code == 403
+
+
+async def test_a_key_for_one_queue_learns_nothing_of_others(client: httpx2.AsyncClient) -> None:
+    narrow = await key(client, "send:letters")
+    assert (await client.post(JOBS, json={"data": 1}, headers=narrow)).status_code == 201
+    for queue in ("notifications", "no-such-queue"):
+        answer = await client.post(f"/api/queues/{queue}/jobs", json={"data": 1}, headers=narrow)
+        assert (answer.status_code, "letters" in answer.json()["detail"]) == (403, True)
+    event = {"event_type": "x", "event_id": "1", "data": {}}
+    assert (await client.post("/api/v1/events", json=event, headers=narrow)).status_code == 403
+    wide = await key(client, "send:notifications")
+    assert (await client.post("/api/v1/events", json=event, headers=wide)).status_code == 202
+
+
+async def test_readiness_without_a_token_is_a_word(client: httpx2.AsyncClient) -> None:
+    assert (await client.get("/readyz")).json() == {"ready": True}
+    assert (await client.get("/readyz", headers=bearer(SENDER))).json() == {"ready": True}
+    assert "engines" in (await client.get("/readyz", headers=bearer(ADMIN))).json()
+
+
+# ── Who may only look ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_reader_sees_everything_but_secrets_and_changes_nothing(
+    app: TestApp, client: httpx2.AsyncClient
+) -> None:
+    @app.job("letters")
+    async def post(job: Job[Any]) -> None:
+        raise Unrecoverable("no")
+
+    data = {"to": "a@b.kz", "password": "hunter2", "nested": {"api_key": "k-123456"}}
+    await client.post(JOBS, json={"data": data, "id": "j"}, headers=bearer(ADMIN))
+    await app.drain()
+    reader = await key(client, "read")
+    for path in (JOBS, f"{JOBS}/j", "/api/queues/letters/dlq", "/api/queues/letters/dlq/j"):
+        seen = await client.get(path, headers=reader)
+        assert (seen.status_code, "a@b.kz" in seen.text) == (200, True), path
+        assert "hunter2" not in seen.text, path
+        assert "k-123456" not in seen.text, path
+    assert "hunter2" in (await client.get(f"{JOBS}/j", headers=bearer(ADMIN))).text
+    for method, path in (
+        ("POST", "/api/queues/letters/pause"),
+        ("POST", JOBS),
+        ("DELETE", f"{JOBS}/j"),
+        ("POST", "/api/v1/keys"),
+        ("POST", "/api/v1/events"),
+        ("PUT", f"/api/v1/users/{PERSON}"),
+        ("POST", f"/api/v1/users/{PERSON}/inbox/read-all"),
+    ):
+        assert (await client.request(method, path, headers=reader)).status_code == 403, path
+
+
+async def test_a_reader_signs_in_and_out(client: httpx2.AsyncClient) -> None:
+    reader = (await key(client, "read", name="eye"))["authorization"].removeprefix("Bearer ")
+    sender = (await key(client, "send"))["authorization"].removeprefix("Bearer ")
+    assert (await client.post("/sign-in", data={"token": sender})).status_code == 403
+    assert (await client.post("/sign-in", data={"token": reader})).status_code == 303
+    assert (await client.get("/")).status_code == 200
+    me = (await client.get("/api/v1/me")).json()
+    assert me == {
+        "name": "key eye",
+        "scopes": ["read"],
+        "may_change": False,
+        "is_test": False,
+        "is_session": True,
+    }
+    assert (await client.post("/api/queues/letters/pause")).status_code == 403
+
+
+async def test_signing_out_ends_the_session_on_the_server(app: TestApp, client: httpx2.AsyncClient) -> None:
+    await client.post("/sign-in", data={"token": ADMIN})
+    stolen = {"cookie": f"yamchi_session={client.cookies['yamchi_session']}"}
+    elsewhere = httpx2.ASGITransport(app=create_app(app))
+    async with httpx2.AsyncClient(transport=elsewhere, base_url=API) as other:
+        assert (await other.get("/api/queues", headers=stolen)).status_code == 200
+        await client.post("/sign-out")
+        client.cookies.clear()
+        assert (await client.get("/api/queues", headers=stolen)).status_code == 401
+        await app.clock.advance("3s")
+        assert (await other.get("/api/queues", headers=stolen)).status_code == 401
+
+
+async def test_a_session_ends_with_its_key(app: TestApp, client: httpx2.AsyncClient) -> None:
+    reader = (await key(client, "read", name="eye"))["authorization"].removeprefix("Bearer ")
+    await client.post("/sign-in", data={"token": reader})
+    assert (await client.get("/api/queues")).status_code == 200
+    await client.delete("/api/v1/keys/eye", headers=bearer(ADMIN))
+    assert (await client.get("/api/queues")).status_code == 401
+
+
+# ── Keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_key_is_shown_once_and_kept_as_a_digest(app: TestApp, client: httpx2.AsyncClient) -> None:
+    made = await client.post("/api/v1/keys", json={"name": "shop", "scopes": ["send"]}, headers=bearer(ADMIN))
+    text = made.json()["key"]
+    secret = text.rpartition("_")[2]
+    listed = await client.get("/api/v1/keys", headers=bearer(ADMIN))
+    assert [(row["name"], row["state"], row["created_by"]) for row in listed.json()] == [
+        ("shop", "in use", "admin")
+    ]
+    assert secret not in listed.text
+    await app.database.close()
+    kept = b"".join(path.read_bytes() for path in (app.settings.var).iterdir())
+    assert secret.encode() not in kept
+
+
+async def test_the_last_use_of_a_key_is_noted(app: TestApp, client: httpx2.AsyncClient) -> None:
+    shop = await key(client, "send", name="shop")
+    await client.post(JOBS, json={"data": 1}, headers=shop)
+    (row,) = (await client.get("/api/v1/keys", headers=bearer(ADMIN))).json()
+    assert row["last_used_at"] is not None
+
+
+async def test_a_key_ends_when_it_expires_or_is_revoked(app: TestApp, client: httpx2.AsyncClient) -> None:
+    short_lived = await key(client, "read", expires_in="1h")
+    revoked = await key(client, "read", name="gone")
+    for headers in (short_lived, revoked):
+        assert (await client.get("/api/queues", headers=headers)).status_code == 200
+    await client.delete("/api/v1/keys/gone", headers=bearer(ADMIN))
+    assert (await client.get("/api/queues", headers=revoked)).status_code == 401
+    await app.clock.advance("61m")
+    assert (await client.get("/api/queues", headers=short_lived)).status_code == 401
+    again = await client.post(
+        "/api/v1/keys", json={"name": "gone", "scopes": ["read"]}, headers=bearer(ADMIN)
+    )
+    assert again.status_code == 201, "the name of a revoked key is free"
+
+
+async def test_a_key_revoked_elsewhere_is_refused_within_seconds(
+    app: TestApp, client: httpx2.AsyncClient
+) -> None:
+    shop = await key(client, "read", name="shop")
+    assert (await client.get("/api/queues", headers=shop)).status_code == 200
+    await ApiKeys(app.database, app.clock).revoke("shop")
+    await app.clock.advance("2s")
+    assert (await client.get("/api/queues", headers=shop)).status_code == 401
+
+
+async def test_a_key_made_elsewhere_is_good_at_once(app: TestApp, client: httpx2.AsyncClient) -> None:
+    assert (await client.get("/api/queues", headers=await key(client, "read"))).status_code == 200
+    await app.clock.advance("300ms")
+    _, text = await ApiKeys(app.database, app.clock).create("other", ["read"], by="test")
+    assert (await client.get("/api/queues", headers=bearer(text))).status_code == 200
+
+
+async def test_a_rotated_key_has_a_grace(app: TestApp, client: httpx2.AsyncClient) -> None:
+    old = await key(client, "read", name="shop")
+    rotated = await client.post("/api/v1/keys/shop/rotate", json={"grace": "1h"}, headers=bearer(ADMIN))
+    new = bearer(rotated.json()["key"])
+    for headers in (old, new):
+        assert (await client.get("/api/queues", headers=headers)).status_code == 200
+    await app.clock.advance("61m")
+    assert (await client.get("/api/queues", headers=old)).status_code == 401
+    assert (await client.get("/api/queues", headers=new)).status_code == 200
+    await client.post("/api/v1/keys/shop/rotate", headers=bearer(ADMIN))
+    assert (await client.get("/api/queues", headers=new)).status_code == 401
+
+
+async def test_requests_do_not_ask_the_database_for_their_key(
+    app: TestApp, client: httpx2.AsyncClient
+) -> None:
+    shop = await key(client, "read")
+    await client.get("/api/queues", headers=shop)
+    asked = []
+    read = app.database.read
+
+    async def counted(op: Any) -> Any:
+        asked.append(op)
+        return await read(op)
+
+    app.database.read = counted  # type: ignore[method-assign]
+    for _ in range(20):
+        assert (await client.get("/api/v1/me", headers=shop)).status_code == 200
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", ["", "a/b", " shop", "x" * 101, "a\nb"])
+async def test_names_that_keys_can_not_have(client: httpx2.AsyncClient, name: str) -> None:
+    answer = await client.post("/api/v1/keys", json={"name": name, "scopes": ["read"]}, headers=bearer(ADMIN))
+    assert answer.status_code == 422
+
+
+async def test_two_keys_have_two_names(client: httpx2.AsyncClient) -> None:
+    body = {"name": "shop", "scopes": ["send"]}
+    first, second = [await client.post("/api/v1/keys", json=body, headers=bearer(ADMIN)) for _ in range(2)]
+    assert (first.status_code, second.status_code) == (201, 422)
+    assert "already" in second.json()["detail"]
+
+
+@pytest.mark.parametrize("text", ["yk_", "yk_x", "yk__", "yk_test_a_b", "yk_0123456789_zz", "yk_é_é"])
+async def test_a_made_up_key_opens_nothing(client: httpx2.AsyncClient, text: str) -> None:
+    headers = {"authorization": f"Bearer {text}".encode()}
+    assert (await client.get("/api/queues", headers=headers)).status_code == 401
+
+
+async def test_a_key_counts_even_where_nobody_needs_one(tmp_path: Path) -> None:
+    async with TestApp(home=tmp_path) as app:
+        transport = httpx2.ASGITransport(app=create_app(app))
+        async with httpx2.AsyncClient(transport=transport, base_url=API) as client:
+            shop = await key(client, "send")
+            assert (await client.get("/api/queues", headers=shop)).status_code == 403
+            assert (await client.get("/api/queues", headers=bearer("yk_a_b"))).status_code == 401
+            assert (await client.get("/api/queues")).status_code == 200
+
+
+# ── Guessing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_wrong_tokens_are_throttled_over_all_connections(
+    app: TestApp, client: httpx2.AsyncClient, logged: io.StringIO
+) -> None:
+    assert (
+        await client.get("/api/queues", headers=bearer(SENDER))
+    ).status_code == 403  # right, if not enough
+    answers = []
+    for number in range(12):
+        async with httpx2.AsyncClient(transport=client._transport, base_url=API) as stranger:
+            answers.append(await stranger.get("/api/queues", headers=bearer(f"guess-{number}")))
+    assert [answer.status_code for answer in answers] == [401] * 10 + [429] * 2
+    assert int(answers[-1].headers["retry-after"]) > 0
+    assert logged.getvalue().count("refused a token") == 10
+    signed_in = await client.post("/sign-in", data={"token": ADMIN})
+    assert signed_in.status_code == 429, "not even compared"
+    assert (await client.get("/api/queues", headers=bearer(ADMIN))).status_code == 429
+    assert (await client.get("/api/queues", headers=bearer(SENDER))).status_code == 403, "at work before"
+    await app.clock.advance("1m")
+    assert (await client.get("/api/queues", headers=bearer(ADMIN))).status_code == 200
+
+
+async def test_failed_sign_ins_are_throttled_and_logged(
+    client: httpx2.AsyncClient, logged: io.StringIO
+) -> None:
+    codes = [(await client.post("/sign-in", data={"token": f"x{n}"})).status_code for n in range(12)]
+    assert codes == [401] * 10 + [429] * 2
+    assert logged.getvalue().count("refused a sign-in") == 10
+
+
+# ── Limits ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_caller_that_asks_for_too_much_waits(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rate_limit_send": "3/s", "rate_limit_read": "1/m"}
+    async with TestApp(
+        home=tmp_path, admin_token=ADMIN, api_tokens=(SENDER, "another-sender"), **settings
+    ) as app:
+        app.define("letters")
+        transport = httpx2.ASGITransport(app=create_app(app))
+        async with httpx2.AsyncClient(transport=transport, base_url=API) as client:
+            answers = [await client.post(JOBS, json={"data": n}, headers=bearer(SENDER)) for n in range(4)]
+            assert [answer.status_code for answer in answers] == [201, 201, 201, 429]
+            first, last = answers[0].headers, answers[-1].headers
+            assert (first["ratelimit-policy"], first["ratelimit"]) == ('"send";q=3;w=1', '"send";r=2;t=1')
+            assert (last["retry-after"], last["ratelimit"]) == ("1", '"send";r=0;t=1')
+            assert answers[-1].headers["content-type"] == "application/problem+json"
+            other = await client.post(JOBS, json={"data": 1}, headers=bearer("another-sender"))
+            assert other.status_code == 201
+            await app.clock.advance("1s")
+            assert (await client.post(JOBS, json={"data": 1}, headers=bearer(SENDER))).status_code == 201
+            looks = [await client.get("/api/queues", headers=bearer(ADMIN)) for _ in range(2)]
+            assert [look.status_code for look in looks] == [200, 429]
+            assert looks[1].headers["retry-after"] == "60"
+
+
+def test_buckets_take_no_more_memory_than_they_may() -> None:
+    buckets = Buckets(Quota(2, 1_000), MovableClock(), most=100)
+    for number in range(10_000):
+        assert buckets.take(f"key {number}").is_allowed
+    assert len(buckets._kept) == 100
+
+
+# ── Audit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_changes_are_in_the_audit_and_secrets_are_not(client: httpx2.AsyncClient) -> None:
+    shop = await key(client, "admin", name="shop")
+    await client.post("/api/queues/letters/pause", headers=shop)
+    data = {"to": "nurzhan@example.com", "phone": "+77011234567", "password": "hunter2"}
+    await client.post(JOBS, json={"data": data, "id": "j"}, headers=shop)
+    await client.patch(f"{JOBS}/j", json={"data": data | {"n": 2}}, headers=shop)
+    await client.delete("/api/queues/letters/jobs/nobody", headers=shop)
+    rows = await audit(client, who="key shop")
+    assert [(row["action"], row["outcome"]) for row in rows] == [
+        ("DELETE /api/queues/{queue}/jobs/{job_id}", "404"),
+        ("PATCH /api/queues/{queue}/jobs/{job_id}", "200"),
+        ("POST /api/queues/{queue}/pause", "200"),
+    ]
+    edited = rows[1]
+    assert (edited["target"], edited["address"]) == ("/api/queues/letters/jobs/j", "127.0.0.1")
+    assert '"n":2' not in edited["before"]
+    assert '"n":2' in edited["after"]
+    everything = str(await audit(client))
+    for secret in ("hunter2", "nurzhan@", "7011234567", shop["authorization"].rpartition("_")[2]):
+        assert secret not in everything
+    assert "n***@example.com" in edited["after"]
+
+
+async def test_the_audit_has_pages_and_filters(app: TestApp, client: httpx2.AsyncClient) -> None:
+    for number in range(5):
+        await client.post(f"/api/queues/letters/{'pause' if number % 2 else 'resume'}", headers=bearer(ADMIN))
+        await app.clock.advance("1h")
+    assert len(await audit(client, action="pause")) == 2
+    assert len(await audit(client, target="letters", since="2026-01-01T01:30:00Z")) < 5
+    assert await audit(client, who="nobody") == []
+    seen: list[int] = []
+    cursor: str | None = None
+    while True:
+        page = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        answer = (await client.get("/api/v1/audit", params=page, headers=bearer(ADMIN))).json()
+        seen += [row["id"] for row in answer["items"]]
+        if (cursor := answer["next_cursor"]) is None:
+            break
+    assert seen == sorted(set(seen), reverse=True)
+    assert len(seen) == 5
+
+
+async def test_a_change_that_was_cut_short_leaves_a_trace(app: TestApp) -> None:
+    log = AuditLog(app.database, app.clock, app.settings.audit_keep)
+    await log.begin(Entry("admin", "POST /x"))
+    (row,) = await log.page()
+    assert (row["action"], row["outcome"]) == ("POST /x", None)
+
+
+async def test_old_changes_are_forgotten(app: TestApp) -> None:
+    log = AuditLog(app.database, app.clock, app.settings.audit_keep)
+    await log.begin(Entry("admin", "old"))
+    await app.clock.advance("366d")
+    await log.begin(Entry("admin", "new"))
+    assert [row["action"] for row in await log.page()] == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (None, None),
+        (b"", None),
+        (b'{"token": "abc", "a": 1}', '{"token":"***","a":1}'),
+        (b"not json", "not json"),
+        ("Bearer abcdef123456", "Bearer ***"),
+        ({"url": "redis://u:secret@h"}, '{"url":"redis://u:***@h"}'),
+    ],
+)
+def test_what_the_audit_keeps(value: Any, kept: str | None) -> None:
+    assert short(value) == kept
+
+
+def test_the_audit_keeps_things_short() -> None:
+    assert len(short("x" * 10_000) or "") == 500
+
+
+async def test_signing_in_and_out_is_in_the_audit(client: httpx2.AsyncClient) -> None:
+    await client.post("/sign-in", data={"token": ADMIN})
+    await client.post("/sign-out")
+    assert [row["action"] for row in await audit(client)] == ["sign out", "sign in"]
+
+
+# ── On a running server ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_key_from_the_command_line_opens_a_running_server(tmp_path: Path) -> None:
+    server = Process(tmp_path, "up", "--port", "0", ADMIN_TOKEN=ADMIN)
+    try:
+        making = Process(tmp_path, "keys", "create", "--name", "shop", "--scope", "send:hello")
+        making.end()
+        text = making.said.splitlines()[0]
+        assert text.startswith("yk_"), making.said
+        with httpx2.Client(base_url=server.url, headers=bearer(text)) as shop:
+            job = {"data": {"name": "you"}}
+            assert shop.post("/api/queues/hello/jobs", json=job).status_code == 201
+            assert shop.get("/api/queues").status_code == 403
+            Process(tmp_path, "keys", "revoke", "shop").end()
+            server.wait_for(
+                lambda: shop.post("/api/queues/hello/jobs", json=job).status_code == 401, "the refusal"
+            )
+        listing = Process(tmp_path, "audit", "--json")
+        listing.end()
+        assert '"yamchi keys revoke"' in listing.said
+        assert text not in listing.said
+    finally:
+        server.end(signal.SIGTERM)
