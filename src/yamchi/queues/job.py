@@ -18,6 +18,7 @@ import orjson
 
 from yamchi.clock import Millis, Span, isoformat, to_millis
 from yamchi.errors import InvalidJob
+from yamchi.queues import foreign
 
 State = Literal["waiting", "delayed", "active", "completed", "failed", "cancelled", "expired"]
 PENDING: tuple[State, ...] = ("waiting", "delayed")
@@ -107,7 +108,7 @@ class JobOptions:
 
     @staticmethod
     def decode(text: str | None) -> "JobOptions":
-        return _decode_options(text) if text else DEFAULT_OPTIONS
+        return _decode_options(text) if text and isinstance(text, str) else DEFAULT_OPTIONS
 
 
 DEFAULT_OPTIONS = JobOptions()
@@ -122,11 +123,15 @@ def _encode_options(options: JobOptions) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _decode_options(text: str) -> JobOptions:
-    fields = orjson.loads(text)
-    backoff = fields.get("backoff")
-    if backoff:
-        fields["backoff"] = Backoff(**{**backoff, "steps": tuple(backoff.get("steps", ()))})
-    return JobOptions(**fields)
+    """Never refuses: on a broker that others can write to, the text may be anything."""
+    try:
+        fields = orjson.loads(text)
+    except (orjson.JSONDecodeError, TypeError):
+        return DEFAULT_OPTIONS
+    known = foreign.options(fields)
+    if isinstance(fields, dict) and (backoff := foreign.backoff(fields.get("backoff"))):
+        known["backoff"] = Backoff(**backoff)
+    return JobOptions(**known)
 
 
 def check_timeout(span: Span) -> Millis:

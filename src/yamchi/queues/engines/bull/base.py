@@ -1,11 +1,13 @@
 """What the parts of the engine share: the clock, the connections, the names of keys."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from yamchi.clock import Clock
+from yamchi.errors import EngineError
 from yamchi.queues.engines.bull.address import Address
+from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.links import Links
 
 
@@ -29,6 +31,17 @@ class Base:
     @property
     def _workers(self) -> str:
         return f"{self._prefix}:ym@workers"
+
+    async def _hashes(self, base: str, ids: Sequence[bytes]) -> list[list[bytes]]:
+        """The hashes of jobs; one that is none, since somebody wrote something else there, says so."""
+        try:
+            return await self._links.ask(*(pack("HGETALL", base.encode() + job_id) for job_id in ids))
+        except EngineError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+        if len(ids) == 1:
+            return [[b"failedReason", b"What lies under this id is no job"]]
+        return [flat for job_id in ids for flat in await self._hashes(base, [job_id])]
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside; `close` waits for it."""

@@ -3,6 +3,9 @@
 Where BullMQ has a word for something it is used: `attempts`, `backoff`, `removeOnComplete`, `removeOnFail`, `delay`,
 `priority`. What it has none for stands in the option `yamchi` (a timeout, steps of a backoff) or in hash fields
 beginning with `ym`; Node ignores both. A priority of ours, 10 first, is BullMQ's 1 first; none is 0 in both.
+
+Anybody may write a hash. Reading one never fails: what is out of bounds is brought within them (`foreign`), and what is no
+job's data is left as it is, for the worker to put it among the dead letters.
 """
 
 from collections.abc import Mapping
@@ -13,8 +16,9 @@ from typing import Any, cast
 import msgpack
 import orjson
 
-from yamchi.clock import Millis
+from yamchi.clock import Millis, isoformat
 from yamchi.errors import InvalidJob
+from yamchi.queues import foreign
 from yamchi.queues.job import (
     DEFAULT_OPTIONS,
     FINISHED,
@@ -26,8 +30,11 @@ from yamchi.queues.job import (
     State,
 )
 
-UNLIMITED = 1 << 31
+UNLIMITED = foreign.MOST_KEPT
 """How many finished jobs BullMQ keeps when nobody says."""
+
+LONGEST_CACHED = 4_096
+"""Bytes of options that are remembered: those of ours are a tenth of that."""
 
 STATES: Mapping[bytes, State] = {
     b"wait": "waiting",
@@ -157,10 +164,17 @@ def as_hash(flat: list[bytes]) -> Hash:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+def is_sound(fields: Hash) -> bool:
+    """Whether BullMQ's scripts can count in this hash, and find the job's parent if it has one."""
+    get = fields.get
+    counts = (get(b"atm", b"0"), get(b"stc", b"0"), get(b"priority", b"0"))
+    return b"parentKey" not in fields and all(count.isdigit() and len(count) <= 7 for count in counts)
+
+
 def terms_of(fields: Hash, job_id: bytes) -> Terms:
     # The id is the one thing in which the options of like jobs differ.
     text = fields.get(b"opts", b"{}").replace(b'"jobId":"%b"' % job_id, b'"jobId":""')
-    return _read_terms(text)
+    return _read_terms(text) if len(text) <= LONGEST_CACHED else _read_terms.__wrapped__(text)
 
 
 @lru_cache(maxsize=4096)
@@ -169,16 +183,23 @@ def _read_terms(text: bytes) -> Terms:
     ours = opts.get("yamchi")
     extra: dict[str, Any] = ours if isinstance(ours, dict) else {}
     keep_completed, keep_failed = _keep(opts.get("removeOnComplete")), _keep(opts.get("removeOnFail"))
+    timeout = extra.get("timeout")
     options = JobOptions(
-        attempts=max(_whole(opts.get("attempts"), 1), 1),
+        attempts=_whole(opts.get("attempts"), 1, 1, foreign.MOST_ATTEMPTS),
         backoff=_backoff(opts.get("backoff"), extra),
-        timeout=extra.get("timeout"),
+        timeout=_whole(timeout, 0, 0, foreign.LONGEST_SPAN) if isinstance(timeout, int) else None,
         keep_completed=_count(keep_completed),
         keep_failed=_count(keep_failed),
     )
     terms_options = DEFAULT_OPTIONS if options == DEFAULT_OPTIONS else options
-    says_attempts = _whole(opts.get("attempts"), 0) > 0
-    return Terms(terms_options, keep_completed, keep_failed, _whole(opts.get("delay"), 0), says_attempts)
+    says_attempts = _whole(opts.get("attempts"), 0, 0, 1) > 0
+    return Terms(
+        terms_options,
+        keep_completed,
+        keep_failed,
+        _whole(opts.get("delay"), 0, 0, foreign.LATEST),
+        says_attempts,
+    )
 
 
 def _object(text: bytes) -> dict[str, Any]:
@@ -189,39 +210,48 @@ def _object(text: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _whole(value: Any, default: int) -> int:
-    return int(value) if isinstance(value, int | float) else default
+def _whole(value: Any, default: int, least: int, most: int) -> int:
+    """As BullMQ takes it: a number, and not text that looks like one."""
+    return foreign.whole(value, default, least, most) if isinstance(value, int | float) else default
 
 
-def _keep(value: Any) -> Mapping[str, Any]:
+def _span(value: Any) -> Millis:
+    return _whole(value, 0, 0, foreign.LONGEST_SPAN)
+
+
+def _keep(value: Any) -> Mapping[str, int]:
     """`removeOn…` as BullMQ's worker reads it: true removes, a number keeps so many, nothing keeps all."""
     match value:
         case bool():
             return {"count": 0 if value else -1}
         case int() | float():
-            return {"count": int(value)}
+            return {"count": _whole(value, -1, -1, UNLIMITED)}
         case dict():
-            return value
+            known = {name: value[name] for name in ("age", "count", "limit") if name in value}
+            return {name: _whole(one, -1, -1, UNLIMITED) for name, one in known.items()}
     return {"count": -1}
 
 
-def _count(keep: Mapping[str, Any]) -> int:
-    count = _whole(keep.get("count"), -1)
+def _count(keep: Mapping[str, int]) -> int:
+    count = keep.get("count", -1)
     return count if count >= 0 else UNLIMITED
 
 
 def _backoff(value: Any, extra: Mapping[str, Any]) -> Backoff:
-    longest = extra.get("longest", Backoff().longest)
-    if steps := extra.get("steps"):
-        return Backoff("steps", steps=tuple(steps), jitter=extra.get("jitter", 0.0), longest=longest)
+    known = foreign.backoff(extra)
+    longest = known.get("longest", Backoff().longest)
+    if known.get("steps"):
+        return Backoff("steps", steps=known["steps"], jitter=known.get("jitter", 0.0), longest=longest)
     match value:
         case int() | float():
-            return Backoff("fixed", int(value), longest=longest)
+            return Backoff("fixed", _span(value), longest=longest)
         case {"type": "fixed" | "exponential" as kind}:
-            delay, jitter = _whole(value.get("delay"), 0), value.get("jitter") or 0.0
-            return Backoff(kind, delay, jitter=min(max(float(jitter), 0.0), 1.0), longest=longest)
+            jitter = foreign.backoff(value).get("jitter", 0.0)
+            return Backoff(kind, _span(value.get("delay")), jitter=jitter, longest=longest)
         case {"delay": int() | float() as delay}:
-            return Backoff("fixed", int(delay), longest=longest)  # a strategy that only its Node worker knows
+            return Backoff(
+                "fixed", _span(delay), longest=longest
+            )  # a strategy that only its Node worker knows
     return Backoff("fixed", 0)  # BullMQ tries again at once where nothing is said
 
 
@@ -229,28 +259,29 @@ def record(queue: str, job_id: str, fields: Hash, state: State, score: float | N
     """A job hash as it is kept."""
     get = fields.get
     terms = terms_of(fields, job_id.encode())
-    created_at = int(get(b"timestamp", b"0"))
-    priority = int(get(b"priority", b"0"))
-    finished = get(b"finishedOn")
+    created_at = _created(get(b"timestamp"))
+    run_at = created_at + terms.delay
+    if score is not None and state == "delayed":
+        run_at = foreign.whole(score / 4096, 0, 0, foreign.LATEST)
     result = get(b"returnvalue") if state == "completed" else None
     return JobRecord(
         job_id,
         queue,
-        get(b"name", b"").decode(),
+        foreign.name(get(b"name", b"")),
         get(b"data", b""),
         state,
         created_at,
-        int(score) >> 12 if score is not None and state == "delayed" else created_at + terms.delay,
+        min(run_at, foreign.LATEST),
         terms.options,
-        _our_priority(priority) if priority else 0,
-        _moment(get(b"ymExpiresAt")),
-        int(get(b"atm", b"0")) + int(get(b"stc", b"0")) + (state == "active"),
-        get(b"progress"),
-        None if result == b"null" else result,
+        _our_priority(get(b"priority", b"0")),
+        foreign.moment(get(b"ymExpiresAt") or None),
+        _made(fields) + (state == "active"),
+        foreign.json(get(b"progress")),
+        None if result == b"null" else foreign.json(result),
         None if state == "completed" else _text(get(b"failedReason")),
         None if state == "completed" else _last_trace(get(b"stacktrace")),
-        _moment(get(b"processedOn")),
-        _moment(finished) if state in FINISHED else None,
+        foreign.moment(get(b"processedOn")),
+        foreign.moment(get(b"finishedOn")) if state in FINISHED else None,
         _text(get(b"pb")),
     )
 
@@ -258,40 +289,62 @@ def record(queue: str, job_id: str, fields: Hash, state: State, score: float | N
 def claimed(queue: str, job_id: str, fields: Hash, terms: Terms, worker: str) -> JobRecord:
     """A job just claimed: the same, with what can't be there yet left out."""
     get = fields.get
-    created_at = int(get(b"timestamp", b"0"))
-    priority = get(b"priority", b"0")
+    created_at = _created(get(b"timestamp"))
     return JobRecord(
         job_id,
         queue,
-        get(b"name", b"").decode(),
+        foreign.name(get(b"name", b"")),
         get(b"data", b""),
         "active",
         created_at,
-        created_at + terms.delay,
+        min(created_at + terms.delay, foreign.LATEST),
         terms.options,
-        0 if priority == b"0" else _our_priority(int(priority)),
-        _moment(get(b"ymExpiresAt")),
-        int(get(b"atm", b"0")) + int(get(b"stc", b"0")) + 1,
-        get(b"progress"),
+        _our_priority(get(b"priority", b"0")),
+        foreign.moment(get(b"ymExpiresAt") or None),
+        _made(fields) + 1,
+        foreign.json(get(b"progress")),
         None,
         _text(get(b"failedReason")),
         _last_trace(get(b"stacktrace")),
-        int(get(b"processedOn", b"0")),
+        foreign.moment(get(b"processedOn")) or 0,
         None,
         worker,
     )
 
 
-def _our_priority(priority: int) -> int:
-    return max(11 - priority, 1)
+def failures(fields: Hash) -> int:
+    """How many attempts have failed."""
+    return _counted(fields.get(b"atm", b"0"))
 
 
-def _moment(value: bytes | None) -> Millis | None:
-    return int(float(value)) if value else None
+def _made(fields: Hash) -> int:
+    return _counted(fields.get(b"atm", b"0")) + _counted(fields.get(b"stc", b"0"))
+
+
+def _counted(value: bytes) -> int:
+    # Nearly always a digit or two, and this is on the way of every job.
+    return (
+        int(value)
+        if len(value) < 6 and value.isdigit()
+        else foreign.whole(value, 0, 0, foreign.MOST_ATTEMPTS)
+    )
+
+
+def _created(value: bytes | None) -> Millis:
+    if value is not None and len(value) == 13 and value.isdigit():
+        return int(value)
+    return foreign.moment(value) or 0
+
+
+def _our_priority(priority: bytes) -> int:
+    if priority == b"0":
+        return 0
+    number = foreign.whole(priority, 0, 0, 1 << 21)
+    return min(max(11 - number, 1), 10) if number else 0
 
 
 def _text(value: bytes | None) -> str | None:
-    return value.decode("utf-8", "backslashreplace") if value else None
+    return foreign.text(value) if value else None
 
 
 def traces(value: bytes | None) -> list[str]:
@@ -302,15 +355,23 @@ def traces(value: bytes | None) -> list[str]:
         kept = orjson.loads(value)
     except orjson.JSONDecodeError:
         return []
-    return [str(trace) for trace in kept if trace] if isinstance(kept, list) else []
+    return (
+        [foreign.text(trace) for trace in kept if trace and isinstance(trace, str)]
+        if isinstance(kept, list)
+        else []
+    )
 
 
 def _last_trace(value: bytes | None) -> str | None:
-    return kept[-1] if value and (kept := traces(value)) else None
+    return kept[-1] if value and value != b"[]" and (kept := traces(value)) else None
 
 
 def letter(queue: str, letter_id: str, fields: Hash) -> DeadLetter:
+    """A dead letter; one that another program wrote and that is none is shown as a raw value."""
     body = fields.get(b"data", b"{}")
-    error = _text(fields.get(b"ymError")) or str(_object(body).get("error_message", ""))
-    name = _text(fields.get(b"name"))
-    return DeadLetter(letter_id, queue, name, body, error, int(fields.get(b"timestamp", b"0")))
+    said, failed_at = _object(body), _created(fields.get(b"timestamp"))
+    error = _text(fields.get(b"ymError")) or foreign.text(str(said.get("error_message", "")))
+    if not said and body != b"{}":
+        raw = {"raw_value": foreign.text(body), "error_message": error, "failed_at": isoformat(failed_at)}
+        body = orjson.dumps(raw)
+    return DeadLetter(letter_id, queue, _text(fields.get(b"name")), body, error, failed_at)

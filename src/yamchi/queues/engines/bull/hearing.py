@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import orjson
 
 from yamchi.clock import Clock, Millis
+from yamchi.queues import foreign
 from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.codec import as_hash
@@ -69,7 +70,7 @@ class Hearing(Keeping):
         kind = fields.get(b"event", b"")
         if kind not in HEARD:
             return None
-        job_id = fields.get(b"jobId", b"").decode()
+        job_id = foreign.text(fields.get(b"jobId", b""), foreign.LONGEST_ID)
         if (kind, job_id) in self._own:
             if kind != b"progress":
                 self._own.discard((kind, job_id))
@@ -93,9 +94,9 @@ class Hearing(Keeping):
 def _value(kind: bytes, fields: dict[bytes, bytes]) -> bytes | None:
     match kind:
         case b"completed":
-            return fields.get(b"returnvalue")
+            return foreign.json(fields.get(b"returnvalue"))
         case b"failed":
             return orjson.dumps(fields.get(b"failedReason", b"").decode("utf-8", "backslashreplace"))
         case b"progress":
-            return fields.get(b"data")
+            return foreign.json(fields.get(b"data"))
     return None

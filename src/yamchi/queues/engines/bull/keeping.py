@@ -1,11 +1,13 @@
 """The keeper's side: look at jobs and change them by hand, pause a queue, see who works."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import orjson
 
 from yamchi.clock import Clock, Millis, to_millis
+from yamchi.queues import foreign
 from yamchi.queues.engines.base import LIVING, Minute, Page, WorkerInfo
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.base import Base
@@ -22,6 +24,8 @@ CLEANED = 1_000
 """Jobs removed in one call, so that Redis is not held up for long."""
 
 QUEUES_KNOWN_FOR: Millis = 5_000
+QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_MINUTE = re.compile(rb"\d{1,12}[cf]\d{1,15}")
 
 # Where the jobs of each state lie, first the list or set whose jobs come first. Waiting jobs leave a list at its end.
 PLACES: dict[State, tuple[str, ...]] = {
@@ -61,7 +65,7 @@ class Keeping(Base):
             return None
         flat, state, score, logs = found
         job = record(queue, job_id, as_hash(flat), BULL_STATES[state], float(score))
-        job.logs = [line.decode("utf-8", "backslashreplace") for line in logs]
+        job.logs = [foreign.text(line) for line in logs]
         return job
 
     async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
@@ -102,9 +106,9 @@ class Keeping(Base):
         ids = ids[::2] if place not in LISTS else ids
         if not ids:
             return []
-        flats = await self._links.ask(*(pack("HGETALL", base.encode() + job_id) for job_id in ids))
+        flats = await self._hashes(base, ids)
         return [
-            record(queue, job_id.decode(), as_hash(flat), state, float(score))
+            record(queue, foreign.text(job_id, foreign.LONGEST_ID), as_hash(flat), state, float(score))
             for job_id, score, flat in zip(ids, scores, flats, strict=True)
             if flat
         ]
@@ -117,7 +121,9 @@ class Keeping(Base):
 
     async def history(self, queue: str, minutes: int) -> list[Minute]:
         (flat,) = await self._links.ask(pack("HGETALL", f"{self._base(queue)}ym:minutes"))
-        counts = {field: int(value) for field, value in as_hash(flat).items()}
+        counts = {
+            field: int(value) for field, value in as_hash(flat).items() if _MINUTE.fullmatch(field + value)
+        }
         since = self._clock.now() // 60_000 - minutes
         moments = sorted({int(field[:-1]) for field in counts})
         return [
@@ -143,7 +149,9 @@ class Keeping(Base):
                 pack("SCAN", cursor, "MATCH", pattern, "COUNT", 5_000, "TYPE", "hash")
             )
             for key in keys:
-                yield key.decode()[len(start) : -len(end)]
+                name = key.decode("utf-8", "replace")[len(start) : -len(end)]
+                if QUEUE_NAME.fullmatch(name):  # others have keys of their own
+                    yield name
             if cursor == b"0":
                 return
 

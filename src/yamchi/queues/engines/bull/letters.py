@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+from yamchi.queues import foreign
 from yamchi.queues.engines.base import LetterPage
 from yamchi.queues.engines.bull.base import Base
 from yamchi.queues.engines.bull.codec import add_args, as_hash, letter
@@ -35,8 +36,11 @@ class Letters(Base):
         (ids,) = await self._links.ask(pack("LRANGE", f"{dlq}wait", offset, offset + limit - 1))
         if not ids:
             return []
-        flats = await self._links.ask(*(pack("HGETALL", dlq.encode() + one) for one in ids))
-        return [letter(queue, one.decode(), as_hash(flat)) for one, flat in zip(ids, flats, strict=True)]
+        flats = await self._hashes(dlq, ids)
+        return [
+            letter(queue, foreign.text(one, foreign.LONGEST_ID), as_hash(flat))
+            for one, flat in zip(ids, flats, strict=True)
+        ]
 
     async def letter(self, queue: str, letter_id: str) -> DeadLetter | None:
         (flat,) = await self._links.ask(pack("HGETALL", f"{self._dlq(queue)}{letter_id}"))

@@ -5,32 +5,38 @@ Yamchi's own cron (`fire`) needs none of this; it is for queues that are shared 
 
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 import orjson
 import structlog
-from cronsim import CronSim, CronSimError
+from cronsim import CronSim
 
 from yamchi.clock import Millis, as_datetime, to_moment
+from yamchi.queues import foreign
 from yamchi.queues.engines.bull.codec import Hash, packed
 from yamchi.queues.engines.bull.connection import Arg
 
 log = structlog.get_logger("yamchi.bull")
 
 
-def next_run(queue: str, job_id: str, fields: Hash, now: Millis) -> tuple[Arg, ...] | None:
+def next_run(queue: str, job_id: bytes, fields: Hash, now: Millis) -> tuple[Arg, ...] | None:
     """The arguments of the script `next_run` for a claimed job of a schedule; None if this run is the last."""
-    scheduler = fields[b"rjk"].decode()
+    scheduler = foreign.text(fields[b"rjk"], foreign.LONGEST_ID)
     try:
-        opts = orjson.loads(fields.get(b"opts", b"{}"))
-        repeat: dict[str, Any] = opts["repeat"]
-        made = int(repeat.get("count") or 0) + 1
-        if _is_over(repeat, made, now):
-            return None
-        moment = now if repeat.get("every") else _after(repeat, max(now, int(opts.get("prevMillis") or 0)))
-    except (ValueError, KeyError, TypeError, CronSimError, ZoneInfoNotFoundError) as error:
-        log.error(f"[{queue}:bull] the schedule {scheduler} can't go on after job {job_id}: {error}")
+        return _next_run(scheduler, job_id, fields, now)
+    except Exception as error:  # whatever somebody wrote there
+        shown = foreign.text(job_id, foreign.LONGEST_ID)
+        log.error(f"[{queue}:bull] the schedule {scheduler} can't go on after job {shown}: {error!r}")
         return None
+
+
+def _next_run(scheduler: str, job_id: bytes, fields: Hash, now: Millis) -> tuple[Arg, ...] | None:
+    opts = orjson.loads(fields.get(b"opts", b"{}"))
+    repeat: dict[str, Any] = opts["repeat"]
+    made = int(repeat.get("count") or 0) + 1
+    if _is_over(repeat, made, now):
+        return None
+    moment = now if repeat.get("every") else _after(repeat, max(now, int(opts.get("prevMillis") or 0)))
     next_opts = {
         **opts,
         "jobId": f"repeat:{scheduler}:{moment}",

@@ -16,12 +16,22 @@ from typing import Any
 
 import structlog
 
-from yamchi.clock import Clock, Millis
+from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import EngineError, EngineUnavailable
+from yamchi.queues import foreign
 from yamchi.queues.engines.base import Exchange, RateLimit, stalled_verdict
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.base import Base
-from yamchi.queues.engines.bull.codec import Hash, as_hash, claimed, packed, record, terms_of
+from yamchi.queues.engines.bull.codec import (
+    Hash,
+    as_hash,
+    claimed,
+    failures,
+    is_sound,
+    packed,
+    record,
+    terms_of,
+)
 from yamchi.queues.engines.bull.connection import Arg
 from yamchi.queues.engines.bull.schedulers import next_run
 from yamchi.queues.engines.bull.scripts import Script, script
@@ -87,7 +97,7 @@ class Working(Base):
         for start in range(0, max(len(verdicts), want, 1), CHUNK):
             args: list[Arg] = encode(base, verdicts[start : start + CHUNK], now)
             share = min(max(want - start, 0), CHUNK)
-            calls.append((exchange, exchange.call(base, share, options, *args)))
+            calls.append((exchange, exchange.call(base, share, options, isoformat(now), *args)))
         role = self._links.idlest("work", "work-too")
         try:
             replies = await self._links.run_many(calls, role)
@@ -99,21 +109,40 @@ class Working(Base):
         if want:
             due = replies[-1][2] if len(found) < want else 0
             self._due[queue] = now + due if due else 0
+        self._tell_of_nonsense(queue, replies)
         hashes = [(one[0], as_hash(one[1])) for one in found]
         await self._tend_foreign(queue, hashes)
         claims = [self._claim(queue, key, fields, token, worker) for key, fields in hashes]
         return Exchange(self._settled(queue, verdicts, codes), claims)
 
     async def _tend_foreign(self, queue: str, taken: Sequence[tuple[bytes, Hash]]) -> None:
-        """What claimed jobs ask for that others have handled: the next run of a schedule, a dead letter made void."""
+        """What claimed jobs ask for that others have handled: the next run of a schedule, a dead letter made void.
+
+        And what others wrote that BullMQ's scripts would stumble over later. Whatever goes wrong here, the jobs are claimed.
+        """
         base, now = self._base(queue), self._clock.now()
         calls: list[tuple[Script, bytes]] = []
-        runs = [next_run(queue, key.decode(), fields, now) for key, fields in taken if b"rjk" in fields]
+        runs = [next_run(queue, key, fields, now) for key, fields in taken if b"rjk" in fields]
         calls += [(script("next_run"), script("next_run").call(base, *args)) for args in runs if args]
         if revived := [key for key, fields in taken if b"ymLetter" in fields]:
             calls.append((script("revived"), script("revived").call(base, *revived)))
+        if unsound := [key for key, fields in taken if not is_sound(fields)]:
+            calls.append((script("mend"), script("mend").call(base, *unsound)))
         if calls:
-            await self._links.run_many(calls)
+            try:
+                await self._links.run_many(calls)
+            except EngineError as error:
+                log.error(
+                    f"[{queue}:bull] what comes with some of the jobs claimed could not be done: {error}"
+                )
+
+    def _tell_of_nonsense(self, queue: str, replies: Sequence[Any]) -> None:
+        for *_, buried, trouble in replies:
+            for job_id, why in buried:
+                said = f"{foreign.text(job_id, 255)} {foreign.text(why)}; its raw value is a dead letter"
+                log.error(f"[{queue}:bull] {said}")
+            if trouble:
+                log.error(f"[{queue}:bull] no jobs can be taken: {foreign.text(trouble)}")
 
     def _settled(self, queue: str, verdicts: Sequence[Verdict], codes: Sequence[int | bytes]) -> list[str]:
         settled = []
@@ -131,9 +160,7 @@ class Working(Base):
     def _claim(self, queue: str, key: bytes, fields: Hash, token: str, worker: str) -> Claim:
         terms = terms_of(fields, key)
         job = claimed(queue, key.decode(), fields, terms, worker)
-        held = Held(
-            terms, int(fields.get(b"atm", b"0")), fields.get(b"stacktrace"), deferred=fields.get(b"defa")
-        )
+        held = Held(terms, failures(fields), fields.get(b"stacktrace"), deferred=fields.get(b"defa"))
         return Claim(job, token, held, fields.get(b"ymSlotted") == b"1")
 
     def _deferred_failure(self, claim: Claim) -> Failed | None:
@@ -156,10 +183,12 @@ class Working(Base):
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
         base, token = self._base(queue), f"{self._origin}-{next(self._claims)}"
-        found = await self._links.run(script("recover"), base, token, TAKEOVER, STALLED_AT_ONCE)
+        now = self._clock.now()
+        found = await self._links.run(
+            script("recover"), base, token, TAKEOVER, STALLED_AT_ONCE, isoformat(now)
+        )
         if not found:
             return []
-        now = self._clock.now()
         verdicts = [stalled_verdict(self._stalled(queue, one, token), now) for one in found]
         got = await self._exchange(queue, verdicts, 0, 0, "")
         mine = set(got.settled)
@@ -169,10 +198,10 @@ class Working(Base):
         fields: Hash = as_hash(found[1])
         job = record(queue, found[0].decode(), fields, "active")
         job.attempts_made -= 1  # the delivery that was lost is in the count of stalls already
-        terms, failures = terms_of(fields, found[0]), int(fields.get(b"atm", b"0"))
+        terms = terms_of(fields, found[0])
         if not terms.says_attempts and fields.get(b"stc") == b"1":
             job.options = replace(job.options, attempts=2)  # where nobody says, BullMQ forgives one stall
-        held = Held(terms, failures, fields.get(b"stacktrace"), stalled=True)
+        held = Held(terms, failures(fields), fields.get(b"stacktrace"), stalled=True)
         return Claim(job, token, held)
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
@@ -210,9 +239,10 @@ class Working(Base):
             reply = await connection.call(
                 "BZPOPMIN", f"{self._base(queue)}marker", f"{seconds:.3f}", patience=seconds + 10
             )
-            if reply is None or float(reply[2]) <= self._clock.now():
+            due = foreign.whole(reply[2], 0, 0, foreign.LATEST) if reply else 0
+            if due <= self._clock.now():
                 return
-            until = min(until, int(float(reply[2])))
+            until = min(until, due)
 
     def _show(self, queue: str, worker: str) -> None:
         """BullMQ and Bull Board list workers by the names of their connections: see that the waking one has its name."""

@@ -1,8 +1,9 @@
 -- bullmq: moveToFinished moveToDelayed retryJob moveJobFromActiveToWait moveToActive
--- parts: state finish_beside letters
--- Settles a batch of verdicts and claims up to `want` jobs. ARGV: want, packed claim options, then the verdicts,
+-- parts: state finish_beside letters mending burying
+-- Settles a batch of verdicts and claims up to `want` jobs. ARGV: want, packed claim options, now as text, then the verdicts,
 -- each beginning with its kind. The answer: a code for each verdict (BullMQ's, ours, or text), the claims, in how many
--- milliseconds the next job is due (0 if none is known).
+-- milliseconds the next job is due (0 if none is known), what was found that is
+-- no job (each an id and why), and what keeps the queue from being read.
 local now = moment()
 local KEPT_MINUTES = 10080
 local ALREADY_OVER = -20
@@ -82,14 +83,26 @@ local function note_minute(kind)
   end
 end
 
-local codes, claims, due = {}, {}, 0
-local i = 3
+local codes, claims, buried, due = {}, {}, {}, 0
+local MOST_BURIED = 20
+local function why_of(error)
+  return type(error) == 'table' and error['err'] or tostring(error)
+end
+local function put_away(id, reason)
+  bury(id, reason, now, ARGV[3])
+  buried[#buried + 1] = {id, reason}
+end
+
+local i = 4
 while i <= #ARGV do
-  local verdict = VERDICTS[ARGV[i]]
+  local verdict, id = VERDICTS[ARGV[i]], ARGV[i + 1]
   -- One job that can't be settled (a damaged hash) must not hold up the others.
   local is_fine, code = pcall(verdict[2], unpack(ARGV, i + 1, i + verdict[1]))
-  if not is_fine then code = type(code) == 'table' and code['err'] or tostring(code) end
-  if code == -2 and not is_running(ARGV[i + 1]) then code = ALREADY_OVER end
+  if not is_fine then
+    put_away(id, 'could not be settled: ' .. why_of(code))
+    code = 0
+  end
+  if code == -2 and not is_running(id) then code = ALREADY_OVER end
   codes[#codes + 1] = code
   i = i + verdict[1] + 1
 end
@@ -97,13 +110,39 @@ note_minute('c')
 note_minute('f')
 -- BullMQ's limit on how many run at once over all workers: whoever waits for a place is woken when one is free.
 if #codes > 0 and rcall('HEXISTS', base .. 'meta', 'concurrency') == 1 then rcall('ZADD', base .. 'marker', 0, '0') end
-for n = 1, tonumber(ARGV[1]) do
-  local reply = moveToActive(keys.active, {base, now, ARGV[2]})
-  if type(reply[1]) ~= 'table' then
-    due = reply[3]
-    if reply[4] > 0 then due = math.max(math.ceil(reply[4] - now), 1) end
-    break
+
+-- Takes the next job. One that BullMQ's script stumbles over is the newest of the active ones by then: it is mended and
+-- taken, or put away, so that it costs those behind it nothing. Nothing is taken where the queue itself is the trouble.
+local want, running, trouble = tonumber(ARGV[1]), rcall('LLEN', base .. 'active'), ''
+local function take()
+  local is_fine, reply = pcall(moveToActive, keys.active, {base, now, ARGV[2]})
+  if is_fine then return reply end
+  if rcall('LLEN', base .. 'active') <= running then
+    trouble = why_of(reply)
+    return {0, 0, 1000, 0}
   end
-  claims[n] = {reply[2], reply[1]}
+  local id = rcall('LINDEX', base .. 'active', 0)
+  if not mend(id) then
+    put_away(id, 'is no job: ' .. why_of(reply))
+    return nil
+  end
+  rcall('HINCRBY', base .. id, 'ats', 1)
+  return {rcall('HGETALL', base .. id), id, 0, 0}
 end
-return {codes, claims, due}
+local may_be_more = want > 0
+while #claims < want and #buried < MOST_BURIED do
+  if may_be_more then may_be_more = mend_due(now) end
+  local reply = take()
+  if reply and type(reply[1]) ~= 'table' then
+    due = reply[3]
+    if reply[4] > 0 then due = math.min(math.max(math.ceil(reply[4] - now), 1), 86400000) end
+    break
+  elseif reply and is_fit(reply[2]) then
+    claims[#claims + 1] = {reply[2], reply[1]}
+    running = running + 1
+  elseif reply then
+    put_away(reply[2], 'has an id that no job can have')
+  end
+  if #buried > 0 then running = rcall('LLEN', base .. 'active') end
+end
+return {codes, claims, due, buried, trouble}
