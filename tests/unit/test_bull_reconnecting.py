@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.faults.proxy import ChaosProxy
 from tests.services.redis import Redis
@@ -156,4 +157,9 @@ async def test_a_job_that_can_not_be_settled_holds_up_nobody(redis_url: str, tmp
     await engine._links.ask(b"*4\r\n$4\r\nHSET\r\n$11\r\nbull:mail:b\r\n$6\r\nparent\r\n$8\r\nnot json\r\n")
     got = await engine.exchange("mail", [Completed(held) for held in claims], 0, 0, "tester")
     assert got.settled == ["a", "c"]
+    assert (await engine.counts("mail"))["active"] == 0
+    (letter,) = (await engine.letters("mail", "", 0, 10)).letters
+    assert letter.id == "b"
+    assert orjson.loads(letter.body)["raw_value"] == "1"
+    assert "could not be settled" in letter.error
     await engine.close()

@@ -14,6 +14,7 @@ from yamchi.clock import isoformat
 from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, read_json
 from yamchi.console.output import ago, console, paging, print_json, progress, say, table, text
 from yamchi.errors import ConfigurationError
+from yamchi.queues import foreign
 from yamchi.queues.deadletters import is_job
 from yamchi.queues.job import DeadLetter
 from yamchi.queues.queue import Queue
@@ -135,9 +136,11 @@ def purge(
 
 def _edited(letter: DeadLetter) -> str:
     """What comes back from the person's editor."""
-    body = orjson.loads(letter.body)
-    is_whole = is_job(letter)
-    before = orjson.dumps(body["job"], option=orjson.OPT_INDENT_2).decode() if is_whole else body["raw_value"]
+    body = foreign.shown(letter.body)
+    if is_job(letter):
+        before = orjson.dumps(body["job"], option=orjson.OPT_INDENT_2).decode()
+    else:
+        before = str(body.get("raw_value", body) if isinstance(body, dict) else body)
     after = click.edit(before, extension=".json")
     if after is None:
         raise ConfigurationError(f"Nothing was changed, so dead letter {letter.id} stays where it is.")
@@ -163,5 +166,5 @@ def _described(letter: DeadLetter) -> dict[str, Any]:
         "name": letter.name,
         "error": letter.error,
         "failed_at": isoformat(letter.failed_at),
-        "body": orjson.loads(letter.body),
+        "body": foreign.shown(letter.body),
     }

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from yamchi.errors import UnknownJob, WrongState
+from yamchi.queues import foreign
 from yamchi.queues.engines.base import Engine, LetterPage
 from yamchi.queues.handlers import QueueDefinition, encode_json
 from yamchi.queues.job import DeadLetter, NewJob
@@ -64,4 +65,5 @@ class DeadLetters:
 
 def is_job(letter: DeadLetter) -> bool:
     """Whether the letter holds a job, and not a raw value that never was one."""
-    return "job" in orjson.loads(letter.body)
+    body = foreign.shown(letter.body)
+    return isinstance(body, dict) and "job" in body

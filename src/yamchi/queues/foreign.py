@@ -23,8 +23,9 @@ LONGEST_TEXT = 10_000
 LONGEST_ID = 512
 """Bytes of an id that was not checked when it was written."""
 
-DEEPEST = 200
-"""JSON that is nested deeper can be read, but not be written again by everybody."""
+LONGEST_SHOWN = 1_000_000
+DEEPEST, _MARGIN = 190, 64
+"""JSON that is nested deeper can be read, but not be written again by everybody: orjson writes 254 levels."""
 
 
 def whole(value: Any, default: int, least: int, most: int) -> int:
@@ -74,13 +75,31 @@ def json(value: bytes | None) -> bytes | None:
 
 def is_json(value: bytes) -> bool:
     """Whether this is JSON that everybody can read and write."""
+    return _read(value) is not _NONE
+
+
+def shown(value: bytes | None) -> Any:
+    """A value for people: what the JSON says, or the text itself where it is none (or nested too deep to be written)."""
+    if value is None:
+        return None
+    found = _read(value)
+    return text(value, LONGEST_SHOWN) if found is _NONE else found
+
+
+_NONE = object()
+
+
+def _read(value: bytes) -> Any:
     try:
         found = orjson.loads(value)
         if value.count(b"[") + value.count(b"{") > DEEPEST:
-            orjson.dumps(found)  # its nesting has a limit, which is lower
+            wrapped = found
+            for _ in range(_MARGIN):
+                wrapped = [wrapped]
+            orjson.dumps(wrapped)  # which has a limit, unlike reading
     except (orjson.JSONDecodeError, TypeError):
-        return False
-    return True
+        return _NONE
+    return found
 
 
 def options(fields: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import orjson
 
 from yamchi.clock import Millis, as_datetime, isoformat
 from yamchi.errors import WrongState
+from yamchi.queues import foreign
 from yamchi.queues.handlers import decode_json
 from yamchi.queues.job import Claim, JobRecord, State
 from yamchi.queues.shares import Shares
@@ -136,7 +137,7 @@ class Job(Generic[T]):
             "id": record.id,
             "queue": record.queue,
             "name": record.name,
-            "data": _shown(record.payload),
+            "data": foreign.shown(record.payload),
             "state": record.state,
             "priority": record.priority,
             "attempts_made": record.attempts_made,
@@ -145,9 +146,9 @@ class Job(Generic[T]):
             "timeout": options.timeout,
             "keep_completed": options.keep_completed,
             "keep_failed": options.keep_failed,
-            "progress": self.progress_made,
+            "progress": foreign.shown(record.progress),
             "logs": record.logs,
-            "result": self.result,
+            "result": foreign.shown(record.result),
             "failed_reason": record.failed_reason,
             "stacktrace": record.stacktrace,
             "worker": record.worker,
@@ -243,11 +244,3 @@ def _current_loop() -> asyncio.AbstractEventLoop | None:
 
 def _moment(moment: Millis | None) -> datetime | None:
     return None if moment is None else as_datetime(moment)
-
-
-def _shown(payload: bytes) -> Any:
-    """Data for people: as JSON if it is, else the text itself."""
-    try:
-        return orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        return payload.decode("utf-8", "backslashreplace")

@@ -3,11 +3,11 @@
 from datetime import datetime
 from typing import Any, Literal
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.clock import isoformat
 from yamchi.http.bodies import SpanText
+from yamchi.queues import foreign
 from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.job import DeadLetter, JobRecord, State
 
@@ -76,7 +76,7 @@ class JobRow(BaseModel):
             priority=job.priority,
             attempts_made=job.attempts_made,
             attempts=job.options.attempts,
-            progress=None if job.progress is None else orjson.loads(job.progress),
+            progress=foreign.shown(job.progress),
             failed_reason=None if job.failed_reason is None else job.failed_reason[:PREVIEW],
             worker=job.worker,
             created_at=isoformat(job.created_at),
@@ -213,7 +213,7 @@ class LetterOut(BaseModel):
             name=letter.name,
             error=letter.error,
             failed_at=isoformat(letter.failed_at),
-            body=orjson.loads(letter.body),
+            body=foreign.shown(letter.body),
         )
 
 

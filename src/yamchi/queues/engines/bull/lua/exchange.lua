@@ -99,8 +99,8 @@ while i <= #ARGV do
   -- One job that can't be settled (a damaged hash) must not hold up the others.
   local is_fine, code = pcall(verdict[2], unpack(ARGV, i + 1, i + verdict[1]))
   if not is_fine then
-    put_away(id, 'could not be settled: ' .. why_of(code))
-    code = 0
+    code = why_of(code)
+    bury(id, 'could not be settled: ' .. code, now, ARGV[3])
   end
   if code == -2 and not is_running(id) then code = ALREADY_OVER end
   codes[#codes + 1] = code

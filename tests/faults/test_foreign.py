@@ -1,0 +1,166 @@
+"""What somebody else writes to a broker costs nobody anything: good jobs run in their time, and every page can be shown."""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from secrets import token_hex
+from statistics import median
+from time import monotonic
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import pytest
+
+from tests.faults.conftest import BROKERS
+from tests.faults.foreign import PRODUCERS, Producer
+from tests.faults.harness import FULL, PATIENCE, ROOT
+from tests.processes import Process
+from yamchi.queues.job import STATES as JOB_STATES
+from yamchi.testing import eventually
+
+ROUNDS = 12 if FULL else 3
+GOOD, BAD = (450, 150) if FULL else (150, 50)
+STATES = ["", *(f"state={state}" for state in JOB_STATES)]
+
+
+@dataclass
+class Place:
+    """A running `yamchi up` whose queue others write to."""
+
+    process: Process
+    queue: str
+    ledger: Path
+    producer: Producer
+    client: httpx2.AsyncClient
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def ran(self) -> set[str]:
+        return set(self.ledger.read_text().splitlines()) if self.ledger.exists() else set()
+
+    async def round(self, name: str, chance: random.Random | None) -> float:
+        """Good jobs, with nonsense among them if there is chance; how many seconds until all of them have run."""
+        ids = [f"{name}-{number}" for number in range(GOOD)]
+        began = monotonic()
+        for start in range(0, GOOD, 15):
+            if chance:
+                await asyncio.to_thread(self.producer.bad, chance, BAD * 15 // GOOD)
+            await asyncio.to_thread(self.producer.good, ids[start : start + 15])
+        wanted = {repr(job_id) for job_id in ids}
+        await eventually(lambda: wanted <= self.ran, PATIENCE)
+        return monotonic() - began
+
+    async def look(self, path: str) -> Any:
+        """A page, which must be there."""
+        answer = await self.client.get(f"/api/queues/{self.queue}{path}")
+        if answer.status_code != 200:
+            self.refused.append(f"{path}: {answer.status_code} {answer.text[:300]}")
+        return answer.json() if answer.status_code == 200 else {}
+
+    async def is_idle(self) -> bool:
+        """Nothing waits or runs: whatever it was, it has come to an end."""
+        now = (await self.look(""))["counts"]
+        return not now["waiting"] and not now["active"]
+
+    async def keep_looking(self) -> None:
+        while True:
+            for path in ("", "/jobs", "/jobs?state=failed", "/dlq", "/jobs?state=waiting&q=bad"):
+                await self.look(path)
+            await asyncio.sleep(0.05)
+
+    async def look_at_everything(self) -> None:
+        for state in STATES:
+            async for job in self._all(f"/jobs?{state}", "jobs"):
+                await self._look_at(f"/jobs/{quote(job['id'], safe='')}")
+        async for letter in self._all("/dlq?", "letters"):
+            await self._look_at(f"/dlq/{quote(letter['id'], safe='')}")
+
+    async def _all(self, path: str, what: str) -> AsyncIterator[dict[str, Any]]:
+        """Each page, and of each page a few to be looked at by themselves."""
+        for page in count(1):
+            found = await self.look(f"{path}&size=100&page={page}")
+            for one in found.get(what, ())[:5]:
+                yield one
+            if page >= found.get("pages", 0):
+                return
+
+    async def _look_at(self, path: str) -> None:
+        """One may be gone by now, or have an id that no address can carry."""
+        try:
+            answer = await self.client.get(f"/api/queues/{self.queue}{path}")
+        except httpx2.TransportError as error:
+            self.refused.append(f"{path[:200]}: {error!r}")
+            return
+        if answer.status_code not in (200, 404, 422):
+            self.refused.append(f"{path[:200]}: {answer.status_code} {answer.text[:300]}")
+
+
+@pytest.fixture
+def engine_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@asynccontextmanager
+async def a_place(home: Path, engine: str, url: str) -> AsyncIterator[Place]:
+    queue, ledger = f"foreign-{token_hex(4)}", home / "ledger"
+    environment = {
+        "QUEUE_URL": url,
+        "QUEUE_FALLBACK": "off",
+        "FAULTS_QUEUE": queue,
+        "FAULTS_LEDGER": str(ledger),
+        "PYTHONPATH": str(ROOT),
+        "RATE_LIMIT_READ": "100000/s",
+    }
+    process = Process(home, "up", "--port", "0", "--app", "tests.faults.foreign_app:app", **environment)
+    try:
+        base = await asyncio.to_thread(lambda: process.url)
+        async with httpx2.AsyncClient(base_url=base, timeout=60) as client:
+            await eventually(lambda: _is_ready(client, queue), PATIENCE)
+            producer = PRODUCERS[engine](url, queue)
+            place = Place(process, queue, ledger, producer, client)
+            try:
+                yield place
+            finally:
+                producer.close()
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+async def _is_ready(client: httpx2.AsyncClient, queue: str) -> bool:
+    return (await client.get(f"/api/queues/{queue}")).status_code == 200
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("engine_name", BROKERS[:1], indirect=True)
+async def test_nonsense_of_others_costs_good_jobs_nothing(
+    engine_name: str, engine_url: str, own_home: Path
+) -> None:
+    seed = int(os.environ.get("FAULTS_SEED", random.randrange(10**6)))
+    print(f"FAULTS_SEED={seed}")
+    chance = random.Random(seed)
+    async with a_place(own_home, engine_name, engine_url) as place:
+        await place.round("warm", None)
+        looking = asyncio.create_task(place.keep_looking())
+        usual, among_nonsense = [], []
+        try:
+            for number in range(ROUNDS):
+                usual.append(await place.round(f"usual-{number}", None))
+                among_nonsense.append(await place.round(f"among-{number}", chance))
+                assert place.process.process.poll() is None, place.process.said[-3_000:]
+        finally:
+            looking.cancel()
+        await eventually(place.is_idle, PATIENCE)
+        await place.look_at_everything()
+        assert place.refused == [], place.process.said[-5_000:]
+        letters = (await place.look("/dlq?size=100"))["letters"]
+        assert any("raw_value" in str(letter) for letter in letters)
+        ratio = median(among_nonsense) / median(usual)
+        print(f"{engine_name}: {median(usual):.2f} s, {median(among_nonsense):.2f} s among nonsense")
+        assert ratio <= 2
