@@ -45,9 +45,12 @@ def print_all(results: Results) -> bool:
 
 
 def all_checks(results: Results) -> list[Check]:
+    from bench import held
     from bench.notifications import run as notifications
 
     queues = [check for suite, found in results.suites.items() for check in CHECKS[suite](found)]
+    if results.held:
+        queues += held.checks(results.held)
     return queues + (notifications.checks(results.notifications) if results.notifications else [])
 
 

@@ -80,6 +80,14 @@ class Hits:
         count = min(int(doubles[0]), RING)
         return cls(list(doubles[1 : 1 + count]), list(doubles[1 + RING : 1 + RING + count]))
 
+    @classmethod
+    def last(cls, path: Path, hits: int) -> "Hits":
+        """The newest of a run of any length."""
+        doubles = array("d", path.read_bytes())
+        count = int(doubles[0])
+        places = [number % RING for number in range(count - hits, count)]
+        return cls([doubles[1 + n] for n in places], [doubles[1 + RING + n] for n in places])
+
     def rate(self, warm_up: float = 0.1) -> float:
         """Jobs a second, without the first tenth."""
         first = int(len(self.times) * warm_up)

@@ -65,7 +65,7 @@ def measure_drain(entry: Entry, target: Target, sizes: Sizes) -> Figures:
     single = min(sizes.single, jobs // 4)
     concurrent = min(sizes.concurrent, jobs // 4)
     plan = {"warm": 50, "single": single, "concurrent": concurrent, "bulk": jobs - single - concurrent}
-    figures = _add(entry, target, plan)
+    figures = add(entry, target, plan)
     total = jobs + plan["warm"]
     with Worker(entry, target) as worker:
         worker.await_hits(total // 10, START_SECONDS)
@@ -81,13 +81,13 @@ def measure_drain(entry: Entry, target: Target, sizes: Sizes) -> Figures:
 def measure_latency(entry: Entry, target: Target, sizes: Sizes) -> Figures:
     """From the call that adds a job to the first line of its handler, with an idle worker and jobs 5 ms apart."""
     warm = 20
-    _add(entry, target, {"warm": warm})
+    add(entry, target, {"warm": warm})
     with Worker(entry, target) as worker:
         worker.await_hits(warm, START_SECONDS)
         time.sleep(1)
         figures: Figures = {"rss_idle": worker.rss()}
         if entry.measures_latency:
-            _add(entry, target, {"paced": sizes.latency})
+            add(entry, target, {"paced": sizes.latency})
             worker.await_hits(warm + sizes.latency, DRAIN_SECONDS)
             latencies = sorted(Hits.read(worker.hits_file).latencies[warm:])
             figures["p50"] = latencies[len(latencies) // 2] * 1000
@@ -172,7 +172,7 @@ class Worker:
             return []
 
 
-def _add(entry: Entry, target: Target, plan: Mapping[str, int]) -> Figures:
+def add(entry: Entry, target: Target, plan: Mapping[str, int]) -> Figures:
     command = [*_command(entry), "add", json.dumps(plan)]
     try:
         done = subprocess.run(

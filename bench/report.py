@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import readme
+from bench import held, readme
 from bench.contenders import Entry, entries_of
 from bench.measure import Figures
 from bench.notifications import run as notifications
@@ -122,6 +122,8 @@ def _page(results: Results) -> str:
             _markdown(_rows(suite, found)),
         ]
         parts.append("\n".join(f"- {remark.strip()}" for remark in _remarks(suite, found)))
+    if results.held:
+        parts += ["## PostgreSQL beside open transactions", held.markdown(results.held)]
     if results.notifications:
         parts += [
             "## Letters and events",

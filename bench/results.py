@@ -38,6 +38,8 @@ class Results:
     suites: dict[str, SuiteResults]
     notifications: dict[str, float] = field(default_factory=dict)
     """Letters and events a second."""
+    held: dict[str, list[float]] = field(default_factory=dict)
+    """Jobs a second on PostgreSQL in each round, by what went on beside."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,4 +56,5 @@ class Results:
             self,
             suites={**older.suites, **self.suites},
             notifications=self.notifications or older.notifications,
+            held=self.held or older.held,
         )

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import checks, report
+from bench import checks, held, report
 from bench.backlog import measure_backlog
 from bench.contenders import SUITES, Entry, entries_of
 from bench.measure import FULL, QUICK, CannotRun, Figures, Sizes, measure_drain, measure_latency
@@ -39,6 +39,8 @@ def main() -> int:
         if entries:
             results.suites[suite] = _run_suite(suite, entries, sizes, repetitions, options.backlog)
             print(report.table(suite, results.suites[suite]), flush=True)
+    if options.suite in ("held", "all") and not options.only:
+        results.held = _measure_held(repetitions, options.rounds)
     if options.suite in ("notifications", "all") and not options.only:
         results.notifications = notifications.measure(repetitions)
         print(notifications.table(results.notifications), flush=True)
@@ -50,12 +52,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--suite", choices=[*SUITES, "notifications", "all"], default="all")
+    parser.add_argument("--suite", choices=[*SUITES, "held", "notifications", "all"], default="all")
     parser.add_argument("--only", help="these contenders only, by name: yamchi,huey_sqlite")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="less than ten minutes in all (the default)")
     size.add_argument("--full", action="store_true", help="more jobs, more repetitions")
     parser.add_argument("--repetitions", type=int, help="how often each contender is measured")
+    parser.add_argument(
+        "--rounds", type=int, default=held.ROUNDS, help="how many rounds the suite `held` runs"
+    )
     parser.add_argument(
         "--no-backlog", dest="backlog", action="store_false", help="leave out the million jobs"
     )
@@ -93,6 +98,16 @@ def _run_suite(
             return found
     except CannotRun as error:
         return SuiteResults({}, {entry.name: str(error).splitlines()[0] for entry in entries})
+
+
+def _measure_held(repetitions: int, rounds: int) -> held.Rates:
+    try:
+        rates = held.measure(repetitions, rounds, lambda who, text: _say("held", who, text))
+    except CannotRun as error:
+        _say("held", "PostgreSQL", f"can't run: {error}")
+        return {}
+    print(held.table(rates), flush=True)
+    return rates
 
 
 def _take_turns(

@@ -27,24 +27,15 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.mailbag import Mailbag
-from yamchi.queues.engines.pgmq import adding, keeping, letters, turns, working
+from yamchi.queues.engines.pgmq import adding, keeping, leasing, letters, turns, working
+from yamchi.queues.engines.pgmq.bounds import SHARE
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
-from yamchi.queues.engines.pgmq.listening import NEWS, WAKE, Listener, read_events, write_events
-from yamchi.queues.engines.pgmq.rows import clean
+from yamchi.queues.engines.pgmq.listening import NEWS, WAKE, Listener, events_of, read_events, write_events
+from yamchi.queues.engines.pgmq.looking import Lookout
+from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.job import (
-    Cancelled,
-    Claim,
-    Completed,
-    DeadLetter,
-    Expired,
-    Failed,
-    JobRecord,
-    NewJob,
-    State,
-    Verdict,
-)
+from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 
 T = TypeVar("T")
 Work = Callable[[Connection, Tables], Awaitable[T]]
@@ -84,6 +75,7 @@ class PgmqEngine:
         self._tidied: dict[str, tuple[float, str]] = {}
         self._added: dict[str, int] = {}
         self._keep: dict[str, int] = {}
+        self._lookout = Lookout(self._do, clock)
 
     async def open(self) -> None:
         async with self._connections.lend() as db:
@@ -94,6 +86,7 @@ class PgmqEngine:
         if here := loops.get(asyncio.get_running_loop()):
             await here.mailbag.empty()
             await here.listener.close()
+        await self._lookout.close()
         await self._connections.close()
         self._tables.clear()
 
@@ -108,11 +101,19 @@ class PgmqEngine:
 
     async def _write(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         created = await self._do(queue, lambda db, tables: adding.add(db, tables, jobs))
+        self._note_past(queue, jobs)
         self._added[queue] = self._added.get(queue, 0) + len(jobs)
-        if self._added[queue] >= TIDY_AFTER:
+        if self._added[queue] >= TIDY_AFTER and self._may_tidy(queue):
             self._added[queue] = 0
             await self._tidy(queue)
         return created
+
+    def _note_past(self, queue: str, jobs: Sequence[NewJob]) -> None:
+        """Jobs whose moment has passed lie below the bounds."""
+        now = self._clock.now()
+        for job in jobs:
+            if job.run_at is not None and job.run_at <= now:
+                self._lookout.of(queue).bounds.lower((job.run_at - job.priority * STEP) * 1_000)
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         return await self._do(queue, lambda db, tables: adding.fire(db, tables, schedule, moment, job))
@@ -130,34 +131,44 @@ class PgmqEngine:
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
+        reach = self._lookout.of(queue)
+
         async def work(db: Connection, tables: Tables) -> Exchange:
-            self._bell(tables).clear()
-            trip = await working.exchange(db, tables, verdicts, want, lease, worker)
-            if trip.untended:
-                await adding.tend(db, tables)
+            bell = self._bell(tables)
+            has_news = bell.is_set()
+            bell.clear()
+            trip = await working.exchange(db, tables, verdicts, want, lease, worker, reach, has_news=has_news)
+            if trip.seen and trip.seen.untended is not None:
+                for risen in await adding.tend(db, tables, trip.seen.untended, trip.seen.at):
+                    reach.bounds.lower(risen)
                 if short := want - len(trip.claims):
-                    trip.claims += (await working.exchange(db, tables, [], short, lease, worker)).claims
+                    again = await working.exchange(db, tables, [], short, lease, worker, reach)
+                    trip.claims += again.claims
             settled = [verdict for verdict in verdicts if verdict.claim.key in trip.settled]
             if settled:
                 self._keep[queue] = settled[-1].claim.job.options.keep_completed
-                await self._tell(db, _events(queue, settled))
+                await self._tell(db, events_of(queue, settled))
             return Exchange([verdict.claim.job.id for verdict in settled], trip.claims)
 
+        if want:
+            self._lookout.look(queue)
         return await self._do(queue, work)
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
-        return await self._do(queue, lambda db, tables: working.renew(db, tables, claims, lease))
+        return await self._do(queue, lambda db, tables: leasing.renew(db, tables, claims, lease))
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
+        reach = self._lookout.of(queue)
+
         async def work(db: Connection, tables: Tables) -> list[tuple[JobRecord, bool]]:
-            stalled = await working.recover(db, tables)
+            stalled = await leasing.recover(db, tables, reach)
             if (keep := self._keep.pop(queue, None)) is not None:
-                await working.trim_completed(db, tables, keep)
+                await working.trim(db, tables, "completed", keep, reach)  # what exchanges that met left over
             await self._tell(db, [Event("stalled", queue, job.id, job.name) for job, _ in stalled])
             return stalled
 
         stalled = await self._do(queue, work)
-        if asyncio.get_running_loop().time() - self._tidied.get(queue, (0.0, ""))[0] > TIDY_EVERY:
+        if self._may_tidy(queue, TIDY_EVERY):
             await self._tidy(queue)
         return stalled
 
@@ -166,12 +177,7 @@ class PgmqEngine:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout / 1000):
                 await self._here().listener.ready()
-                # What came before anybody listened rang no bell.
-                due = await self._do(queue, working.next_due)
-                if due is None or due > 0:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(None if due is None else due / 1000):
-                            await self._bell(tables).wait()
+                await self._lookout.wait(queue, self._bell(tables))
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         async with self._connections.lend() as db:
@@ -350,6 +356,7 @@ class PgmqEngine:
         except EngineUnavailable as error:
             if isinstance(error.__cause__, pg.UndefinedTable):
                 self._tables.pop(queue, None)  # somebody dropped the queue
+                self._lookout.forget(queue)
             raise
 
     async def _ask(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -360,23 +367,11 @@ class PgmqEngine:
         async with self._connections.lend() as db:
             await db.execute(statement, values)
 
+    def _may_tidy(self, queue: str, after: float = 0.0) -> bool:
+        return asyncio.get_running_loop().time() > self._tidied.get(queue, (0.0, ""))[0] + after
+
     async def _tidy(self, queue: str) -> None:
-        _, after = self._tidied.get(queue, (0.0, ""))
+        now = asyncio.get_running_loop().time
+        began, (_, after) = now(), self._tidied.get(queue, (0.0, ""))
         reached = await self._do(queue, lambda db, tables: adding.tidy(db, tables, after))
-        self._tidied[queue] = (asyncio.get_running_loop().time(), reached)
-
-
-def _events(queue: str, verdicts: Sequence[Verdict]) -> list[Event]:
-    told = []
-    for verdict in verdicts:
-        job = verdict.claim.job
-        match verdict:
-            case Completed(result=result):
-                told.append(Event("completed", queue, job.id, job.name, result))
-            case Failed(error=error):
-                told.append(Event("failed", queue, job.id, job.name, orjson.dumps(clean(error))))
-            case Expired():
-                told.append(Event("expired", queue, job.id, job.name))
-            case Cancelled():
-                told.append(Event("cancelled", queue, job.id, job.name))
-    return told
+        self._tidied[queue] = (now() + SHARE * (now() - began), reached)

@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 
 from yamchi.clock import Millis
+from yamchi.queues.engines.pgmq.bounds import Micros
 from yamchi.queues.engines.pgmq.connections import Connection
-from yamchi.queues.engines.pgmq.rows import OURS, SHIFT, envelope, millis, moment
+from yamchi.queues.engines.pgmq.rows import OURS, SHIFT, among, envelope, instant, micros, millis, moment
 from yamchi.queues.engines.pgmq.schema import UNTENDED
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.job import NewJob
@@ -43,10 +44,11 @@ WITH given AS MATERIALIZED (
 SELECT n FROM given WHERE (msg_id IN (SELECT msg_id FROM fresh)) IS TRUE
 """
 
+# One look for each id, whatever PostgreSQL believes of the tables' sizes: a subquery in place of a join.
 # A job that another program took from pgmq's table is over as far as we know: its id is free.
 _FORGET_TAKEN = """
 DELETE FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)s) AND j.ended IS NULL
-AND NOT EXISTS (SELECT FROM {q} q WHERE q.msg_id = j.msg_id) RETURNING j.id
+AND (SELECT q.msg_id FROM {q} q WHERE q.msg_id = j.msg_id) IS NULL RETURNING j.id
 """
 
 
@@ -95,10 +97,17 @@ async def fire(db: Connection, tables: Tables, schedule: str, due: Millis, job: 
 
 # ── Messages of other programs, and urgent ones whose moment has come ─────────────────────────────────────────────
 
+_NOT_OURS = "(headers ? 'yamchi_id') IS NOT TRUE AND (last_read_at IS NULL OR vt <= statement_timestamp())"
+# They are looked for without a lock, and each is locked by its number: only so is the small index of the untended sure to be used.
 _ADOPT = f"""
-WITH found AS MATERIALIZED (
-    SELECT msg_id, message, enqueued_at FROM {{q}} WHERE {UNTENDED} AND (headers ? 'yamchi_id') IS NOT TRUE
-    AND (last_read_at IS NULL OR vt <= statement_timestamp()) ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED
+WITH foreigners AS MATERIALIZED (
+    SELECT msg_id FROM {{q}} WHERE {UNTENDED} AND {_NOT_OURS} AND vt >= {instant("%(since)s::bigint", "-infinity")}
+    AND vt <= {instant("%(until)s::bigint", "infinity")} ORDER BY vt
+), found AS MATERIALIZED (
+    SELECT one.* FROM foreigners, LATERAL (
+        SELECT msg_id, message, enqueued_at FROM {{q}} WHERE msg_id = foreigners.msg_id AND {_NOT_OURS}
+        LIMIT 1 FOR UPDATE SKIP LOCKED) AS one
+    LIMIT {BATCH}
 ), named AS (
     SELECT msg_id, own IS NOT NULL AS is_own, coalesce(own, CASE WHEN EXISTS (
         SELECT FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = read.msg_id::text)
@@ -112,25 +121,30 @@ WITH found AS MATERIALIZED (
     UPDATE {{q}} q SET headers = (CASE WHEN jsonb_typeof(q.headers) = 'object' THEN q.headers ELSE '{{}}' END - {OURS})
         || jsonb_strip_nulls(jsonb_build_object('yamchi_id', fresh.id, 'name', CASE
             WHEN jsonb_typeof(q.headers->'name') = 'string' THEN q.headers->>'name' END))
-    FROM fresh WHERE q.msg_id = fresh.msg_id
+    FROM fresh WHERE q.msg_id = fresh.msg_id AND {among("q.msg_id", "msg_id", "fresh")}
 )
-DELETE FROM {{q}} q USING named WHERE q.msg_id = named.msg_id AND named.is_own
+DELETE FROM {{q}} q USING named WHERE q.msg_id = named.msg_id AND {among("q.msg_id", "msg_id", "named")} AND named.is_own
 AND NOT EXISTS (SELECT FROM fresh WHERE fresh.msg_id = named.msg_id)
 """
 _RISE = f"""
 UPDATE {{q}} q SET vt = q.vt - coalesce((q.headers->>'priority')::int, 0) {SHIFT}, headers = q.headers - 'rise'
 WHERE q.msg_id = ANY(ARRAY(
     SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNTENDED} AND headers ? 'rise' AND headers ? 'yamchi_id'
-    AND last_read_at IS NULL
+    AND last_read_at IS NULL AND vt >= {instant("%(since)s::bigint", "-infinity")}
     ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED))
+RETURNING {micros("q.vt")}, pg_notify('yamchi_wake', {{table}})
 """
 
 
-async def tend(db: Connection, tables: Tables) -> None:
-    """Give messages of other programs an id (the same id again is the same job), and urgent jobs that are due their place."""
+async def tend(
+    db: Connection, tables: Tables, since: Micros | None = None, until: Micros | None = None
+) -> list[Micros]:
+    """Give messages of other programs an id (the same id again is the same job), and urgent jobs that are due their place;
+    where those are now. Messages before a moment, or after another, may be left for later."""
     async with db.pipeline():
-        await db.execute(tables.sql(_ADOPT), {"queue": tables.queue})
-        await db.execute(tables.sql(_RISE))
+        await db.execute(tables.sql(_ADOPT), {"queue": tables.queue, "since": since, "until": until})
+        risen = await db.execute(tables.sql(_RISE), {"since": since})
+    return [vt for vt, _ in await risen.fetchall()]
 
 
 # ── What other programs took ──────────────────────────────────────────────────────────────────────────────────────
@@ -140,7 +154,7 @@ WITH checked AS MATERIALIZED (
     SELECT id FROM yamchi.jobs WHERE queue = %(queue)s AND id > %(after)s AND ended IS NULL ORDER BY id LIMIT 5000
 ), forgotten AS (
     DELETE FROM yamchi.jobs j USING checked WHERE j.queue = %(queue)s AND j.id = checked.id AND j.ended IS NULL
-    AND NOT EXISTS (SELECT FROM {q} q WHERE q.msg_id = j.msg_id)
+    AND (SELECT q.msg_id FROM {q} q WHERE q.msg_id = j.msg_id) IS NULL
 ), aged AS (
     DELETE FROM yamchi.minutes WHERE queue = %(queue)s AND minute < statement_timestamp() - interval '7 days'
 )

@@ -12,6 +12,8 @@ import structlog
 
 from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.pgmq.connections import Connection, Connections, explain
+from yamchi.queues.engines.pgmq.rows import clean
+from yamchi.queues.job import Cancelled, Completed, Expired, Failed, Verdict
 
 log = structlog.get_logger("yamchi.pgmq")
 
@@ -81,6 +83,23 @@ class Listener:
 
 
 # ── Events on the wire ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def events_of(queue: str, verdicts: Sequence[Verdict]) -> list[Event]:
+    """What verdicts tell."""
+    told = []
+    for verdict in verdicts:
+        job = verdict.claim.job
+        match verdict:
+            case Completed(result=result):
+                told.append(Event("completed", queue, job.id, job.name, result))
+            case Failed(error=error):
+                told.append(Event("failed", queue, job.id, job.name, orjson.dumps(clean(error))))
+            case Expired():
+                told.append(Event("expired", queue, job.id, job.name))
+            case Cancelled():
+                told.append(Event("cancelled", queue, job.id, job.name))
+    return told
 
 
 def write_events(origin: str, events: Sequence[Event]) -> Iterator[str]:

@@ -21,6 +21,9 @@ NOTES = "'worker' - 'reason' - 'stack' - 'progress' - 'slotted' - 'cancelling' -
 OURS = f"{NOTES} - 'name' - 'options' - 'priority' - 'expires_at'"
 
 
+_ANCIENT = "'1000-01-01 UTC'::timestamptz"
+
+
 def millis(column: str) -> str:
     """SQL for a moment in our milliseconds."""
     return f"(date_part('epoch', {column}) * 1000)::bigint"
@@ -29,6 +32,29 @@ def millis(column: str) -> str:
 def moment(millis: str) -> str:
     """SQL for a moment of PostgreSQL, exact to the millisecond."""
     return f"(to_timestamp(0) + {millis} * interval '1 millisecond')"
+
+
+def micros(column: str) -> str:
+    """SQL for a moment to the microsecond; what is older than anybody's clock is just that old."""
+    moment = f"CASE WHEN {column} < {_ANCIENT} THEN {_ANCIENT} ELSE {column} END"
+    return f"(extract(epoch FROM {moment}) * 1000000)::bigint"
+
+
+def instant(micros: str, otherwise: str) -> str:
+    """SQL for a moment of PostgreSQL, exact to the microsecond, or for another one if there is none (or it is ancient)."""
+    return (
+        f"CASE WHEN to_timestamp(0) + {micros} * interval '1 microsecond' > {_ANCIENT} "
+        f"THEN to_timestamp(0) + {micros} * interval '1 microsecond' ELSE '{otherwise}' END"
+    )
+
+
+def among(column: str, number: str, given: str) -> str:
+    """SQL that says what a join says already: that a number is one of those given.
+
+    Where a table was empty when it was last analyzed, PostgreSQL takes it for empty however long it has grown, and may walk
+    over all of it to find a few numbers. With this even that plan looks at no more than their range.
+    """
+    return f"{column} BETWEEN (SELECT min({number}) FROM {given}) AND (SELECT max({number}) FROM {given})"
 
 
 def envelope(job: NewJob) -> dict[str, Any]:

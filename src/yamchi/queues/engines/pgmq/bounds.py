@@ -1,0 +1,184 @@
+"""Where a look at a queue begins, so that it does not walk over the dead rows below.
+
+PostgreSQL can't remove a dead row while any transaction is open that might still see it: a `pg_dump`, an analyst, a
+forgotten session. A claim that began at the lowest `vt` would walk over every job done since then, and each claim again.
+So a process remembers how far it has come, in each band of priority for itself, and begins there.
+
+A bound only says where nothing was left *when it was set*. What turns up below it later (a transaction that wrote early
+and committed late, a job that was put back, another program's message with an old `vt`, a claim that was rolled back) is
+found by a look at all that lies below the bounds, at least every `LOOK_EVERY` seconds while there is work or news.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from yamchi.clock import Millis
+from yamchi.queues.engines.pgmq.rows import STEP
+
+Micros = int
+"""Microseconds since 1970 of the database's clock, as exact as `vt` itself."""
+
+BANDS = 11
+"""Priorities 10 to 0, in the order they are claimed."""
+
+LOOK_EVERY = 0.2
+"""What lies below the bounds is looked at this often, in seconds."""
+
+LATE: Micros = 100_000
+"""An empty band's bound stays so far behind, because an insert shows only when it is committed."""
+
+POLITE = 0.05
+"""Between two tries to claim what somebody else has locked, in seconds."""
+
+SHARE = 20
+"""After a sweep over everything the next such one waits for so many times as long as it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look under way: its number, what had been lowered before it, and where it begins."""
+
+    number: int
+    lowered: int
+    lows: tuple[Micros | None, ...]
+    highs: tuple[Micros | None, ...]
+    tended: Micros | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look saw in one snapshot: the first due message of each band, and the first untended one."""
+
+    at: Micros
+    firsts: Sequence[Micros | None]
+    untended: Micros | None
+
+
+class Bounds:
+    """How far one process has come in one queue. Seconds are those of a clock that never goes back."""
+
+    def __init__(self, now: Millis) -> None:
+        # A band is what is due within five years of now, moved back by its priority. The ends are only for us:
+        # the order of claims is that of `vt`, whichever band it is in.
+        ends = [(now - priority * STEP + STEP // 2) * 1_000 for priority in range(BANDS - 1, 0, -1)]
+        self._begins: tuple[Micros | None, ...] = (None, *ends)
+        self._ends: tuple[Micros | None, ...] = (*ends, None)
+        self._lows = list(self._begins)
+        self._tended: Micros | None = None
+        self._looks = self._newest = self._lowered = 0
+        self._next_full = 0.0
+        self._is_looking = self._has_news = False
+        self.pause = 0.0
+        """Before the next try in seconds: all that is due may be locked by somebody who takes their time."""
+
+    # ── The look of every exchange ────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, *, has_news: bool = False) -> Look:
+        """From the bounds on. `has_news` says that something was written since the last look, who knows where."""
+        self._has_news |= has_news
+        self._looks += 1
+        return Look(self._looks, self._lowered, tuple(self._lows), self._ends, self._tended)
+
+    def finish(self, look: Look, seen: Seen, taken: Iterable[Micros]) -> None:
+        """Move on to what a look saw; `taken` are the times of the messages it claimed."""
+        if look.lowered != self._lowered or look.number < self._newest:
+            return  # what is below now may have come after its snapshot
+        self._newest = look.number
+        firsts_taken: list[Micros | None] = [None] * BANDS
+        for vt in taken:
+            band = self._band(vt)
+            known = firsts_taken[band]
+            firsts_taken[band] = vt if known is None else min(known, vt)
+        for band, (first, mine) in enumerate(zip(seen.firsts, firsts_taken, strict=True)):
+            self._move(band, seen.at, first, mine)
+        self._tended = seen.at - LATE if seen.untended is None else seen.untended
+        self.pause = (
+            POLITE if any(first is not None for first in seen.firsts) and not any(firsts_taken) else 0.0
+        )
+
+    def _move(self, band: int, at: Micros, first: Micros | None, mine: Micros | None) -> None:
+        if first is not None and (mine is None or first < mine):
+            self._has_news = True  # somebody has it locked, and may let go of it
+        reached = mine if mine is not None else first
+        if reached is None:
+            reached = at - LATE - (BANDS - 1 - band) * STEP * 1_000
+        begin, end = self._begins[band], self._ends[band]
+        reached = reached if begin is None else max(begin, reached)
+        self._lows[band] = reached if end is None else min(end, reached)
+
+    def lower(self, vt: Micros) -> None:
+        """A message was put at this time by ourselves, or found there."""
+        self._lowered += 1  # looks that are under way may have missed it
+        band = self._band(vt)
+        low = self._lows[band]
+        if low is not None and vt < low:
+            self._lows[band] = vt
+
+    # ── The full look ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def is_time(self, now: float) -> bool:
+        return bool(self._newest) and not self._is_looking and now >= self._next_full
+
+    def begin_below(self, now: float) -> Look | None:
+        """At everything below the bounds, if it is time and no such look is under way."""
+        if not self.is_time(now):
+            return None
+        self._is_looking, self._has_news = True, False
+        self._next_full = now + LOOK_EVERY
+        return Look(0, 0, self._begins, tuple(self._lows), self._tended)
+
+    def finish_below(self, seen: Seen | None) -> bool:
+        """Go back to what a full look saw, None if it failed; whether it saw anything."""
+        self._is_looking = False
+        found = [] if seen is None else [first for first in seen.firsts if first is not None]
+        for first in found:
+            self.lower(first)
+        if seen is not None and seen.untended is not None:
+            self._tended = seen.untended
+            self._lowered += 1
+        has_found = bool(found) or (seen is not None and seen.untended is not None)
+        self._has_news |= seen is None or has_found
+        return has_found
+
+    def look_in(self, now: float) -> float:
+        """In how many seconds a full look is due even if nobody claims; never if there was no news since the last."""
+        return max(self._next_full - now, 0.0) if self._has_news else inf
+
+    @property
+    def tended(self) -> Micros | None:
+        return self._tended
+
+    def _band(self, vt: Micros) -> int:
+        return next(band for band, end in enumerate(self._ends) if end is None or vt < end)
+
+
+class Sweep:
+    """Where something that runs every few seconds begins: at the beginning, but when that is long, not every time."""
+
+    __slots__ = ("_next_full", "since")
+
+    def __init__(self) -> None:
+        self.since: int | None = None
+        self._next_full = 0.0
+
+    def begin(self, now: float) -> int | None:
+        return None if now >= self._next_full else self.since
+
+    def finish(self, began_at: int | None, since: int | None, began: float, now: float) -> None:
+        """It began at a place, and the next one may begin at `since`."""
+        self.since = since
+        if began_at is None:
+            self._next_full = now + SHARE * (now - began)
+
+
+@dataclass(slots=True)
+class Reach:
+    """Everything one process remembers of how far it has come in a queue."""
+
+    bounds: Bounds
+    stalled: Sweep = field(default_factory=Sweep)
+    adopted: Sweep = field(default_factory=Sweep)
+    trimmed: defaultdict[str, Sweep] = field(default_factory=lambda: defaultdict(Sweep))
+    """By state, in the order of `ended`."""

@@ -1,0 +1,81 @@
+"""The SQL of leases: renew them, and take up what was held for longer."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from yamchi.clock import Millis
+from yamchi.queues.engines.base import stalled_verdict
+from yamchi.queues.engines.pgmq.adding import BATCH, tend
+from yamchi.queues.engines.pgmq.bounds import Micros, Reach
+from yamchi.queues.engines.pgmq.connections import Connection
+from yamchi.queues.engines.pgmq.rows import claim as read_claim
+from yamchi.queues.engines.pgmq.rows import instant, micros, millis
+from yamchi.queues.engines.pgmq.tables import Tables
+from yamchi.queues.engines.pgmq.working import Trip, ask, exchange
+from yamchi.queues.job import Claim, Failed, JobRecord, RetryAt
+
+_RENEW = """
+UPDATE {q} q SET vt = statement_timestamp() + %(lease)s * interval '1 millisecond'
+FROM json_to_recordset(%(held)s::json) AS held(key bigint, token timestamptz)
+WHERE q.msg_id = held.key AND q.last_read_at = held.token RETURNING q.msg_id
+"""
+_STALLED = f"""
+SELECT msg_id, last_read_at::text, read_ct, message::text, headers::text, {millis("enqueued_at")},
+    {millis("last_read_at")}, {millis("last_read_at")}, {millis("statement_timestamp()")}
+FROM {{q}} WHERE last_read_at IS NOT NULL AND vt >= {instant("%(since)s::bigint", "-infinity")}
+AND vt <= statement_timestamp() AND headers ? 'yamchi_id' ORDER BY vt LIMIT {BATCH}
+"""
+_IS_STALLED = f"""
+SELECT {micros("statement_timestamp()")}, EXISTS (
+    SELECT FROM {{q}} WHERE last_read_at IS NOT NULL AND vt >= {instant("%(since)s::bigint", "-infinity")}
+    AND vt <= statement_timestamp() AND headers ? 'yamchi_id')
+"""
+_LATE_LEASE: Micros = 60_000_000
+"""A sweep that does not go over everything goes back this far: a lease may be committed after its end."""
+
+
+async def renew(db: Connection, tables: Tables, claims: Sequence[Claim], lease: Millis) -> list[str]:
+    held = orjson.dumps([{"key": one.key, "token": one.token} for one in claims]).decode()
+    cursor = await db.execute(tables.sql(_RENEW), {"lease": lease, "held": held})
+    renewed = {row[0] for row in await cursor.fetchall()}
+    return [one.job.id for one in claims if one.key in renewed]
+
+
+async def recover(db: Connection, tables: Tables, reach: Reach) -> list[tuple[JobRecord, bool]]:
+    """Put back or end what was held for longer than its lease; each job with whether it has now failed."""
+    await _adopt(db, tables, reach)
+    sweep, now = reach.stalled, asyncio.get_running_loop().time
+    began, since = now(), sweep.begin(now())
+    ((at, is_any),) = await ask(db, tables, _IS_STALLED, {"since": since})
+    sweep.finish(since, None if is_any else at - _LATE_LEASE, began, now())
+    if not is_any:
+        return []
+    async with db.transaction():
+        rows = await ask(db, tables, _STALLED + " FOR UPDATE SKIP LOCKED", {"since": since})
+        verdicts = [_judge_stalled(tables, row) for row in rows]
+        trip = await exchange(db, tables, verdicts, 0, 0, "", reach) if verdicts else Trip()
+    for vt in trip.put_back:
+        reach.bounds.lower(vt)  # again: only now can anybody see it
+    return [
+        (verdict.claim.job, isinstance(verdict, Failed))
+        for verdict in verdicts
+        if verdict.claim.key in trip.settled
+    ]
+
+
+async def _adopt(db: Connection, tables: Tables, reach: Reach) -> None:
+    sweep, now = reach.adopted, asyncio.get_running_loop().time
+    began, since = now(), sweep.begin(now())
+    for vt in await tend(db, tables, since):
+        reach.bounds.lower(vt)
+    sweep.finish(since, reach.bounds.tended, began, now())
+
+
+def _judge_stalled(tables: Tables, row: tuple[Any, ...]) -> Failed | RetryAt:
+    *fields, now = row
+    held = read_claim(tables.queue, tuple(fields), orjson.loads(fields[4]).get("worker", ""))
+    held.job.run_at = now  # its priority is kept: this is when it is due again
+    return stalled_verdict(held, now)

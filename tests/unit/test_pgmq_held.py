@@ -1,0 +1,223 @@
+"""PostgreSQL beside somebody's open transaction: what a statement looks at does not grow with what was done since.
+
+Counted in buffers that a plan touches, not in time: a busy machine touches no more of them.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import orjson
+import psycopg
+import pytest
+from tests.services.databases import Database
+
+from yamchi.clock import SystemClock
+from yamchi.queues.engines.pgmq import PgmqEngine, adding, leasing, looking, working
+from yamchi.queues.engines.pgmq.bounds import Bounds, Look
+from yamchi.queues.engines.pgmq.connections import Connection
+from yamchi.queues.engines.pgmq.tables import Tables
+from yamchi.queues.job import Completed, JobOptions, NewJob
+from yamchi.testing.conformance.base import claim, failure
+
+ROUND, ROUNDS, BATCH = 300, 6, 50
+OPTIONS = JobOptions(attempts=1, keep_completed=10, keep_failed=10)
+
+
+@pytest.fixture
+def database(postgres_database: Callable[[], Database]) -> Database:
+    return postgres_database()
+
+
+@pytest.fixture
+async def engine(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PgmqEngine]:
+    monkeypatch.setattr(
+        "yamchi.queues.engines.pgmq.bounds.LATE", 0
+    )  # else a fast machine sees the last round
+    engine = PgmqEngine(database.url, SystemClock())
+    await engine.open()
+    await engine.counts("mail")
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+def held(engine: PgmqEngine, database: Database) -> Iterator[None]:
+    """Somebody's transaction that sees the database as it is now, and stays."""
+    with psycopg.connect(database.url) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT count(*) FROM pgmq.q_mail")
+        yield
+
+
+Round = Callable[[PgmqEngine, int], Any]
+
+
+async def _ours(engine: PgmqEngine, number: int) -> None:
+    priorities = (0, 5)
+    await engine.add(
+        "mail",
+        [NewJob(f"{number}-{n}", "email", b"{}", OPTIONS, priorities[n % 2]) for n in range(ROUND)],
+    )
+
+
+async def _foreign(engine: PgmqEngine, number: int) -> None:
+    async with engine._connections.lend() as db:
+        await db.execute("SELECT pgmq.send('mail', '{}') FROM generate_series(1, %s)", (ROUND,))
+
+
+async def _drain(engine: PgmqEngine, *, fail: bool = False) -> None:
+    claims = await claim(engine, "mail", BATCH)
+    while claims:
+        verdicts = [failure(one) if fail else Completed(one) for one in claims]
+        claims = (await engine.exchange("mail", verdicts, BATCH, 60_000, "w")).claims
+
+
+async def _analyze(engine: PgmqEngine) -> None:
+    """As PostgreSQL does by itself in time; an open transaction does not keep it from that."""
+    async with engine._connections.lend() as db:
+        await db.execute("ANALYZE pgmq.q_mail")
+
+
+async def _touched(engine: PgmqEngine, template: str, **values: Any) -> int:
+    """How many buffers a statement touches when it is run now; what it changes is undone."""
+    plans: list[dict[str, Any]] = []
+
+    async def work(db: Connection, tables: Tables) -> None:
+        given = {"queue": "mail", **values}
+        async with db.transaction(force_rollback=True):
+            statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {tables.sql(template)}"
+            row = await (await db.execute(statement.encode(), given)).fetchone()
+            assert row is not None
+            plans.extend(row[0])
+
+    await engine._do("mail", work)
+    plan = plans[0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _claiming(look: Look) -> dict[str, Any]:
+    return {"want": BATCH, "lease": 60_000, "worker": "{}", **looking.span(look)}
+
+
+def _settling(engine: PgmqEngine) -> dict[str, Any]:
+    return {
+        "verdicts": "[]",
+        "spared": 10,
+        "trimmed": engine._lookout.of("mail").trimmed["completed"].since or 0,
+    }
+
+
+def _bounds(engine: PgmqEngine) -> Look:
+    return engine._lookout.of("mail").bounds.begin()
+
+
+FIRST = Bounds(SystemClock().now()).begin()
+"""A look from the very beginning: what every look was before there were bounds."""
+
+
+async def _measure_claim(engine: PgmqEngine, look: Look) -> int:
+    return await _touched(engine, working._SETTLE_AND_TAKE, **_claiming(look), **_settling(engine))
+
+
+async def _measure_due(engine: PgmqEngine, look: Look) -> int:
+    return await _touched(engine, looking._NEXT_DUE, within=looking.SOON, **looking.span(look))
+
+
+async def _measure_adopt(engine: PgmqEngine, look: Look) -> int:
+    return await _touched(engine, adding._ADOPT, since=look.tended, until=SystemClock().now() * 1_000)
+
+
+async def _measure_rise(engine: PgmqEngine, look: Look) -> int:
+    return await _touched(engine, adding._RISE, since=look.tended)
+
+
+@pytest.mark.parametrize(
+    ("add", "measure"),
+    [
+        pytest.param(_ours, _measure_claim, id="claim"),
+        pytest.param(_ours, _measure_due, id="next due"),
+        pytest.param(_foreign, _measure_claim, id="claim what other programs wrote"),
+        pytest.param(_foreign, _measure_adopt, id="adopt"),
+        pytest.param(_foreign, _measure_rise, id="rise"),
+    ],
+)
+@pytest.mark.usefixtures("held")
+async def test_a_look_from_the_bounds_stays_as_short_as_it_was(
+    engine: PgmqEngine, add: Round, measure: Callable[[PgmqEngine, Look], Any]
+) -> None:
+    bounded, whole = [], []
+    for number in range(ROUNDS):
+        await add(engine, number)
+        await _drain(engine)
+        await _analyze(engine)
+        bounded.append(await measure(engine, _bounds(engine)))
+        whole.append(await measure(engine, FIRST))
+    assert whole[-1] > 2 * whole[0], "nothing is dead: this shows nothing"
+    assert bounded[-1] <= 1.3 * bounded[0] + 20, (bounded, whole)
+
+
+@pytest.mark.parametrize("state", ["completed", "failed"])
+@pytest.mark.usefixtures("held")
+async def test_trimming_stays_as_short_as_it_was(engine: PgmqEngine, state: str) -> None:
+    bounded, whole = [], []
+    for number in range(ROUNDS):
+        await _ours(engine, number)
+        await _drain(engine, fail=state == "failed")
+        since = engine._lookout.of("mail").trimmed[state].since
+        for found, begin in ((bounded, since), (whole, 0)):
+            found.append(await _touched(engine, working._TRIM, state=state, keep=10, trimmed=begin or 0))
+    assert whole[-1] > 2 * whole[0], "nothing is dead: this shows nothing"
+    assert bounded[-1] <= 1.3 * bounded[0] + 20, (bounded, whole)
+
+
+@pytest.mark.usefixtures("held")
+async def test_a_sweep_for_the_stalled_need_not_go_over_everything(engine: PgmqEngine) -> None:
+    """What ended long ago lies behind it; a sweep goes back a minute, however much is dead before that."""
+    async with engine._connections.lend() as db:
+        for number in range(ROUNDS):
+            await _ours(engine, number)
+            await _drain(engine)
+            await engine.recover("mail")
+            await db.execute(
+                "INSERT INTO pgmq.q_mail (vt, last_read_at, message) SELECT now() - interval '1 hour', now(), '{}' "
+                "FROM generate_series(1, %s)",
+                (ROUND,),
+            )
+            await db.execute("DELETE FROM pgmq.q_mail WHERE vt < now() - interval '50 minutes'")
+    since = engine._lookout.of("mail").stalled.since
+    assert since is not None
+    whole = await _touched(engine, leasing._STALLED, since=None)
+    assert await _touched(engine, leasing._STALLED, since=since) < whole / 2
+
+
+async def test_a_table_that_was_analyzed_empty_is_not_walked_over_when_it_is_long(
+    engine: PgmqEngine,
+) -> None:
+    """PostgreSQL goes on taking it for empty, and a plan that walks over all of it seems as good as any."""
+    await _ours(engine, 0)
+    await _drain(engine)
+    async with engine._connections.lend() as db:
+        await db.execute("VACUUM (ANALYZE, TRUNCATE false) pgmq.q_mail")
+    touched = []
+    for number in (1, 2, 3, 4, 5, 6):
+        await _ours(engine, number)
+        claims = await claim(engine, "mail", BATCH)
+        body = [{"key": one.key, "token": one.token, "state": "completed", "keep": True} for one in claims]
+        values = _claiming(FIRST) | _settling(engine) | {"verdicts": orjson.dumps(body).decode()}
+        touched.append(await _touched(engine, working._SETTLE_AND_TAKE, **values))
+    assert touched[-1] <= 1.3 * touched[0] + 20, touched
+
+
+def test_every_statement_of_the_hot_path_is_bounded() -> None:
+    """A `vt` that is only compared with now would be looked for from the beginning."""
+    for template in (
+        looking.SEEING,
+        looking.SEEN,
+        looking._NEXT_DUE,
+        leasing._STALLED,
+        adding._ADOPT,
+        adding._RISE,
+    ):
+        for source in re.findall(r"FROM \{q\} WHERE(?! msg_id).*?ORDER BY vt", template, re.DOTALL):
+            assert "vt >=" in source, source
