@@ -13,10 +13,12 @@ import structlog
 
 from yamchi.clock import Clock, Millis, Span, SystemClock, to_millis
 from yamchi.errors import ConfigurationError, MissingExtra, UnknownQueue
+from yamchi.http.links import Links
+from yamchi.http.signing import Signer
 from yamchi.observe.metrics import Metrics
 from yamchi.plugins import Plugin, find_plugins
 from yamchi.queues.cron import CronLine, Schedule
-from yamchi.queues.engines import is_embedded, make_engine, make_spool, make_supabase
+from yamchi.queues.engines import is_embedded, make_engine, make_keys, make_spool, make_supabase
 from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.failover import Spool, with_failover
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
@@ -29,6 +31,7 @@ from yamchi.queues.remote import RemoteEvents
 from yamchi.queues.services import ServiceFunction, Services
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
+from yamchi.storage.keys import Keys, TableKeys
 
 if TYPE_CHECKING:
     from yamchi.storage.database import Database
@@ -256,6 +259,22 @@ class Yamchi:
         schemas = (kind.schema() for kind in self._found.classes)
         return Database(self.settings.tables_url, [schema for schema in schemas if schema])
 
+    @cached_property
+    def keys(self) -> Keys:
+        """Keys with a lifetime: in Redis where that is the engine, else in the database."""
+        url = None if self._given else self.settings.queue_url("")
+        return (url and make_keys(url)) or TableKeys(self.database, self.clock)
+
+    @cached_property
+    def signer(self) -> Signer:
+        """Signs what comes back through strangers' hands, with SECRET_KEY or a key that all processes share."""
+        return Signer(self.database, self.settings.secret_key, self.settings.secret_key_previous)
+
+    @cached_property
+    def links(self) -> Links:
+        """Signed links: for one purpose, for a while, and if wanted only once."""
+        return Links(self.signer, self.keys, self.clock, self.settings.public_url)
+
     # ── Using ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: str) -> Queue:
@@ -339,6 +358,8 @@ class Yamchi:
         for engine in (*self._engines.values(), self._given, self._spool):
             if engine:
                 await engine.close()
+        if "keys" in self.__dict__:
+            await self.keys.close()
         if "database" in self.__dict__:
             await self.database.close()
 

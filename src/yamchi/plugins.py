@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from yamchi.http.auth import PageToken
+    from yamchi.http.links import Links
+    from yamchi.http.signing import Signer
     from yamchi.storage.database import Database
+    from yamchi.storage.keys import Keys
 
 SHIPPED = {
     "notifications": "yamchi.notifications.plugin:Notifications",
@@ -88,6 +91,13 @@ class Application(Protocol):
 
     @property
     def database(self) -> "Database": ...
+
+    @property
+    def keys(self) -> "Keys": ...
+    @property
+    def signer(self) -> "Signer": ...
+    @property
+    def links(self) -> "Links": ...
 
     def define(
         self,

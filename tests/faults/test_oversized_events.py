@@ -12,7 +12,7 @@ import pytest
 
 from tests.processes import Process
 from yamchi.notifications.schemas.notification_job import NotificationJob
-from yamchi.notifications.service import MOST_TRIES
+from yamchi.storage.outbox import MOST_TRIES
 from yamchi.testing import TestApp
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
@@ -90,18 +90,18 @@ async def test_what_nobody_foresaw_is_tried_again_and_then_given_up(monkeypatch:
             )
         )
         await app.clock.advance("1m")
-        whole = service._finish
+        whole = service.outbox._finish
 
         async def odd(event_id: str) -> Any:
             if event_id == "odd":
                 raise TypeError("unhashable type")
             return await whole(event_id)
 
-        monkeypatch.setattr(service, "_finish", odd)
-        assert await service.sweep() == 2
+        monkeypatch.setattr(service.outbox, "_finish", odd)
+        assert await service.outbox.sweep() == 2
         for _ in range(MOST_TRIES - 1):
-            assert await service.sweep() == 1
-        assert await service.sweep() == 0
+            assert await service.outbox.sweep() == 1
+        assert await service.outbox.sweep() == 0
         assert await deliveries.status(job.delivery_id) == "FAILED"
 
 

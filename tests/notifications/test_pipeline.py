@@ -223,8 +223,8 @@ async def test_an_interrupted_event_is_finished_by_the_sweeper(app: TestApp, mai
     # As a crash between the table and the queue leaves it.
     await app.database.write(lambda connection: service._store(connection, [event], plans, app.clock.now()))
     await app.clock.advance("1m")
-    assert await service.sweep() == 1
-    assert await service.sweep() == 0
+    assert await service.outbox.sweep() == 1
+    assert await service.outbox.sweep() == 0
     await app.drain()
     assert mail_server.by_recipient() == {ADDRESS: 1}
 

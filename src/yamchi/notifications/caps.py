@@ -5,7 +5,6 @@ first writes the row of this person, channel and category; the others wait for t
 """
 
 from sqlalchemy import Connection, delete, desc, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
 from yamchi.notifications.errand import Errand
@@ -20,12 +19,11 @@ class Caps:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        dialect = sqlite if database.is_embedded else postgresql
-        turn = dialect.insert(cap_turns)
+        turn = database.insert(cap_turns)
         self._take_turn = turn.on_conflict_do_update(
             index_elements=["user_id", "channel", "category"], set_={"touched_at": turn.excluded.touched_at}
         )
-        self._use = dialect.insert(cap_uses).on_conflict_do_nothing()
+        self._use = database.insert(cap_uses).on_conflict_do_nothing()
 
     async def claim(self, errand: Errand, cap: Cap) -> Millis | None:
         """Count this message, if there may be one more; else when there may be."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from sqlalchemy import Connection, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, describe_span, to_millis
 from yamchi.errors import Outage
@@ -111,8 +110,7 @@ class Circuits:
         self._known: dict[str, Circuit] = {}
         self._read_at: Millis = 0
         self._suspects = Suspects()
-        dialect = sqlite if database.is_embedded else postgresql
-        opened = dialect.insert(circuits)
+        opened = database.insert(circuits)
         self._open = opened.on_conflict_do_update(
             index_elements=["name"],
             set_={

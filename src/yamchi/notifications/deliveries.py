@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, asc, desc, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, isoformat, to_moment
 from yamchi.errors import UnknownJob, WrongState
@@ -39,9 +38,8 @@ class Deliveries:
         self._observe = observe
         self.campaign_counts = CampaignCounts(database)
         self._statuses = Loader(self._fetch_statuses)
-        dialect = sqlite if database.is_embedded else postgresql
-        self._queue = dialect.insert(table).on_conflict_do_nothing()
-        new = dialect.insert(table)
+        self._queue = database.insert(table).on_conflict_do_nothing()
+        new = database.insert(table)
         changed = (
             "status",
             "attempts",
@@ -57,7 +55,7 @@ class Deliveries:
             set_={name: new.excluded[name] for name in changed},
             where=(table.c.status != "SENT") & is_over,
         )
-        self._note = dialect.insert(delivery_attempts).on_conflict_do_nothing()
+        self._note = database.insert(delivery_attempts).on_conflict_do_nothing()
         self._save_all: Together = self._save_together
         self.when_cancelled: list[Callable[[Connection, str], None]] = []
         """Called in the transaction that cancels a job, with its id."""

@@ -12,7 +12,6 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import ColumnElement, Connection, asc, delete, func, literal, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, as_datetime
 from yamchi.notifications.deliveries import FINAL, Deliveries
@@ -66,9 +65,8 @@ class Digests:
         self._database = database
         self._deliveries = deliveries
         self._clock = clock
-        dialect = sqlite if database.is_embedded else postgresql
-        self._open = dialect.insert(table).on_conflict_do_nothing()
-        self._add = dialect.insert(items).on_conflict_do_nothing()
+        self._open = database.insert(table).on_conflict_do_nothing()
+        self._add = database.insert(items).on_conflict_do_nothing()
         deliveries.when_cancelled.append(self._call_off)
 
     # ── Collecting ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,6 @@ What has arrived is written down part by part, so that whatever happens in betwe
 from collections.abc import Mapping
 
 from sqlalchemy import delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
 from yamchi.notifications.tables import delivery_parts
@@ -25,8 +24,7 @@ class Parts:
         self._database = database
         self._clock = clock
         self._swept_at: Millis = 0
-        dialect = sqlite if database.is_embedded else postgresql
-        self._note = dialect.insert(delivery_parts).on_conflict_do_nothing()
+        self._note = database.insert(delivery_parts).on_conflict_do_nothing()
 
     async def arrived(self, job_id: str) -> Mapping[str, str | None]:
         """The parts of this job that have arrived, each with the provider's answer."""

@@ -45,7 +45,6 @@ from yamchi.notifications.rules import EventRulesHandler
 from yamchi.notifications.schemas.notification_job import AnyNotification, know_channel
 from yamchi.notifications.service import JOB, NotificationService
 from yamchi.notifications.settings import NotificationSettings
-from yamchi.notifications.signing import Signer
 from yamchi.notifications.suppressions import Suppressions
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.unsubscribe import Unsubscribing
@@ -102,7 +101,7 @@ class Notifications(Plugin):
         self.deliveries = Deliveries(database, clock, self.counters.count_delivery)
         self.circuits = Circuits(database, clock)
         self.mailbox = Mailbox(database)
-        self.signer = Signer(database, settings.secret_key, settings.secret_key_previous)
+        self.signer = app.signer
         self.persons = PersonTokens(self.signer, clock)
         self.feed = Feed(database, clock)
         self.inbox = Inbox(database, self.feed, clock)
@@ -184,7 +183,7 @@ class Notifications(Plugin):
         definition.handlers[JOB] = Handler(JOB, send)
         definition.timeout = min(definition.timeout or LONGEST_RUN, LONGEST_RUN)
         self.queue.listeners.on("failed", self.processor.note_failure)  # this process's own failures
-        self.app.service("event sweeper", self.service.watch)
+        self.app.service("event sweeper", self.service.outbox.watch)
         self.app.service("inbox feed", self.feed.watch)
         self.app.service("campaign fan-out", self.fan_out.watch)
 

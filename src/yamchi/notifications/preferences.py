@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Connection, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock
 from yamchi.notifications.policy import TimeOfDay
@@ -60,14 +59,13 @@ class PreferenceBook:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        dialect = sqlite if database.is_embedded else postgresql
-        person = dialect.insert(users)
+        person = database.insert(users)
         self._person = person.on_conflict_do_nothing()
         self._quiet = person.on_conflict_do_update(
             index_elements=["user_id"],
             set_={name: person.excluded[name] for name in ("quiet_from", "quiet_until", "updated_at")},
         )
-        choice = dialect.insert(preferences)
+        choice = database.insert(preferences)
         self._choose = choice.on_conflict_do_update(
             index_elements=["user_id", "channel", "category"],
             set_={name: choice.excluded[name] for name in ("is_allowed", "updated_at")},

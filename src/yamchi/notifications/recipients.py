@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from email_validator import EmailNotValidError, validate_email
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sqlalchemy import delete, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock
 from yamchi.notifications.channels.base import Recipient
@@ -87,8 +86,7 @@ class Recipients:
         self._database = database
         self._clock = clock
         self._loader = Loader(self._fetch)
-        dialect = sqlite if database.is_embedded else postgresql
-        new = dialect.insert(users)
+        new = database.insert(users)
         changed = ("email", "phone", "telegram_id", "locale", "timezone", "attributes", "updated_at")
         self._save = new.on_conflict_do_update(
             index_elements=["user_id"], set_={name: new.excluded[name] for name in changed}

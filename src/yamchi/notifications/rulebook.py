@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import structlog
 from sqlalchemy import Connection, delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, UnknownJob
@@ -36,8 +35,7 @@ class RuleBook:
         self._file_time = -1.0
         self._from_table: dict[str, Rule] = {}
         self._view = View(self._read, clock, FRESH)
-        dialect = sqlite if database.is_embedded else postgresql
-        new = dialect.insert(rules)
+        new = database.insert(rules)
         changed = ("position", "body", "is_enabled", "updated_at")
         self._save = new.on_conflict_do_update(
             index_elements=["rule_id"], set_={name: new.excluded[name] for name in changed}

@@ -6,18 +6,16 @@ which finishes events that stayed `accepted`.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
-from sqlalchemy import Connection, Insert, Row, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Row
 
 from yamchi.clock import Clock, Millis, to_moment
-from yamchi.errors import EngineError, EngineUnavailable, InvalidJob, YamchiError
+from yamchi.errors import InvalidJob, YamchiError
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.deliveries import Deliveries
@@ -31,7 +29,7 @@ from yamchi.queues.job import NewJob
 from yamchi.queues.queue import New, Queue
 from yamchi.storage.batching import Batcher
 from yamchi.storage.database import Database
-from yamchi.storage.hotrows import write_rows
+from yamchi.storage.outbox import Outbox
 
 log = structlog.get_logger("yamchi.notifications")
 
@@ -39,13 +37,6 @@ JOB = "send"
 """The name of notification jobs, whoever adds them: a process that only takes events in has no handlers to tell."""
 
 PRIORITIES = {"normal": 5, "high": 10}
-SWEEP_AFTER: Millis = 10_000
-"""An event that has been `accepted` for this long was interrupted."""
-
-SWEPT_AT_ONCE = 200
-
-MOST_TRIES = 5
-"""After so many, an interrupted event that can't be finished for a reason nobody foresaw is given up."""
 
 
 class NotificationService:
@@ -66,10 +57,17 @@ class NotificationService:
         self._recipients = recipients
         self._deliveries = deliveries
         self._clock = clock
-        dialect = sqlite if database.is_embedded else postgresql
-        self._new_event = dialect.insert(events).on_conflict_do_nothing()
+        self.outbox = Outbox(
+            database,
+            clock,
+            key=events.c.event_id,
+            state=events.c.state,
+            since=events.c.received_at,
+            finish=self._finish,
+            give_up=self._give_up,
+            what="events",
+        )
         self._arriving: Batcher[Event, EventAnswer] = Batcher(self._accept_each)
-        self._tries: Counter[str] = Counter()
 
     async def handle_event(self, event: Event) -> EventAnswer:
         """Accept one event; when this returns, everything it leads to is safely queued.
@@ -106,7 +104,7 @@ class NotificationService:
         new = [(event, plan) for event, plan, is_new in zip(batch, plans, fresh, strict=True) if is_new]
         await self._queue.add_prepared([job for _, plan in new for job in plan.prepared])
         fault_point("event.enqueued")
-        await self._mark([event.event_id for event, _ in new])
+        await self.outbox.mark([event.event_id for event, _ in new])
         fault_point("event.marked")
         return [
             _answer(event, plan.jobs) if is_new else await self._repeat(event)
@@ -126,44 +124,6 @@ class NotificationService:
             await self._queue.cancel(job_id)
         except YamchiError as error:
             log.debug("the job was not in its queue; its tombstone is enough", job=job_id, error=str(error))
-
-    async def sweep(self) -> int:
-        """Finish events that a crash interrupted; how many there were."""
-        before = self._clock.now() - SWEEP_AFTER
-        query = (
-            select(events.c.event_id)
-            .where((events.c.state == "accepted") & (events.c.received_at <= before))
-            .order_by(events.c.received_at)
-            .limit(SWEPT_AT_ONCE)
-        )
-        found = await self._database.read(lambda connection: connection.execute(query).scalars().all())
-        for event_id in found:
-            await self._finish_or_give_up(event_id)
-        return len(found)
-
-    async def _finish_or_give_up(self, event_id: str) -> None:
-        """An event that can't be finished must not keep the others waiting, nor be tried for ever."""
-        try:
-            await self._finish(event_id)
-        except EngineUnavailable:
-            raise
-        except Exception as error:
-            self._tries[event_id] += 1
-            log.exception(f"the interrupted event {event_id} could not be finished; trying again")
-            if self._tries[event_id] < MOST_TRIES:
-                return
-            await self._give_up(event_id, f"It could not be queued: {error}")
-        self._tries.pop(event_id, None)
-
-    async def watch(self) -> None:
-        """Sweep for ever; any number of processes may."""
-        while True:
-            try:
-                if swept := await self.sweep():
-                    log.warning(f"finished {swept} events that had been interrupted")
-            except EngineError as error:
-                log.warning("interrupted events could not be looked for; trying again", error=str(error))
-            await self._clock.sleep(SWEEP_AFTER // 2)
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,15 +156,10 @@ class NotificationService:
     ) -> list[bool]:
         """The event and its deliveries together. True for each event that is new."""
         rows = [_event_row(event, now) for event in batch]
-        fresh = _insert_each(connection, self._new_event, rows)
+        fresh = self.outbox.store(connection, rows)
         planned = [job for plan, is_new in zip(plans, fresh, strict=True) if is_new for job in plan.jobs]
         self._deliveries.queue(connection, planned)
         return fresh
-
-    async def _mark(self, event_ids: Sequence[str]) -> None:
-        if event_ids:
-            done = update(events).where(events.c.event_id.in_(event_ids)).values(state="enqueued")
-            await self._database.write(lambda connection: connection.execute(done).rowcount)
 
     async def _finish(self, event_id: str) -> list[Row[Any]]:
         """Queue what an accepted event leads to, from its own rows, and mark it. What can't be queued has failed."""
@@ -219,13 +174,13 @@ class NotificationService:
                     refused[row.job_id] = f"It can't be queued: {_reason(error)}"
         await self._queue.add_prepared(prepared)
         await self._fail(refused)
-        await self._mark([event_id])
+        await self.outbox.mark([event_id])
         return await self._deliveries.of_event(event_id) if refused else rows
 
     async def _give_up(self, event_id: str, reason: str) -> None:
         waiting = [row.job_id for row in await self._deliveries.of_event(event_id) if row.status == "QUEUED"]
         await self._fail(dict.fromkeys(waiting, reason))
-        await self._mark([event_id])
+        await self.outbox.mark([event_id])
 
     async def _fail(self, reasons: Mapping[str, str]) -> None:
         """These deliveries are over before they were ever in the queue."""
@@ -243,9 +198,8 @@ class NotificationService:
 
     async def _repeat(self, event: Event) -> EventAnswer:
         """An event that was accepted before: if it was interrupted then, finish it now."""
-        state = select(events.c.state).where(events.c.event_id == event.event_id)
-        interrupted = await self._database.read(lambda c: c.execute(state).scalar()) == "accepted"
-        rows = await (self._finish if interrupted else self._deliveries.of_event)(event.event_id)
+        is_interrupted = await self.outbox.is_pending(event.event_id)
+        rows = await (self._finish if is_interrupted else self._deliveries.of_event)(event.event_id)
         planned = [
             PlannedJob(
                 job_id=row.job_id, channel=row.channel, template_code=row.template_code, status=row.status
@@ -268,24 +222,6 @@ def _reason(error: Exception) -> str:
     return describe(error) if isinstance(error, ValidationError) else str(error)
 
 
-def _insert_each(connection: Connection, statement: Insert, rows: list[dict[str, Any]]) -> list[bool]:
-    """Which rows are new: all of them nearly always, and then it is one statement; else those known are left out."""
-    with connection.begin_nested() as attempt:
-        if write_rows(connection, statement, rows) == len(rows):
-            return [True] * len(rows)
-        attempt.rollback()
-    known = select(events.c.event_id).where(events.c.event_id.in_([row["event_id"] for row in rows]))
-    taken = set(connection.execute(known).scalars())
-    fresh = []
-    for row in rows:
-        fresh.append(row["event_id"] not in taken)
-        taken.add(row["event_id"])
-    new = [row for row, is_new in zip(rows, fresh, strict=True) if is_new]
-    if new and write_rows(connection, statement, new) != len(new):
-        raise EngineError("The same events were accepted elsewhere at this moment: send them again.")
-    return fresh
-
-
 def _event_row(event: Event, now: Millis) -> dict[str, Any]:
     return {
         "event_id": event.event_id,
@@ -294,7 +230,6 @@ def _event_row(event: Event, now: Millis) -> dict[str, Any]:
         "data": event.data,
         "occurred_at": to_moment(event.occurred_at) if event.occurred_at else now,
         "received_at": now,
-        "state": "accepted",
     }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row, and_, delete, desc, literal, or_, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob
@@ -26,8 +25,7 @@ class Suppressions:
         self._database = database
         self._clock = clock
         self._loader = Loader(self._fetch)
-        dialect = sqlite if database.is_embedded else postgresql
-        self._add = dialect.insert(table).on_conflict_do_nothing()
+        self._add = database.insert(table).on_conflict_do_nothing()
 
     async def add(
         self,

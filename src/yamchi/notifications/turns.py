@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, as_datetime
 from yamchi.errors import EngineError, Snooze
@@ -71,7 +70,6 @@ class Turns:
         self._database = database
         self._clock = clock
         self._swept_at: Millis = 0
-        self._dialect = sqlite if database.is_embedded else postgresql
         self._greatest = func.max if database.is_embedded else func.greatest
         ours = (
             update(table)
@@ -110,7 +108,7 @@ class Turns:
 
     async def pause(self, limit: Limit, until: Millis) -> None:
         """Nobody gets a turn before this moment."""
-        new = self._dialect.insert(table)
+        new = self._database.insert(table)
         latest = self._greatest(table.c.next, new.excluded.next)
         pausing = new.on_conflict_do_update(index_elements=["key", "number"], set_={"next": latest})
         turns = [
@@ -167,7 +165,7 @@ class Turns:
         for number in range(there, limit.count):
             row = {"key": limit.key, "number": number}
             row |= {"next": now + limit.period, "held_until": now + LEASE}
-            making = self._dialect.insert(table).values(row).on_conflict_do_nothing()
+            making = self._database.insert(table).values(row).on_conflict_do_nothing()
             if connection.execute(making.returning(table.c.number)).first():
                 return number
         return None
@@ -187,7 +185,7 @@ class Turns:
         spacing = limit.period / limit.count * LINE_PACE
         row = {"key": f"{'rush' if is_urgent else 'line'}:{limit.key}", "number": 0, "held_until": 0}
         standing = (
-            self._dialect.insert(table)
+            self._database.insert(table)
             .values(**row, next=earliest + spacing)
             .on_conflict_do_update(
                 index_elements=["key", "number"],

@@ -7,9 +7,9 @@ but stop messages and let them come again.
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 
+from yamchi.http.signing import Signer
 from yamchi.notifications.errand import Errand
 from yamchi.notifications.preferences import PreferenceBook
-from yamchi.notifications.signing import Signer
 from yamchi.notifications.wishes import ANY
 
 PURPOSE = "unsubscribe"

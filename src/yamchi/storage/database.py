@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import Connection, Engine, Insert, create_engine, event
+from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from yamchi.errors import EngineError, EngineUnavailable, StorageFull
@@ -20,6 +21,7 @@ from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.hotrows import write_rows
 from yamchi.storage.migrating import CORE, Migrations, upgrade
 from yamchi.storage.sqlite import write_ahead
+from yamchi.storage.upsert import insert_into
 
 T = TypeVar("T")
 Op = Callable[[Connection], T]
@@ -126,6 +128,10 @@ class Database:
             await asyncio.to_thread(self._upgrade, engine)
         finally:
             engine.dispose()
+
+    def insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
+        """An insert that knows `on_conflict_do_nothing` and `on_conflict_do_update`, whichever database this is."""
+        return insert_into(table, is_sqlite=self.is_embedded)
 
     async def write(self, op: Op[T]) -> T:
         """Run this in a transaction that may be shared with others' work."""

@@ -62,6 +62,16 @@ secrets = Table(
     Column("value", LargeBinary, nullable=False),
 )
 
+# Keys with a lifetime, where Redis does not keep them.
+keys = Table(
+    "kept_keys",
+    metadata,
+    Column("name", String(512), primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("expires_at", Moment),
+    Index("key_by_end", "expires_at"),
+)
+
 # ── Who may do what, and who did ──────────────────────────────────────────────────────────────────────────────────
 
 api_keys = Table(

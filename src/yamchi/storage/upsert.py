@@ -7,9 +7,14 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 
+def insert_into(table: Table, *, is_sqlite: bool) -> sqlite.Insert | postgresql.Insert:
+    """An insert that knows `on_conflict_do_nothing` and `on_conflict_do_update`."""
+    return sqlite.insert(table) if is_sqlite else postgresql.insert(table)
+
+
 def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
     """Insert those rows that are not there yet, by any unique key; how many that were."""
     if not rows:
         return 0
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    return connection.execute(dialect.insert(table).on_conflict_do_nothing(), list(rows)).rowcount
+    statement = insert_into(table, is_sqlite=connection.dialect.name == "sqlite")
+    return connection.execute(statement.on_conflict_do_nothing(), list(rows)).rowcount

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 from sqlalchemy import Connection, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.notifications.tables import campaign_counts
 from yamchi.storage.database import Database
@@ -28,8 +27,7 @@ class CampaignCounts:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._shard = secrets.randbelow(SHARDS)
-        dialect = sqlite if database.is_embedded else postgresql
-        new = dialect.insert(table)
+        new = database.insert(table)
         self._add = new.on_conflict_do_update(
             index_elements=["campaign_id", "variant", "status", "shard"],
             set_={"n": table.c.n + new.excluded.n},

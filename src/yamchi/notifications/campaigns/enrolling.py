@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import Connection, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock
 from yamchi.notifications.campaigns.lists import Broken, Entry, Report, read_list
@@ -32,10 +31,9 @@ class Enrollment:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        dialect = sqlite if database.is_embedded else postgresql
-        enroll = dialect.insert(campaign_people).on_conflict_do_nothing()
+        enroll = database.insert(campaign_people).on_conflict_do_nothing()
         self._enroll = enroll.returning(campaign_people.c.user_id)
-        self._meet = dialect.insert(users).on_conflict_do_nothing()
+        self._meet = database.insert(users).on_conflict_do_nothing()
 
     async def by_ids(self, campaign_id: str, user_ids: Iterable[str], guard: Guard) -> Report:
         """These people, each once. One who is not known has no address, and the delivery will say so."""

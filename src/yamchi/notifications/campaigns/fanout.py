@@ -6,15 +6,13 @@ holds a campaign; a move of the cursor counts only if it is still the holder's a
 The queue is never flooded: when many jobs wait in it, people stay where they are, and a pause or an end costs nothing.
 """
 
-import secrets
 from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, select, update
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
@@ -28,6 +26,7 @@ from yamchi.notifications.tables import campaigns, notification_delivery
 from yamchi.queues.job import NewJob
 from yamchi.queues.queue import Queue
 from yamchi.storage.database import Database
+from yamchi.storage.holds import Holds
 from yamchi.storage.hotrows import write_rows
 
 log = structlog.get_logger("yamchi.campaigns")
@@ -63,10 +62,8 @@ class FanOut:
         self._queue = queue
         self._counts = counts
         self._clock = clock
-        self._name = secrets.token_hex(8)
-        self._mine: set[str] = set()
-        dialect = sqlite if database.is_embedded else postgresql
-        self._new = dialect.insert(notification_delivery).on_conflict_do_nothing()
+        self._holds = Holds(database, table.c.campaign_id, clock, HOLD)
+        self._new = database.insert(notification_delivery).on_conflict_do_nothing()
 
     async def watch(self) -> None:
         """Fan out for ever; any number of processes may."""
@@ -79,7 +76,7 @@ class FanOut:
                     pause = IDLE
                 await self._clock.sleep(pause)
         finally:
-            await self._let_go()
+            await self._holds.let_go()
 
     async def run(self) -> None:
         """Fan out until nothing is left that may be queued now."""
@@ -107,30 +104,24 @@ class FanOut:
 
     async def _hold(self, campaign: Campaign) -> bool:
         """Whether this process is the one that fans the campaign out. Who takes it over queues the last window again."""
-        now, is_mine = self._clock.now(), campaign.campaign_id in self._mine
-        if is_mine and campaign.holder == self._name and (campaign.held_until or 0) > now + HOLD // 2:
-            return True
-        is_free = or_(table.c.holder.is_(None), table.c.holder == self._name, table.c.held_until <= now)
-        claim = update(table).where(_is(campaign), is_free).values(holder=self._name, held_until=now + HOLD)
-        if not await self._database.write(lambda connection: connection.execute(claim).rowcount):
-            self._mine.discard(campaign.campaign_id)
-            return False
-        if not is_mine and campaign.cursor is not None:
-            await self._queue_again(campaign, campaign.cursor)
-        self._mine.add(campaign.campaign_id)
-        return True
+        was_mine = self._holds.has(campaign.campaign_id)
+        taken = await self._holds.take(
+            campaign.campaign_id,
+            _is(campaign),
+            holder=campaign.holder,
+            held_until=campaign.held_until,
+        )
+        if taken and not was_mine and campaign.cursor is not None:
+            try:
+                await self._queue_again(campaign, campaign.cursor)
+            except BaseException:
+                self._holds.forget(campaign.campaign_id)  # whoever goes on with it queues that window first
+                raise
+        return taken
 
     async def _queue_again(self, campaign: Campaign, cursor: str) -> None:
         people = await Audience.of(self._database, campaign).fanned_out(campaign.queued, cursor)
         await self._enqueue(campaign, plan(campaign, people, self._clock.now()))
-
-    async def _let_go(self) -> None:
-        """So that another process need not wait until the hold has run out."""
-        mine = update(table).where(table.c.holder == self._name).values(holder=None, held_until=None)
-        try:
-            await self._database.write(lambda connection: connection.execute(mine).rowcount)
-        except EngineError as error:
-            log.debug("the hold on campaigns runs out by itself", error=str(error))
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -170,8 +161,8 @@ class FanOut:
     ) -> bool:
         """The deliveries of a window, and the cursor past it. False if the campaign is no longer ours, or not running."""
         now = self._clock.now()
-        is_ours = (table.c.holder == self._name) & table.c.cursor.is_not_distinct_from(campaign.cursor)
-        move = update(table).where(_is(campaign), is_ours).values(**advance, held_until=now + HOLD)
+        is_ours = self._holds.is_mine & table.c.cursor.is_not_distinct_from(campaign.cursor)
+        move = update(table).where(_is(campaign), is_ours).values(**advance, **self._holds.renewal())
         if not connection.execute(move).rowcount:
             return False
         known = select(delivery.job_id).where(delivery.job_id.in_([one.job_id for one in planned]))
@@ -192,10 +183,10 @@ class FanOut:
     async def _finish(self, campaign: Campaign) -> bool:
         """Nobody is left. Everybody up to the cursor has been queued: this is a step after the last window's."""
         now = self._clock.now()
-        done = update(table).where(_is(campaign), table.c.holder == self._name)
+        done = update(table).where(_is(campaign), self._holds.is_mine)
         ended = done.values(fanned_out_at=now, queued=campaign.cursor, holder=None, held_until=None)
         await self._database.write(lambda connection: connection.execute(ended).rowcount)
-        self._mine.discard(campaign.campaign_id)
+        self._holds.forget(campaign.campaign_id)
         log.info(f"campaign {campaign.campaign_id} is fanned out")
         return True
 

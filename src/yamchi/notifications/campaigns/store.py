@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 from sqlalchemy import ColumnElement, Connection, and_, desc, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, isoformat
 from yamchi.errors import InvalidJob, UnknownJob, WrongState
@@ -58,8 +57,7 @@ class Campaigns:
         self._counts = counts
         self._gate = gate
         self._enrollment = Enrollment(database, clock)
-        dialect = sqlite if database.is_embedded else postgresql
-        self._new = dialect.insert(table).on_conflict_do_nothing()
+        self._new = database.insert(table).on_conflict_do_nothing()
 
     # ── Making ────────────────────────────────────────────────────────────────────────────────────────────────────
 

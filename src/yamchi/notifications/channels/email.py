@@ -1,7 +1,6 @@
 """E-mail: over SMTP, or into the mailbox of the board where no server is set, so that a newcomer sees real letters."""
 
 from sqlalchemy import desc, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock
 from yamchi.notifications.channels.base import Channel, Message, Recipient
@@ -62,8 +61,7 @@ class Mailbox:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        dialect = sqlite if database.is_embedded else postgresql
-        self._keep = dialect.insert(mailbox).on_conflict_do_nothing()
+        self._keep = database.insert(mailbox).on_conflict_do_nothing()
 
     async def keep(self, letter: Letter, now: int) -> None:
         """A letter that is here already stays as it is: the same Message-ID is the same letter."""

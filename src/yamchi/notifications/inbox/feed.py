@@ -11,7 +11,6 @@ from typing import Any, Literal
 import orjson
 import structlog
 from sqlalchemy import Connection, Select, asc, bindparam, delete, false, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
@@ -61,8 +60,7 @@ class Feed:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        dialect = sqlite if database.is_embedded else postgresql
-        self._tell = dialect.insert(table).inline().on_conflict_do_nothing()  # nobody asks for its number
+        self._tell = database.insert(table).inline().on_conflict_do_nothing()  # nobody asks for its number
         self.listeners: set[Callable[[], None]] = set()
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,6 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import InvalidJob, UnknownJob
@@ -74,7 +73,7 @@ class Inbox:
         self._database = database
         self._feed = feed
         self._clock = clock
-        self._keep = (sqlite if database.is_embedded else postgresql).insert(table).on_conflict_do_nothing()
+        self._keep = database.insert(table).on_conflict_do_nothing()
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 

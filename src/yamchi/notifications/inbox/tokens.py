@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import TokenRefused
-from yamchi.notifications.signing import Signer
+from yamchi.http.signing import Signer
 
 PREFIX = "person."
 PURPOSE = "token of a person"

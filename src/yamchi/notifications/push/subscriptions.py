@@ -7,7 +7,6 @@ from hashlib import sha256
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sqlalchemy import Connection, delete, desc, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
 from yamchi.notifications.push.addresses import LONGEST, WRITABLE
@@ -66,8 +65,7 @@ class Subscriptions:
         self._database = database
         self._clock = clock
         self._loader = Loader(self._fetch)
-        dialect = sqlite if database.is_embedded else postgresql
-        new = dialect.insert(table)
+        new = database.insert(table)
         changed = ("user_id", "p256dh", "auth", "device", "updated_at")
         self._save = new.on_conflict_do_update(
             index_elements=["subscription_id"], set_={name: new.excluded[name] for name in changed}

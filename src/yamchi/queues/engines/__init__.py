@@ -7,10 +7,14 @@ from urllib.parse import unquote, urlsplit
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, MissingExtra
 from yamchi.queues.engines.base import Engine
+from yamchi.storage.keys import Keys
 
 if TYPE_CHECKING:
     from yamchi.queues.engines.memory import MemoryEngine
     from yamchi.queues.engines.sqlite import SqliteEngine
+
+
+REDIS = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 
 
 def make_engine(url: str, clock: Clock, var: Path = Path("var")) -> Engine:
@@ -25,7 +29,7 @@ def make_engine(url: str, clock: Clock, var: Path = Path("var")) -> Engine:
             from yamchi.queues.engines.sqlite import SqliteEngine
 
             return SqliteEngine(_sqlite_path(url), clock)
-        case "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel":
+        case _ if scheme in REDIS:
             try:
                 from yamchi.queues.engines.bull import BullEngine
             except ImportError as error:
@@ -58,6 +62,20 @@ def make_supabase(
     except ImportError as error:
         raise MissingExtra("supabase", "Supabase") from error
     return SupabaseEngine(project, key, var / "supabase.db", clock, interval=interval, at_most=at_most)
+
+
+def make_keys(url: str) -> Keys | None:
+    """Where keys with a lifetime lie on the broker a URL names; None if it has no place for them."""
+    if urlsplit(url).scheme not in REDIS:
+        return None
+    try:
+        from yamchi.queues.engines.bull.address import read_address
+        from yamchi.queues.engines.bull.keys import RedisKeys
+    except ImportError as error:
+        raise MissingExtra("redis", "Redis") from error
+    if "{" in read_address(url).prefix:
+        return None  # a cluster would spread keys of such names over all its nodes
+    return RedisKeys(url)
 
 
 def is_embedded(url: str) -> bool:

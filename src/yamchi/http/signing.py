@@ -11,7 +11,6 @@ from hashlib import sha256
 
 from pydantic import SecretStr
 from sqlalchemy import Connection, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.settings import KEPT
 from yamchi.storage.database import Database
@@ -50,9 +49,8 @@ class Signer:
         return self._key
 
     def _kept_key(self, connection: Connection) -> bytes:
-        dialect = sqlite if self._database.is_embedded else postgresql
         new = {"name": NAME, "value": secrets.token_bytes(LENGTH)}
-        connection.execute(dialect.insert(kept).on_conflict_do_nothing(), new)
+        connection.execute(self._database.insert(kept).on_conflict_do_nothing(), new)
         key: bytes = connection.execute(select(kept.c.value).where(kept.c.name == NAME)).scalar_one()
         return key
 

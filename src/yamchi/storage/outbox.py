@@ -1,0 +1,133 @@
+"""The outbox: what is to be queued lies in a table first, so that a crash anywhere loses and doubles nothing.
+
+`store` writes the rows in the caller's own transaction; then the caller queues what they lead to; then `mark` says that this is
+done. Every step may be repeated, because ids are derived. A row that stayed `pending` was interrupted: `watch` finishes it.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from sqlalchemy import Column, Connection, select, update
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import EngineError, EngineUnavailable
+from yamchi.storage.database import Database
+from yamchi.storage.hotrows import write_rows
+
+SWEEP_AFTER: Millis = 10_000
+"""A row that has been pending for this long was interrupted."""
+
+SWEPT_AT_ONCE = 200
+
+MOST_TRIES = 5
+"""After so many, an interrupted row that can't be finished for a reason nobody foresaw is given up."""
+
+Finish = Callable[[str], Awaitable[object]]
+"""Queues what a pending row leads to, from what is stored, and marks it."""
+GiveUp = Callable[[str, str], Awaitable[None]]
+"""Ends a row that can't be finished, given its key and why."""
+
+log = structlog.get_logger("yamchi.outbox")
+
+
+class Outbox:
+    """The rows of a table with a key, a state and the moment they came in. `what` names them in logs."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        key: Column[str],
+        state: Column[str],
+        since: Column[Millis],
+        finish: Finish,
+        give_up: GiveUp,
+        what: str,
+        pending: str = "accepted",
+        done: str = "enqueued",
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._key, self._state, self._since = key, state, since
+        self._finish, self._give_up = finish, give_up
+        self._what = what
+        self._pending, self._done = pending, done
+        self._table = key.table
+        self._new = database.insert(self._table).on_conflict_do_nothing()
+        self._tries: Counter[str] = Counter()
+
+    def store(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+        """Write these rows, all with the same columns, as pending. Which of them are new.
+
+        All of them nearly always, and then it is one statement; else those known are left out.
+        """
+        pending = [{**row, self._state.name: self._pending} for row in rows]
+        with connection.begin_nested() as attempt:
+            if write_rows(connection, self._new, pending) == len(rows):
+                return [True] * len(rows)
+            attempt.rollback()
+        keys = [row[self._key.name] for row in rows]
+        taken = set(connection.execute(select(self._key).where(self._key.in_(keys))).scalars())
+        fresh = []
+        for key in keys:
+            fresh.append(key not in taken)
+            taken.add(key)
+        new = [row for row, is_new in zip(pending, fresh, strict=True) if is_new]
+        if new and write_rows(connection, self._new, new) != len(new):
+            raise EngineError(
+                f"The same {self._what} were accepted elsewhere at this moment: send them again."
+            )
+        return fresh
+
+    async def mark(self, keys: Sequence[str]) -> None:
+        """Everything that these rows lead to is queued."""
+        if keys:
+            done = update(self._table).where(self._key.in_(keys)).values({self._state: self._done})
+            await self._database.write(lambda connection: connection.execute(done).rowcount)
+
+    async def is_pending(self, key: str) -> bool:
+        query = select(self._state).where(self._key == key)
+        return await self._database.read(lambda c: c.execute(query).scalar()) == self._pending
+
+    async def sweep(self) -> int:
+        """Finish rows that a crash interrupted; how many there were."""
+        before = self._clock.now() - SWEEP_AFTER
+        query = (
+            select(self._key)
+            .where((self._state == self._pending) & (self._since <= before))
+            .order_by(self._since)
+            .limit(SWEPT_AT_ONCE)
+        )
+        found = await self._database.read(lambda connection: connection.execute(query).scalars().all())
+        for key in found:
+            await self._finish_or_give_up(key)
+        return len(found)
+
+    async def watch(self) -> None:
+        """Sweep for ever; any number of processes may."""
+        while True:
+            try:
+                if swept := await self.sweep():
+                    log.warning(f"finished {swept} {self._what} that had been interrupted")
+            except EngineError as error:
+                log.warning(
+                    f"interrupted {self._what} could not be looked for; trying again", error=str(error)
+                )
+            await self._clock.sleep(SWEEP_AFTER // 2)
+
+    async def _finish_or_give_up(self, key: str) -> None:
+        """A row that can't be finished must not keep the others waiting, nor be tried for ever."""
+        try:
+            await self._finish(key)
+        except EngineUnavailable:
+            raise
+        except Exception as error:
+            self._tries[key] += 1
+            log.exception(f"{key} of the interrupted {self._what} could not be finished; trying again")
+            if self._tries[key] < MOST_TRIES:
+                return
+            await self._give_up(key, f"It could not be queued: {error}")
+        self._tries.pop(key, None)
