@@ -1,6 +1,7 @@
 """A template can't reach Python, work for ever or grow without end; each try is one clear sentence."""
 
 import time
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -213,3 +214,135 @@ def test_any_data_gives_a_message_or_one_sentence(data: dict[str, Any]) -> None:
     body = "{{ recipient_name }}{% if x is defined %}{{ x }}{{ x|date }}{% endif %}{% for i in l|default([]) %}{{ i }}{% endfor %}"
     with suppress(TemplateError):
         said(body, data)
+
+
+# ── Everything is metered ─────────────────────────────────────────────────────────────────────────────────────────
+
+HOSTILE = [
+    "{% for i in range(9999) %}{{ 'x' in range(99999) }}{% endfor %}",
+    "{% for i in range(9999) %}{{ 1.5 in range(99999) }}{% endfor %}",
+    "{% for i in range(9999) %}{{ i is in range(99999) }}{% endfor %}",
+    "{{ range(9999)|select('in', range(99999))|list|length }}",
+    "{{ range(9999)|map('float')|select('in', range(99999))|list|length }}",
+    "{{ range(9999)|reject('eq', many)|list|length }}",
+    "{% for i in range(9999) %}{{ many == many2 }}{% endfor %}",
+    "{% for i in range(9999) %}{{ many < many2 }}{% endfor %}",
+    "{% for i in range(9999) %}{{ many is eq(many2) }}{% endfor %}",
+    "{% for i in range(9999) %}{{ big == big2 }}{% endfor %}",
+    "{% for i in range(9999) %}{{ big.isdigit() }}{% endfor %}",
+    "{% for i in range(9999) %}{{ big.split('b')|length }}{% endfor %}",
+    "{% for i in range(9999) %}{{ big.startswith(big2) }}{% endfor %}",
+    "{{ range(99999)" + "|map('string')" * 300 + "|list|length }}",
+    "{{ range(99999)" + "|select('defined')" * 300 + "|list|length }}",
+    "{{ range(99999)" + "|map(attribute='x', default=1)" * 300 + "|list|length }}",
+    "{{ dicts" + "|selectattr('a')" * 600 + "|list|length }}",
+    "{{ range(99999)|map(attribute='x', default=big)|list|string|length }}",
+    "{{ range(99999)|map(attribute='x', default=big)|sort|length }}",
+    "{{ range(99999)|map(attribute='x', default=big)|unique|list|length }}",
+    "{{ range(99999)|map(attribute='x', default=big)|max }}",
+    "{{ range(99999)|map(attribute='x', default=big)|join|length }}",
+    "{{ range(99999)|map(attribute='x', default=big)|sum }}",
+    "{{ range(99999)|map(attribute='x', default=big)|list|tojson|length }}",
+    "{{ range(99999)|map(attribute='x', default=big)|list|upper|length }}",
+    "{{ range(99999)|map(attribute='x', default=big)|list|urlencode|length }}",
+    "{{ range(9999)|map('batch', 1)|list }}{{ big|sort|length }}",
+    "{{ big|unique|list|length }}",
+    "{{ big|map('upper')|list|length }}",
+    "{{ big|batch(1)|length }}",
+    "{{ big|join(',')|length }}",
+    "{{ big|max }}",
+    "{% for i in range(999) %}{{ many|sort|length }}{% endfor %}",
+    "{% for i in range(999) %}{{ dicts|groupby('a')|length }}{% endfor %}",
+    "{% for i in range(999) %}{{ dicts|sum(attribute='a') }}{% endfor %}",
+    "{% for i in range(999) %}{{ dicts|tojson|length }}{% endfor %}",
+    "{% for i in range(999) %}{{ d|dictsort|length }}{{ many|batch(2)|length }}{% endfor %}",
+    "{% for i in range(99999) %}{{ now|datetime }}{{ 5|money }}{% endfor %}",
+    "{% for i in range(999) %}{% set x = loop.changed(many) %}{% endfor %}",
+    "{{ [-99999999999]|map('repeat!')|list|length }}",
+    "{{ [l]|map('loop!', -99999999999)|map('list')|list|length }}",
+    "{{ [l]|map('compare!')|list|length }}",
+    "{{ (big|replace('a', 'f'))|int(0, 16) }}",
+    "{{ huge * huge }}",
+    "{{ huge // 3 }}",
+    "{{ huge % 7 }}",
+    "{{ bait|striptags|length }}" * 60,
+    "{% for i in range(99999) %}{{ big|wordcount }}{% endfor %}",
+    "{% for i in range(99999) %}{{ big|e|length }}{% endfor %}",
+    "{{ " + "big|e" + "|e" * 500 + " }}",
+    "{{ '%s' % big }}",
+    "{{ big|truncate(9, true, big)|length }}{{ big|truncate(9, true, big) * 99 }}",
+]  # fmt: skip
+LARGE: dict[str, Any] = {
+    "big": "a" * 1_000_000,
+    "big2": "".join(["a"] * 1_000_000),
+    "many": list(range(50_000)),
+    "many2": list(range(50_000)),
+    "dicts": [{"a": number % 7, "b": "x" * 20} for number in range(10_000)],
+    "d": {str(number): number for number in range(1_000)},
+    "l": [1, 2],
+    "huge": int("f" * 200_000, 16),
+    "bait": "<!---->" * 100_000,
+    "now": "2026-02-25T15:00:00Z",
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE)
+def test_work_is_counted_wherever_it_is_done(body: str) -> None:
+    """A second of processor time is twice the limit: the last step may go over it, ten of them may not."""
+    tracemalloc.start()
+    began = time.thread_time()
+    try:
+        with pytest.raises(TemplateError) as raised:
+            said(body, LARGE)
+        spent, (_, peak) = time.thread_time() - began, tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(raised.value)
+    assert spent < 10 * 0.5
+    assert peak < 300_000_000
+
+
+OPERANDS = st.sampled_from(
+    [
+        "big",
+        "big2",
+        "many",
+        "dicts",
+        "d",
+        "huge",
+        "bait",
+        "range(99999)",
+        "1.5",
+        "'a'",
+        "l",
+        "now",
+        "[big, big]",
+        "missing",
+    ]
+)
+CHAINS = st.lists(
+    st.sampled_from(
+        "|sort |unique|list |map('upper') |map('list') |select('in', many) |select('eq', big) |map('select', 'in', many)"
+        " |join(big) |join |replace('a', big) |batch(2) |tojson |string |list |reverse|list |sum |max |length |upper |e"
+        " |striptags |title |wordcount |urlencode |dictsort |groupby('a') |map(attribute='a', default=big) |int |abs"
+        " |truncate(5) |first |last |trim |default(many) |selectattr('a') |reject('odd') |round |number |date".split(
+            " |"
+        )
+    ).map(lambda part: part if part.startswith("|") else f"|{part}"),
+    max_size=6,
+)
+BETWEEN = st.sampled_from([" == ", " in ", " < ", " ~ ", " + ", " * ", " % ", " // ", " and ", " is eq "])
+
+
+@given(OPERANDS, CHAINS, BETWEEN, OPERANDS, CHAINS, st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_no_expression_works_or_grows_without_end(
+    left: str, one: list[str], between: str, right: str, other: list[str], again: bool
+) -> None:
+    right = f"({right}{''.join(other)})"
+    body = f"{{% set x = {left}{''.join(one)}{between}{right} %}}"
+    body = f"{{% for i in range(9999) %}}{body}{{% endfor %}}" if again else body
+    began = time.thread_time()
+    with suppress(TemplateError):
+        said(body, LARGE)
+    assert time.thread_time() - began < 10 * 0.5

@@ -6,11 +6,12 @@
 """
 
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache, wraps
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from babel import Locale, UnknownLocaleError
@@ -23,22 +24,65 @@ from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from yamchi.notifications.templates.meter import METER, SCALARS
-from yamchi.notifications.templates.rewriting import JOIN, LITERAL, LOOP, REPEAT, SLICE
+from yamchi.notifications.templates.markup import unescape
+from yamchi.notifications.templates.meter import MAX_NUMBER, METER, SCALARS, SIZED, Meter
+from yamchi.notifications.templates.rewriting import COMPARE, JOIN, LITERAL, LOOP, REPEAT, SLICE
 
 Filter = Callable[..., Any]
 
 # Each gives at most a few times what it takes; the ones that could grow without bound are replaced below.
 _HARMLESS = (
-    "abs capitalize count d default dictsort e escape filesizeformat first float forceescape groupby int items last"
-    " length list lower map max min reject rejectattr reverse safe select selectattr sort string striptags title trim"
+    "abs capitalize count d default dictsort e escape filesizeformat first float forceescape groupby items last"
+    " length list lower map max min reject rejectattr reverse safe select selectattr sort string title trim"
     " truncate unique upper urlencode wordcount"
+)
+# These hand their items on without looking inside them; the others pay for all that is inside.
+_LOOK_AT_NOTHING = frozenset(
+    [
+        "batch",
+        "count",
+        "d",
+        "default",
+        "first",
+        "items",
+        "last",
+        "length",
+        "list",
+        "map",
+        "reject",
+        "rejectattr",
+        "reverse",
+        "safe",
+        "select",
+        "selectattr",
+    ]
+)
+# These go through a text letter by letter.
+_TAKE_ITEMS = frozenset(
+    [
+        "batch",
+        "dictsort",
+        "groupby",
+        "join",
+        "list",
+        "map",
+        "max",
+        "min",
+        "reject",
+        "rejectattr",
+        "select",
+        "selectattr",
+        "sort",
+        "sum",
+        "unique",
+    ]
 )
 _TESTS = (
     "boolean defined divisibleby eq equalto even false float ge gt greaterthan in integer iterable le lessthan lower lt"
     " mapping ne none number odd sequence string true undefined upper == != > >= < <="
 )
 
+_TAGS = re.compile(r"<!--.*?(?:-->|\Z)|<[^<>]*>", re.DOTALL)
 _FORMATS = ("short", "medium", "long", "full")
 _SIGNS = {"KZT": "₸", "RUB": "₽", "USD": "$", "EUR": "€", "GBP": "£"}  # the same in every language
 _PLURAL_ORDER = ("zero", "one", "two", "few", "many", "other")
@@ -205,6 +249,18 @@ def replaced(value: Any, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
+def without_tags(value: Any) -> str:
+    """The words of HTML; read once, where Jinja's own starts again behind every comment."""
+    return " ".join(unescape(_TAGS.sub("", as_text(value))).split())
+
+
+def as_int(value: Any, default: int = 0, base: int = 10) -> int:
+    found = JINJA_FILTERS["int"](value, default, base)
+    if isinstance(found, int) and abs(found) > MAX_NUMBER:
+        raise FilterArgumentError(f"{str(value)[:40]!r} is too large a number")
+    return int(found)
+
+
 def batch(values: Iterable[Any], size: int, fill: Any = None) -> list[list[Any]]:
     """Rows of `size`; the last is filled up with `fill` if there is one."""
     if not 1 <= size <= 1000:
@@ -249,22 +305,71 @@ def _loop(values: Iterable[Any], written: int) -> Iterable[Any]:
         yield value
 
 
-def _metered(function: Filter) -> Filter:
+def _metered(name: str, function: Filter) -> Filter:
     """Pay for what goes in and what comes out; an undefined value goes through, for `default`."""
+    looks_inside, takes_items = name not in _LOOK_AT_NOTHING, name in _TAKE_ITEMS
 
     @wraps(function)
     def paid(*args: Any, **kwargs: Any) -> Any:
         meter = METER.get()
         meter.step()
-        for arg in args:
-            if callable(arg) and not isinstance(arg, Undefined):
-                raise FilterArgumentError("a filter takes data, and a function is none")
-            meter.charge(arg)
-        result = function(*args, **kwargs)
+        taken = [_taken(meter, arg, looks_inside) for arg in args]
+        named = {key: _taken(meter, arg, looks_inside) for key, arg in kwargs.items()} if kwargs else kwargs
+        if takes_items:
+            meter.step(max((len(arg) for arg in args if isinstance(arg, str)), default=0))
+        result = function(*taken, **named)
+        if isinstance(result, Iterator):
+            return _counted(meter, result)
         meter.charge(result)
         return result
 
     return paid
+
+
+def _taken(meter: Meter, value: Any, looks_inside: bool) -> Any:
+    """The value, paid for now or, if it comes item by item, as it comes."""
+    if isinstance(value, Iterator):
+        return _looked_into(meter, value) if looks_inside else _counted(meter, value)
+    if callable(value) and not isinstance(value, Undefined):
+        raise FilterArgumentError("a filter takes data, and a function is none")
+    meter.charge(value)
+    if looks_inside and isinstance(value, SIZED):
+        meter.pay(value)
+    return value
+
+
+def _counted(meter: Meter, values: Iterator[Any]) -> Iterator[Any]:
+    for value in values:
+        meter.step()
+        yield value
+
+
+def _looked_into(meter: Meter, values: Iterator[Any]) -> Iterator[Any]:
+    for value in values:
+        meter.step()
+        meter.pay(value)
+        yield value
+
+
+def _metered_test(function: Filter) -> Filter:
+    """Pay for what is compared; what is not defined goes through, for `is defined`."""
+
+    @wraps(function)
+    def paid(*args: Any, **kwargs: Any) -> Any:
+        meter = METER.get()
+        meter.step()
+        return function(*[_compared(arg) for arg in args], **kwargs)
+
+    return paid
+
+
+def _compared(value: Any) -> Any:
+    """A side of a comparison: each pays for all that is inside it."""
+    meter = METER.get()
+    if isinstance(value, Iterator):
+        return _looked_into(meter, value)
+    meter.pay(value)
+    return value
 
 
 def _defined(function: Filter) -> Filter:
@@ -294,6 +399,8 @@ def _repeat(written: int) -> None:
 
 _OURS: dict[str, Filter] = {
     "batch": batch,
+    "int": as_int,
+    "striptags": without_tags,
     "date": as_date,
     "datetime": as_datetime,
     "join": joined,
@@ -308,12 +415,13 @@ _OURS: dict[str, Filter] = {
 }
 
 FILTERS: dict[str, Filter] = {
-    **{name: _metered(JINJA_FILTERS[name]) for name in _HARMLESS.split()},
-    **{name: _metered(_defined(function)) for name, function in _OURS.items()},
+    **{name: _metered(name, JINJA_FILTERS[name]) for name in _HARMLESS.split()},
+    **{name: _metered(name, _defined(function)) for name, function in _OURS.items()},
     LOOP: _defined(_loop),
     LITERAL: _weighed,
     JOIN: _concat,
     REPEAT: _repeat,
     SLICE: _slice,
+    COMPARE: _compared,
 }
-TESTS: dict[str, Any] = {name: JINJA_TESTS[name] for name in _TESTS.split()}
+TESTS: dict[str, Any] = {name: _metered_test(cast(Filter, JINJA_TESTS[name])) for name in _TESTS.split()}

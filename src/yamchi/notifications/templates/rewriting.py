@@ -1,7 +1,7 @@
 """A template's syntax tree before it becomes code: what is not allowed is refused with its line, the rest is metered.
 
-Every loop, literal and joining of texts is put through a filter that pays the `Meter`. The names of those filters end
-in `!`, so no template can write them.
+Every loop, literal, comparison and joining of texts is put through a filter that pays the `Meter`. The names of those
+filters end in `!`, so no template can write them; nor can it pass them to `map`, which the sandbox sees to.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,9 @@ from jinja2.environment import Environment
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.visitor import NodeTransformer
 
-LOOP, LITERAL, JOIN, REPEAT, SLICE = "loop!", "literal!", "join!", "repeat!", "slice!"
+LOOP, LITERAL, JOIN, REPEAT = "loop!", "literal!", "join!", "repeat!"
+SLICE, COMPARE = "slice!", "compare!"
+OURS_ONLY = "!"
 
 _REFUSED: dict[type[nodes.Node], str] = {
     nodes.Include: "{% include %} is not available: a template is one text",
@@ -59,6 +61,13 @@ class Rewriter(NodeTransformer):
         self.generic_visit(node)
         return _metered(nodes.Tuple(node.nodes, "load", lineno=node.lineno), JOIN)
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _compared(node.expr)
+        for operand in node.ops:
+            operand.expr = _compared(operand.expr)
+        return node
+
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _metered(node, SLICE) if isinstance(node.arg, nodes.Slice) else node
@@ -94,6 +103,10 @@ class Rewriter(NodeTransformer):
 
 def _metered(node: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(node, name, [*args], [], None, None, lineno=node.lineno)
+
+
+def _compared(node: nodes.Expr) -> nodes.Expr:
+    return node if isinstance(node, nodes.Const) else _metered(node, COMPARE)
 
 
 def _written(body: Iterable[nodes.Node]) -> int:
