@@ -31,7 +31,7 @@ from yamchi.notifications.retry import RetryEngine, sentence
 from yamchi.notifications.schemas.notification_job import ALIASES, DirectMessage, NotificationJob
 from yamchi.notifications.suppressions import Suppressions
 from yamchi.notifications.templates.model import Rendered
-from yamchi.notifications.templates.rendering import render
+from yamchi.notifications.templates.offloop import render_message
 from yamchi.notifications.unsubscribe import Unsubscribing
 from yamchi.queues.ticket import Job
 
@@ -217,7 +217,7 @@ class JobProcessor:
         return Message(
             job.delivery_id,
             errand.address or "",
-            ready or self._render(errand, unsubscribe_url),
+            ready or await self._render(errand, unsubscribe_url),
             is_urgent=errand.is_urgent,
             expires_at=errand.expires_at,
             unsubscribe_url=unsubscribe_url,
@@ -226,11 +226,11 @@ class JobProcessor:
             category=errand.category,
         )
 
-    def _render(self, errand: Errand, unsubscribe_url: str | None) -> Rendered:
+    async def _render(self, errand: Errand, unsubscribe_url: str | None) -> Rendered:
         assert errand.template is not None
         data = {**errand.job.data, "user": as_template_data(errand.recipient)}
         now = as_datetime(self._clock.now())
-        return render(errand.template, data, now=now, unsubscribe_url=unsubscribe_url)
+        return await render_message(errand.template, data, now=now, unsubscribe_url=unsubscribe_url)
 
     async def _send(self, errand: Errand, message: Message) -> dict[str, Any]:
         if settled := await self._settled(errand.job):

@@ -8,7 +8,7 @@
 when it works too long.
 """
 
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -37,7 +37,8 @@ from yamchi.notifications.schemas.notification_job import (
     Priority,
     derived_id,
 )
-from yamchi.notifications.templates.meter import METER, Meter
+from yamchi.notifications.templates.meter import METER, Limits, Meter, Outgrown
+from yamchi.notifications.templates.offloop import run_metered
 from yamchi.notifications.templates.sandbox import Sandbox
 from yamchi.yamlfiles import load_file
 
@@ -45,6 +46,7 @@ log = structlog.get_logger("yamchi.rules")
 
 DEFAULT_LOCALE = "ru"
 INBOX = "database"
+LONGEST_WHEN = 2_000
 
 
 class Notify(BaseModel):
@@ -106,7 +108,7 @@ class Rule(BaseModel):
 
     name: str | None = None
     on: str
-    when: str | None = None
+    when: Annotated[str, Field(max_length=LONGEST_WHEN)] | None = None
     notify: Notify | list[Notify]
 
     @field_validator("when")
@@ -145,12 +147,12 @@ def _compiled(expression: str) -> Any:
     return _environment.compile_expression(expression)
 
 
-def _holds(expression: str, values: dict[str, Any]) -> bool:
-    meter = METER.set(Meter(data=values))
+def _holds(expression: str, values: dict[str, Any], meter: Meter) -> bool:
+    token = METER.set(meter)
     try:
         return bool(_compiled(expression)(values))
     finally:
-        METER.reset(meter)
+        METER.reset(token)
 
 
 def read_rules(path: Path) -> list[Rule]:
@@ -177,25 +179,15 @@ class EventRulesHandler:
     async def plan(self, event: Event, recipient: Recipient | None, now: Millis) -> list[NotificationJob]:
         if event.user_id is None:
             return []
-        jobs = []
-        for rule in await self._rules.of(event.event_type):
-            if self._applies(rule, event, recipient):
-                for notify in rule.notifications:
-                    jobs += [
-                        _job(event, rule, notify, channel, recipient, now)
-                        for channel in self._chosen(notify, recipient)
-                    ]
-        return jobs
-
-    def _applies(self, rule: Rule, event: Event, recipient: Recipient | None) -> bool:
-        if rule.when is None:
-            return True
-        user = as_template_data(recipient) if recipient else {}
-        try:
-            return _holds(rule.when, {"event": event.model_dump(mode="json"), "user": user})
-        except Exception as error:
-            log.warning("a rule could not be asked, and does not apply", rule=rule.id, error=str(error))
-            return False
+        rules = await self._rules.of(event.event_type)
+        if any(rule.when for rule in rules):
+            rules = await run_metered(partial(_applying, rules, event, recipient))
+        return [
+            _job(event, rule, notify, channel, recipient, now)
+            for rule in rules
+            for notify in rule.notifications
+            for channel in self._chosen(notify, recipient)
+        ]
 
     def _chosen(self, notify: Notify, recipient: Recipient | None) -> list[str]:
         """The first channel that may reach the person: what is known now to have no address need not be tried.
@@ -212,6 +204,32 @@ class EventRulesHandler:
             if channel is None or channel.address(recipient):
                 return [name]
         return notify.first_of[-1:]
+
+
+def _applying(rules: list[Rule], event: Event, recipient: Recipient | None, limits: Limits) -> list[Rule]:
+    """The rules whose `when` holds. A first try has one account for all of them, the second one for each."""
+    values = {
+        "event": event.model_dump(mode="json"),
+        "user": as_template_data(recipient) if recipient else {},
+    }
+    shared = Meter(data=values, limits=limits)
+    return [
+        rule
+        for rule in rules
+        if _applies(rule, values, shared if limits.is_first_try else Meter(data=values, limits=limits))
+    ]
+
+
+def _applies(rule: Rule, values: dict[str, Any], meter: Meter) -> bool:
+    if rule.when is None:
+        return True
+    try:
+        return _holds(rule.when, values, meter)
+    except Outgrown:
+        raise
+    except Exception as error:
+        log.warning("a rule could not be asked, and does not apply", rule=rule.id, error=str(error))
+        return False
 
 
 def _job(

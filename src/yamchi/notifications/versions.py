@@ -4,16 +4,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, asc, desc, func, insert, select
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.notifications.tables import templates
 from yamchi.notifications.templates.files import FileTemplates
-from yamchi.notifications.templates.model import Format, Template
+from yamchi.notifications.templates.model import Format, Layout, Template, TemplateError
+from yamchi.notifications.templates.offloop import in_thread
 from yamchi.notifications.templates.reading import read_template
 from yamchi.notifications.templates.rendering import check
 from yamchi.storage.database import Database
 from yamchi.storage.views import View
+
+log = structlog.get_logger("yamchi.notifications")
+
+Key = tuple[str, str, str]
+"""Code, channel and language."""
 
 FRESH: Millis = 1_000
 """How old the view of the table may be."""
@@ -29,7 +36,9 @@ class VersionedTemplates:
         self._database = database
         self.files = files
         self._clock = clock
-        self._newest: dict[tuple[str, str, str], Template] = {}
+        self._newest: dict[Key, Template | TemplateError] = {}
+        self._read_rows: dict[tuple[Key, int], Template | TemplateError] = {}
+        self._layout: Layout | None = None
         self._view = View(self._read_table, clock, FRESH)
 
     async def find(self, code: str, channel: str, locales: Sequence[str]) -> Template | None:
@@ -37,6 +46,8 @@ class VersionedTemplates:
         await self._view.refresh()
         for locale in locales:
             known = self._newest.get((code, channel, locale))
+            if isinstance(known, TemplateError):
+                raise TemplateError(str(known), line=known.line)
             if template := known or await self.files.find(code, channel, [locale]):
                 return template
         stage = REHEARSES.get(channel)
@@ -45,12 +56,13 @@ class VersionedTemplates:
     async def list(self) -> Sequence[Template]:
         await self._view.refresh()
         found = {(one.code, one.channel, one.locale): one for one in await self.files.list()}
-        return [template for _, template in sorted((found | self._newest).items())]
+        usable = {key: one for key, one in self._newest.items() if isinstance(one, Template)}
+        return [template for _, template in sorted((found | usable).items())]
 
     async def put(self, code: str, channel: str, locale: str, text: str, format: Format) -> Template:
         """Keep a new version, if it can be used; the one before it stays."""
-        template = self._read(code, channel, locale, text, format)
-        check(template)
+        template = await in_thread(self._read, code, channel, locale, text, format)
+        await in_thread(check, template)
 
         def save(connection: Connection) -> int:
             newest = select(func.coalesce(func.max(templates.c.version), 0)).where(_is(code, channel, locale))
@@ -74,10 +86,26 @@ class VersionedTemplates:
         query = select(templates).order_by(asc(templates.c.version))
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         newest = {(row.code, row.channel, row.locale): row for row in rows}
-        self._newest = {
-            key: replace(self._read(*key, row.body, row.meta["format"]), version=str(row.version))
+        layout = self.files.layout()
+        if layout is not self._layout:
+            self._layout, self._read_rows = layout, {}
+        fresh = {
+            (key, row.version): await self._try(key, row)
             for key, row in newest.items()
+            if (key, row.version) not in self._read_rows
         }
+        known = self._read_rows | fresh
+        self._read_rows = {(key, row.version): known[key, row.version] for key, row in newest.items()}
+        self._newest = {key: template for (key, _), template in self._read_rows.items()}
+
+    async def _try(self, key: Key, row: Any) -> Template | TemplateError:
+        """One that can't be read any more stops nobody but those who want to send it."""
+        try:
+            template = await in_thread(self._read, *key, row.body, row.meta["format"])
+        except TemplateError as error:
+            log.error("a template of the table can't be used", error=str(error), version=row.version)
+            return error
+        return replace(template, version=str(row.version))
 
     def _read(self, code: str, channel: str, locale: str, text: str, format: Format) -> Template:
         return read_template(

@@ -11,7 +11,7 @@ from yamchi.notifications.templates.model import (
     TemplateStore,
     UnknownTemplate,
 )
-from yamchi.notifications.templates.rendering import render
+from yamchi.notifications.templates.offloop import render_message
 
 
 async def preview(
@@ -26,7 +26,7 @@ async def preview(
     template = await store.find(code, channel, locale_chain(locale))
     if template is None:
         raise UnknownTemplate(code, channel, locale_chain(locale))
-    return render(template, sample_of(template) if data is None else data, **variables)
+    return await render_message(template, sample_of(template) if data is None else data, **variables)
 
 
 def sample_of(template: Template) -> Mapping[str, Any]:

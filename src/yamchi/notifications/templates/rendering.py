@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from jinja2.environment import Template as Jinja
@@ -17,12 +16,16 @@ from jinja2.exceptions import FilterArgumentError, SecurityError, TemplateSyntax
 
 from yamchi.notifications.templates import letters
 from yamchi.notifications.templates.letters import CONTENT, HTML, TEXT, Part
-from yamchi.notifications.templates.meter import METER, Meter, Refused
+from yamchi.notifications.templates.meter import FULL, MAX_OUTPUT, METER, Limits, Meter, Outgrown, Refused
 from yamchi.notifications.templates.model import Button, ButtonRows, Rendered, Template, TemplateError
 from yamchi.notifications.templates.sandbox import generate
 
 LONGEST_LINE = 500
+LONGEST = {"email": MAX_OUTPUT, "telegram": 100_000, "sms": 10_000}
+LONGEST_MESSAGE = 100_000
+"""Characters of a rendered body, by channel; the last where none is named: pushes, the inbox."""
 MOST_CODE = 16 * 1024
+MOST_TEMPLATES = 1024  # compiled and kept
 LONGEST_CALLBACK = 64  # bytes, Telegram's limit
 
 _NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -49,16 +52,20 @@ def render(
     now: datetime | None = None,
     timezone: str | None = None,
     unsubscribe_url: str | None = None,
+    limits: Limits = FULL,
     **variables: Any,
 ) -> Rendered:
-    """The message for one recipient; `data["user"]` holds what is known about them. Raises `TemplateError`."""
+    """The message for one recipient; `data["user"]` holds what is known about them. Raises `TemplateError`.
+
+    On the event loop, call `offloop.render_message`.
+    """
     known = {"now": now, "unsubscribe_url": unsubscribe_url}
     known = {name: value for name, value in known.items() if value is not None}
     values = _values(template, data, {**variables, **known})
     with _told_as_template_error(template):
-        compiled = _compiled(template)
+        compiled = _compiled(template, limits)
         zone = str(timezone or values["user"].get("timezone") or "UTC")
-        meter = METER.set(Meter(template.locale, zone, values))
+        meter = METER.set(Meter(template.locale, zone, values, limits))
         try:
             return _render(template, compiled, values)
         finally:
@@ -107,7 +114,7 @@ def _render(template: Template, compiled: _Compiled, values: dict[str, Any]) -> 
         **lines,
     }
     values["letter"] = letter | {"is_transactional": template.is_transactional}
-    html = _html(compiled, values)
+    html = _html(template, compiled, values)
     if template.channel == "email" and not lines.get("subject"):
         raise Refused("has no subject, and an e-mail needs one")
     return Rendered(
@@ -126,19 +133,27 @@ def _render(template: Template, compiled: _Compiled, values: dict[str, Any]) -> 
     )
 
 
-def _html(compiled: _Compiled, values: dict[str, Any]) -> str | None:
+def _html(template: Template, compiled: _Compiled, values: dict[str, Any]) -> str | None:
     if compiled.html is None:
         return None
-    html = _clean(generate(compiled.html, values)).strip()
-    return html if compiled.is_inlined else letters.inline(html)
+    html = _clean(_generate(template, compiled.html, values)).strip()
+    if compiled.is_inlined:
+        return html
+    METER.get().hand_over(len(html))
+    return letters.inline(html)
 
 
 def _text(template: Template, compiled: _Compiled, values: dict[str, Any], html: str | None) -> str:
     if compiled.text is not None:
-        return letters.tidy(_clean(generate(compiled.text, values)))
-    return (
-        letters.as_plain_text(html or "") if template.channel == "email" else letters.strip_tags(html or "")
-    )
+        return letters.tidy(_clean(_generate(template, compiled.text, values)))
+    if template.channel != "email":
+        return letters.strip_tags(html or "")
+    METER.get().hand_over(len(html or ""))
+    return letters.as_plain_text(html or "")
+
+
+def _generate(template: Template, jinja: Jinja, values: dict[str, Any]) -> str:
+    return generate(jinja, values, LONGEST.get(template.channel, LONGEST_MESSAGE))
 
 
 def _line(name: str, jinja: Jinja, values: dict[str, Any]) -> str:
@@ -180,16 +195,28 @@ def _clean(text: str) -> str:
 # ── Compiling ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _compiled(template: Template) -> _Compiled:
-    outcome = _outcome(template)
+_outcomes: dict[Template, _Compiled | TemplateError] = {}
+
+
+def _compiled(template: Template, limits: Limits = FULL) -> _Compiled:
+    """Compiled once, or found wanting once: a broken template costs its letters no more than a good one."""
+    outcome = _outcomes.get(template)
+    if outcome is None:
+        if limits.is_first_try:
+            raise Outgrown("not compiled yet")
+        outcome = _keep(template, _outcome(template))
     if isinstance(outcome, TemplateError):
         raise TemplateError(str(outcome), line=outcome.line)
     return outcome
 
 
-@lru_cache(maxsize=1024)
+def _keep(template: Template, outcome: _Compiled | TemplateError) -> _Compiled | TemplateError:
+    while len(_outcomes) >= MOST_TEMPLATES:
+        _outcomes.pop(next(iter(_outcomes)), None)
+    return _outcomes.setdefault(template, outcome)
+
+
 def _outcome(template: Template) -> _Compiled | TemplateError:
-    """Compiled once, or found wanting once: a broken template costs its letters no more than a good one."""
     try:
         with _told_as_template_error(template):
             return _compile(template)
@@ -198,21 +225,32 @@ def _outcome(template: Template) -> _Compiled | TemplateError:
 
 
 def _compile(template: Template) -> _Compiled:
-    if letters.size_of_code(template.body) > MOST_CODE:
-        raise Refused(f"has more than {MOST_CODE // 1024} KB between its {{{{ }}}} and {{% %}}: shorten it")
+    if letters.size_of_code(template.body) + _length_of_lines(template) > MOST_CODE:
+        raise Refused(
+            f"has more than {MOST_CODE // 1024} KB between its {{{{ }}}} and {{% %}} and in its settings: shorten it"
+        )
     environment = HTML if template.format == "html" else TEXT
     environment.from_string(template.body)  # first as it is, so that an error names the line of the file
-    lines = {"subject": template.subject, "title": template.title, "url": template.url}
-    lines |= {"image": template.image, "document": template.document, "topic": template.topic}
-    lines["preheader"] = template.preheader
     html, text = _parts(template)
     return _Compiled(
         html=HTML.from_string(html.source) if html else None,
         is_inlined=html is None or html.is_done,
         text=TEXT.from_string(text.source) if text and text.is_done else None,
-        lines={name: _compile_line(name, line) for name, line in lines.items() if line is not None},
+        lines={name: _compile_line(name, line) for name, line in _lines(template).items()},
         buttons=tuple(tuple(_compile_button(button) for button in row) for row in template.buttons),
     )
+
+
+def _lines(template: Template) -> dict[str, str]:
+    lines = {"subject": template.subject, "title": template.title, "url": template.url}
+    lines |= {"image": template.image, "document": template.document, "topic": template.topic}
+    lines["preheader"] = template.preheader
+    return {name: line for name, line in lines.items() if line is not None}
+
+
+def _length_of_lines(template: Template) -> int:
+    buttons = [part for row in template.buttons for one in row for part in (one.text, one.url, one.callback)]
+    return sum(len(text) for text in (*_lines(template).values(), *filter(None, buttons)))
 
 
 def _parts(template: Template) -> tuple[Part | None, Part | None]:
@@ -248,7 +286,7 @@ def _told_as_template_error(template: Template) -> Iterator[None]:
     """Whatever a template does wrong becomes one sentence; nothing of it is worth a retry."""
     try:
         yield
-    except TemplateError:
+    except (TemplateError, Outgrown):
         raise
     except TemplateSyntaxError as error:
         message = f"Template {template}, line {error.lineno}: {_sentence(error.message)}"
