@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamchi.notifications.templates import Layout, TemplateError, read_template, render
+from yamchi.notifications.templates.meter import MAX_SECONDS
 
 DATA: dict[str, Any] = {"x": "hi", "d": {"a": 1}, "l": [1, 2], "big": "a" * 1_000_000}
 LAYOUT = Layout("{{ content }}", "{{ content }}")
@@ -288,7 +289,7 @@ LARGE: dict[str, Any] = {
 
 @pytest.mark.parametrize("body", HOSTILE)
 def test_work_is_counted_wherever_it_is_done(body: str) -> None:
-    """A second of processor time is twice the limit: the last step may go over it, ten of them may not."""
+    """The last step may go over the limit, but not by many times; the machinery that counts memory takes its share."""
     tracemalloc.start()
     began = time.thread_time()
     try:
@@ -298,7 +299,7 @@ def test_work_is_counted_wherever_it_is_done(body: str) -> None:
     finally:
         tracemalloc.stop()
     assert "\n" not in str(raised.value)
-    assert spent < 10 * 0.5
+    assert spent < 10 * MAX_SECONDS
     assert peak < 300_000_000
 
 
@@ -322,12 +323,47 @@ OPERANDS = st.sampled_from(
 )
 CHAINS = st.lists(
     st.sampled_from(
-        "|sort |unique|list |map('upper') |map('list') |select('in', many) |select('eq', big) |map('select', 'in', many)"
-        " |join(big) |join |replace('a', big) |batch(2) |tojson |string |list |reverse|list |sum |max |length |upper |e"
-        " |striptags |title |wordcount |urlencode |dictsort |groupby('a') |map(attribute='a', default=big) |int |abs"
-        " |truncate(5) |first |last |trim |default(many) |selectattr('a') |reject('odd') |round |number |date".split(
-            " |"
-        )
+        [
+            "|sort",
+            "unique|list",
+            "map('upper')",
+            "map('list')",
+            "select('in', many)",
+            "select('eq', big)",
+            "map('select', 'in', many)",
+            "join(big)",
+            "join",
+            "replace('a', big)",
+            "batch(2)",
+            "tojson",
+            "string",
+            "list",
+            "reverse|list",
+            "sum",
+            "max",
+            "length",
+            "upper",
+            "e",
+            "striptags",
+            "title",
+            "wordcount",
+            "urlencode",
+            "dictsort",
+            "groupby('a')",
+            "map(attribute='a', default=big)",
+            "int",
+            "abs",
+            "truncate(5)",
+            "first",
+            "last",
+            "trim",
+            "default(many)",
+            "selectattr('a')",
+            "reject('odd')",
+            "round",
+            "number",
+            "date",
+        ]
     ).map(lambda part: part if part.startswith("|") else f"|{part}"),
     max_size=6,
 )
@@ -345,4 +381,4 @@ def test_no_expression_works_or_grows_without_end(
     began = time.thread_time()
     with suppress(TemplateError):
         said(body, LARGE)
-    assert time.thread_time() - began < 10 * 0.5
+    assert time.thread_time() - began < 10 * MAX_SECONDS
