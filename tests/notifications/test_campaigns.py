@@ -17,7 +17,7 @@ from yamchi.notifications.campaigns.fanout import BATCH, HOLD, FanOut
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
 from yamchi.notifications.channels.base import Channel, Message, Recipient
-from yamchi.notifications.channels.null import count_ledger
+from yamchi.notifications.channels.null import NullLedger, count_ledger
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.notifications.tables import campaign_people, notification_delivery, null_ledger, users
@@ -513,15 +513,100 @@ async def test_a_rehearsal_uses_the_letter(app: TestApp) -> None:
     assert (await progress(app))["sent"] == 2
 
 
-async def test_what_made_messages_fail_is_shown_with_the_campaign(either: TestApp) -> None:
-    await populate(either, 2)
+async def test_what_made_messages_fail_is_shown_with_the_campaign(either: TestApp, tmp_path: Path) -> None:
+    await populate(either, 3)
+    (tmp_path / "templates" / "news" / "null.en.txt").write_text("Your {{ user.badge }}")
+    first = User(email="first@example.com", attributes={"badge": "gold"})
+    await either.notifications.recipients.put("00000000-0000-4000-8000-000000000000", first)
     campaigns = either.notifications.campaigns
-    await campaigns.create(wish(template_code="black_friday_sale"))
+    await campaigns.create(wish())
     assert (await campaigns.show("news-1"))["failure"] is None
     await send_all(either)
     shown = await campaigns.show("news-1")
-    assert shown["progress"]["failed"] == 2
-    assert "the variable 'discount' is missing" in shown["failure"]
+    assert (shown["progress"]["sent"], shown["progress"]["failed"]) == (1, 3)
+    assert "badge" in shown["failure"]
+
+
+# ── The rehearsal ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+SALE = {"template_code": "black_friday_sale"}
+
+
+async def test_a_campaign_that_lacks_a_variable_is_refused_with_its_name(either: TestApp) -> None:
+    await populate(either, 2)
+    campaigns = either.notifications.campaigns
+    with pytest.raises(InvalidJob, match="the variable 'discount' is missing"):
+        await campaigns.create(wish(**SALE))
+    await send_all(either)
+    assert await statuses(either) == {}, "nothing was sent"
+    await campaigns.create(wish())  # corrected, under the same id
+    await send_all(either)
+    assert (await campaigns.show("news-1"))["progress"]["failed"] == 0
+
+
+async def test_every_variant_is_rehearsed(app: TestApp, tmp_path: Path) -> None:
+    await populate(app, 2)
+    (tmp_path / "templates" / "other").mkdir()
+    (tmp_path / "templates" / "other" / "null.en.txt").write_text("Hello {{ city }}")
+    rare = {"name": "rare", "percent": 1, "template_code": "other"}
+    variants = [{"name": "most", "percent": 99}, rare]
+    with pytest.raises(InvalidJob, match="'city'"):
+        await app.notifications.campaigns.create(wish(variants=variants))
+    rare["data"] = {"city": "Almaty"}
+    await app.notifications.campaigns.create(wish(variants=variants))
+
+
+@pytest.mark.parametrize("upload", [False, True])
+async def test_a_list_is_rehearsed_with_the_data_of_its_first_row(
+    app: TestApp, tmp_path: Path, upload: bool
+) -> None:
+    await populate(app, 2)
+    (tmp_path / "templates" / "news" / "null.en.txt").write_text("Hello {{ city }}")
+    campaigns = app.notifications.campaigns
+
+    async def send(csv: str) -> None:
+        if upload:
+            await campaigns.create(wish(audience={"upload": True}))
+            await campaigns.upload("news-1", csv.splitlines(keepends=True))
+        else:
+            await campaigns.create(wish(audience={"csv": csv}))
+
+    with pytest.raises(InvalidJob, match="'city'"):
+        await send(f"user_id\n{person(0)}\n")
+    await send(f"user_id,city\n{person(0)},Almaty\n{person(1)},Astana\n")
+    await send_all(app)
+    assert (await campaigns.show("news-1"))["progress"]["sent"] == 2
+
+
+async def test_the_first_person_is_looked_for_among_all(app: TestApp, tmp_path: Path) -> None:
+    """A window in which nobody fits is not the end of the audience."""
+    await populate(app, 5)
+    (tmp_path / "templates" / "news" / "null.en.txt").write_text("Hello {{ city }}")
+    last = max(person(number) for number in range(5))
+    number = next(number for number in range(5) if person(number) == last)
+    for where in ({"attributes.age": number}, {}):
+        with pytest.raises(InvalidJob, match="'city'"):
+            await app.notifications.campaigns.create(wish(audience={"where": where}))
+    await app.notifications.campaigns.create(wish(audience={"where": {"attributes.age": 99}}))
+    await send_all(app)
+    assert await statuses(app) == {}, "it is for nobody, so there is nothing to rehearse"
+
+
+async def test_old_lines_of_the_ledger_go(either: TestApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yamchi.notifications.channels.null.PRUNED_AT_ONCE", 2)
+    await populate(either, 5)
+    ledger = NullLedger(either.database, either.clock)
+    await either.notifications.campaigns.create(wish())
+    await send_all(either)
+    await either.clock.advance("29d")
+    await either.notifications.campaigns.create(wish(campaign_id="news-2"))
+    await send_all(either)
+    assert await ledger.prune() == 0
+    await either.clock.advance("2d")
+    assert await ledger.prune() == 5
+    assert (await count_ledger(either.database))["lines"] == 5, "those of the second campaign stay"
+    assert await ledger.prune() == 0
 
 
 # ── Over HTTP, and bad input ──────────────────────────────────────────────────────────────────────────────────────────

@@ -254,6 +254,22 @@ async def test_a_token_opens_only_what_is_its_persons_own(app: TestApp, client: 
         assert answer.headers["content-type"] == "application/problem+json"
 
 
+async def test_a_preference_center_reads_and_writes_with_the_persons_own_token(
+    app: TestApp, client: httpx2.AsyncClient
+) -> None:
+    page, chosen = await page_of(app), {"allowed": {"email": {"promotions": False}}, "quiet_hours": None}
+    mine, theirs = f"{API}/{USER}/preferences", f"{API}/{OTHER}/preferences"
+    assert (await client.get(mine, headers=page)).json() == {"allowed": {}, "quiet_hours": None}
+    assert (await client.put(mine, headers=page, json=chosen)).status_code == 200
+    assert (await client.get(mine, headers=page)).json() == chosen
+    assert (await client.get(mine, headers=bearer(ADMIN))).json() == chosen
+    assert (await client.get(theirs, headers=page)).status_code == 403
+    assert (await client.put(theirs, headers=page, json=chosen)).status_code == 403
+    assert (await client.get(theirs, headers=bearer(ADMIN))).json()["allowed"] == {}
+    assert (await client.put(mine, headers=bearer(SENDER), json=chosen)).status_code == 403
+    assert (await client.put(mine, json=chosen)).status_code == 401
+
+
 async def test_the_admin_may_look_and_a_sender_may_not(client: httpx2.AsyncClient) -> None:
     assert (await client.get(f"{API}/{USER}/inbox", headers=bearer(ADMIN))).status_code == 200
     assert (await client.get(f"{API}/{USER}/inbox", headers=bearer(SENDER))).status_code == 403

@@ -11,6 +11,7 @@ from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.http.auth import PageToken
 from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.gate import CampaignGate
+from yamchi.notifications.campaigns.rehearsal import Rehearsal
 from yamchi.notifications.campaigns.store import Campaigns
 from yamchi.notifications.caps import Caps
 from yamchi.notifications.channels.base import Channel
@@ -18,7 +19,7 @@ from yamchi.notifications.channels.email import EmailChannel, Mailbox, MailboxCh
 from yamchi.notifications.channels.inbox import InboxChannel
 from yamchi.notifications.channels.instead import Instead
 from yamchi.notifications.channels.live import LiveChannel
-from yamchi.notifications.channels.null import NullChannel
+from yamchi.notifications.channels.null import NullChannel, NullLedger
 from yamchi.notifications.channels.outfitting import channels_of
 from yamchi.notifications.channels.smtp import SmtpServer
 from yamchi.notifications.circuits import Circuits
@@ -142,7 +143,12 @@ class Notifications(Plugin):
             self.counters.count_answer,
         )
         counts = self.deliveries.campaign_counts
-        self.campaigns = Campaigns(database, clock, self.channels, self.templates, counts, self.gate)
+        rehearsal = Rehearsal(
+            self.templates, self.recipients, has_links=self.unsubscribing.has_links, clock=clock
+        )
+        self.campaigns = Campaigns(
+            database, clock, self.channels, self.templates, counts, self.gate, rehearsal
+        )
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
         self.doubts = Doubts(self.deliveries, self.service, queue)
@@ -186,6 +192,7 @@ class Notifications(Plugin):
         self.app.service("event sweeper", self.service.outbox.watch)
         self.app.service("inbox feed", self.feed.watch)
         self.app.service("campaign fan-out", self.fan_out.watch)
+        self.app.service("null ledger", NullLedger(self.app.database, self.app.clock).watch)
 
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.notifications.routes:ROUTES")

@@ -34,6 +34,11 @@ class Unsubscribing:
         self._preferences = preferences
         self._base = base
 
+    @property
+    def has_links(self) -> bool:
+        """Whether messages can have a link: whether somebody knows our address."""
+        return self._base is not None
+
     async def url_of(self, errand: Errand) -> str | None:
         """The link for a message; none for what must arrive, and where nobody knows our address."""
         user_id = errand.recipient.user_id

@@ -52,6 +52,16 @@ class Audience:
         look = self._listed if self._filter is None else self._found
         return await self._database.read(lambda connection: look(connection, after, size))
 
+    async def first(self) -> Person | None:
+        """The first of them; None when there is nobody."""
+        if self._filter is None:
+            return next(iter((await self.window(None, 1)).people), None)
+        end: str | None = None
+        while True:
+            found, end = await self._database.read(lambda c, after=end: self._first(c, after))  # type: ignore[misc]
+            if found or end is None:
+                return found
+
     async def count(self) -> int:
         """How many there are, in short looks."""
         total, end = 0, None
@@ -76,6 +86,16 @@ class Audience:
         )
         rows = connection.execute(query.order_by(users.c.user_id)).all()
         return Window([Person(row.user_id, row.locale) for row in rows], end)
+
+    def _first(self, connection: Connection, after: str | None) -> tuple[Person | None, str | None]:
+        """The first of a window, and the id it ends with; None when nobody is left."""
+        end = _last_of(connection, after, COUNTED_AT_ONCE)
+        if end is None:
+            return None, None
+        within = _beyond(users.c.user_id, after) & (users.c.user_id <= end)
+        query = select(users.c.user_id, users.c.locale).where(within, self._condition)
+        row = connection.execute(query.order_by(users.c.user_id).limit(1)).first()
+        return (Person(row.user_id, row.locale) if row else None), end
 
     def _listed(self, connection: Connection, after: str | None, size: int) -> Window:
         listed = campaign_people.c

@@ -74,6 +74,22 @@ class Form:
         return orjson.dumps({**self.common, **own})
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a person would get: the template, the language and the data."""
+
+    template_code: str
+    locale: str
+    data: dict[str, Any]
+
+
+def messages_to(person: Person, campaign: Campaign, now: Millis) -> list[Message]:
+    """What this person would get in each variant."""
+    locale = person.locale or campaign.body["locale"] or DEFAULT_LOCALE
+    forms = [Form.of(campaign, variant, now) for variant in campaign.variants or (None,)]
+    return [Message(form.template_code, locale, {**form.data, **(person.data or {})}) for form in forms]
+
+
 def plan(
     campaign: Campaign, people: Sequence[Person], now: Millis, turns: Sequence[Millis] = ()
 ) -> list[Planned]:

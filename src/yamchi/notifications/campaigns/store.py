@@ -23,6 +23,7 @@ from yamchi.notifications.campaigns.gate import CampaignGate
 from yamchi.notifications.campaigns.lists import Report
 from yamchi.notifications.campaigns.model import Campaign, CampaignIn, ShownState, State
 from yamchi.notifications.campaigns.planning import DEFAULT_LOCALE
+from yamchi.notifications.campaigns.rehearsal import Rehearsal
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.tables import campaigns, notification_delivery
 from yamchi.notifications.templates.locales import locale_chain
@@ -49,6 +50,7 @@ class Campaigns:
         templates: TemplateStore,
         counts: CampaignCounts,
         gate: CampaignGate,
+        rehearsal: Rehearsal,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -56,6 +58,7 @@ class Campaigns:
         self._templates = templates
         self._counts = counts
         self._gate = gate
+        self._rehearsal = rehearsal
         self._enrollment = Enrollment(database, clock)
         self._new = database.insert(table).on_conflict_do_nothing()
 
@@ -142,7 +145,9 @@ class Campaigns:
         return self._enrollment.by_csv(wish.campaign_id, lines, guard)
 
     async def _start(self, campaign: Campaign, report: Report | None = None, me: str | None = None) -> None:
-        total = await Audience.of(self._database, campaign).count()
+        audience = Audience.of(self._database, campaign)
+        await self._rehearsal.run(campaign, audience)
+        total = await audience.count()
         values = {"state": "running", "total": total, "report": report and report.shown(), "holder": None}
 
         def begin(connection: Connection) -> None:

@@ -6,14 +6,18 @@ a person who was sent a message twice is there twice. Where it has no template o
 
 from collections import Counter
 
-from sqlalchemy import distinct, func, insert, select
+from sqlalchemy import delete, distinct, func, insert, select
 
-from yamchi.clock import Clock
+from yamchi.clock import Clock, Millis
 from yamchi.notifications.channels.base import Channel, Kept, Message, Recipient
 from yamchi.notifications.tables import null_ledger
 from yamchi.storage.database import Database, Put
 
 NEW_LINE = insert(null_ledger)
+
+KEPT: Millis = 30 * 86_400_000
+PRUNED_EVERY: Millis = 3_600_000
+PRUNED_AT_ONCE = 5_000
 
 
 class NullChannel(Channel):
@@ -32,6 +36,30 @@ class NullChannel(Channel):
     async def send(self, message: Message) -> Kept:
         line = {"job_id": message.job_id, "user_id": message.user_id, "received_at": self._clock.now()}
         return Kept(Put(NEW_LINE, line))
+
+
+class NullLedger:
+    """Lets old lines go, so that rehearsals do not fill the disk."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def watch(self) -> None:
+        """Prune once an hour, for ever."""
+        while True:
+            await self.prune()
+            await self._clock.sleep(PRUNED_EVERY)
+
+    async def prune(self) -> int:
+        """Remove lines older than `KEPT`, the oldest first and not too many at a time; how many went."""
+        ledger, before, gone = null_ledger.c, self._clock.now() - KEPT, 0
+        # By number, which grows with time: so no index is needed by time, which every message would have to pay for.
+        oldest = select(ledger.entry).order_by(ledger.entry).limit(PRUNED_AT_ONCE)
+        old = delete(null_ledger).where(ledger.entry.in_(oldest), ledger.received_at < before)
+        while went := await self._database.write(lambda connection: connection.execute(old).rowcount):
+            gone += went
+        return gone
 
 
 async def count_ledger(database: Database) -> Counter[str]:

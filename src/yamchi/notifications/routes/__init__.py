@@ -20,6 +20,7 @@ ROUTES = (
     Routes(inbox.senders, access="people:token"),
     Routes(inbox.router, access="person"),
     Routes(push.router, access="person"),
+    Routes(users.own, access="person"),
     Routes(templates.readers, access="read"),
     *(Routes(one.router) for one in (deliveries, users, suppressions, campaigns, templates, mailbox)),
     *(Routes(one.pages, prefix="", access="public") for one in (live, mailbox, unsubscribe, push)),

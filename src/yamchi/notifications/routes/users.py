@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.errors import UnknownJob
+from yamchi.http.access import TheirId
 from yamchi.http.audit import changes
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
@@ -16,6 +17,9 @@ from yamchi.notifications.recipients import User
 from yamchi.notifications.routes.dependencies import TheNotifications
 
 router = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503))
+
+own = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503))
+"""What a person's own pages may use too, with a token of `POST /users/{user_id}/token`: a preference center."""
 
 ONE = "/users/{user_id}"
 
@@ -87,19 +91,19 @@ async def erase_user(notifications: TheNotifications, user_id: UUID) -> ErasedOu
     return ErasedOut.model_validate(found)
 
 
-@router.get(f"{ONE}/preferences", summary="What a person chose; everything is on by default")
-async def show_preferences(notifications: TheNotifications, user_id: UUID) -> Preferences:
-    return await notifications.preferences.get(str(user_id))
+@own.get(f"{ONE}/preferences", summary="What a person chose; everything is on by default")
+async def show_preferences(notifications: TheNotifications, user_id: TheirId) -> Preferences:
+    return await notifications.preferences.get(user_id)
 
 
-@router.put(f"{ONE}/preferences", summary="Replace what a person chose")
+@own.put(f"{ONE}/preferences", summary="Replace what a person chose")
 async def put_preferences(
-    request: Request, notifications: TheNotifications, user_id: UUID, chosen: Preferences
+    request: Request, notifications: TheNotifications, user_id: TheirId, chosen: Preferences
 ) -> Preferences:
-    before = await notifications.preferences.get(str(user_id))
+    before = await notifications.preferences.get(user_id)
     changes(request, before=before.model_dump(mode="json"))
-    await notifications.preferences.put(str(user_id), chosen)
-    return await notifications.preferences.get(str(user_id))
+    await notifications.preferences.put(user_id, chosen)
+    return await notifications.preferences.get(user_id)
 
 
 @router.get(f"{ONE}/pending", summary="What a person will get, soonest first, and what it waits for")
