@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -206,16 +207,58 @@ def test_the_board_says_when_the_server_is_gone_and_comes_back(page, board_home,
     again.end(signal.SIGTERM)
 
 
-def test_signing_in(browser: Browser, board_home: Path, tmp_path: Path):
+def sign_in(page: Page, token: str) -> None:
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_signing_in_and_out(browser: Browser, board_home: Path):
     process = Process(board_home, "api", "--app", "shop:app", "--port", "0", ADMIN_TOKEN="open sesame")
     context = browser.new_context()
     page = context.new_page()
     page.goto(process.url)
-    page.get_by_label("Admin token").fill("wrong")
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_have_text("That is not the admin token.")
-    page.get_by_label("Admin token").fill("open sesame")
-    page.get_by_role("button", name="Sign in").click()
+    sign_in(page, "wrong")
+    expect(page.get_by_role("alert")).to_have_text("That is neither the admin token nor a key.")
+    sign_in(page, "open sesame")
     expect(page.locator("tr", has_text="thumbnails")).to_be_visible()
+    (cookie,) = context.cookies()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    stolen = {"cookie": f"{cookie['name']}={cookie['value']}"}
+    assert httpx2.get(f"{process.url}/api/queues", headers=stolen).status_code == 401
+    context.close()
+    process.end(signal.SIGTERM)
+
+
+def test_who_may_only_look_finds_nothing_to_press(browser: Browser, board_home: Path, tmp_path: Path):
+    process = Process(board_home, "up", "--app", "shop:app", "--port", "0", ADMIN_TOKEN="open sesame")
+    admin = {"authorization": "Bearer open sesame"}
+    with httpx2.Client(base_url=process.url, headers=admin) as client:
+        asked = {"name": "eye", "scopes": ["read"]}
+        key = client.post("/api/v1/keys", json=asked).json()["key"]
+        body = {"data": {"url": "bad", "password": "hunter2"}, "id": "seen", "name": "make"}
+        client.post("/api/queues/thumbnails/jobs", json=body).raise_for_status()
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.goto(process.url)
+    sign_in(page, key)
+    expect(page.locator("tr", has_text="thumbnails")).to_be_visible()
+    expect(page.get_by_text("read only")).to_be_visible()
+    page.screenshot(path=tmp_path / "overview.png")
+    for place in (
+        "/",
+        "/queues/thumbnails?state=failed",
+        "/queues/thumbnails/jobs/seen",
+        "/queues/thumbnails/dlq",
+    ):
+        page.goto(f"{process.url}/#{place}")
+        expect(page.locator("#live")).to_have_text("live")
+        expect(page.locator("main").get_by_text("thumbnails").first).to_be_visible()
+        for name in ("Pause", "Add job", "Clean", "Retry", "Retry all", "Edit", "Remove", "Replay", "Purge"):
+            expect(page.get_by_role("button", name=name)).to_have_count(0)
+        assert "hunter2" not in page.content()
+    page.goto(f"{process.url}/#/queues/thumbnails/jobs/seen")
+    expect(page.locator(".banner")).to_have_text("<b>not</b> an image")
+    page.screenshot(path=tmp_path / "job.png")
     context.close()
     process.end(signal.SIGTERM)

@@ -3,12 +3,21 @@
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "rect", "path", "title", "g"]);
 
-/** h("a", {class: "name", href: "#/", onclick: f, key: "a"}, "text", node, [nodes], null) */
+let isReadOnly = false;
+
+/** Whoever may only look sees nothing that `acts`. The server refuses it all the same. */
+export function setReadOnly(value) {
+  isReadOnly = value;
+  document.documentElement.toggleAttribute("data-read-only", value);
+}
+
+/** h("a", {class: "name", href: "#/", onclick: f, key: "a", acts: true}, "text", node, [nodes], null) */
 export function h(tag, props = {}, ...children) {
+  if (isReadOnly && props?.acts) return null;
   const isSvg = SVG_TAGS.has(tag);
   const node = isSvg ? document.createElementNS(SVG, tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(props ?? {})) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value === null || value === undefined || value === false || name === "acts") continue;
     if (name === "key") node.key = String(value);
     else if (name.startsWith("on")) node[name] = value;
     else if (name === "checked" || name === "value" || name === "disabled") node[name] = value;

@@ -31,14 +31,14 @@ export const job = {
 
 function actions(job, refresh) {
   const path = jobPath(job.queue, job.id);
-  const button = (label, kind, act, done) => h("button", { class: kind, type: "button", key: label, onclick: async () => { await attempt(act, done); refresh(); } }, label);
-  const edit = () => h("button", { type: "button", key: "edit", onclick: () => editJob(job, isFinished(job)).then(refresh) }, isFinished(job) ? "Edit and retry" : "Edit data");
+  const button = (label, kind, act, done) => h("button", { acts: true, class: kind, type: "button", key: label, onclick: async () => { await attempt(act, done); refresh(); } }, label);
+  const edit = () => h("button", { acts: true, type: "button", key: "edit", onclick: () => editJob(job, isFinished(job)).then(refresh) }, isFinished(job) ? "Edit and retry" : "Edit data");
   return [
     isFinished(job) && button("Retry", "primary", () => post(`${path}/retry`), "Put back."),
     job.state === "delayed" && button("Run now", "primary", () => post(`${path}/promote`), "Promoted."),
     job.state !== "active" && edit(),
     !isFinished(job) && button("Cancel", "", () => post(`${path}/cancel`), (now) => (now.state === "active" ? "Asked to stop." : "Cancelled.")),
-    job.state !== "active" && h("button", { class: "danger", type: "button", key: "remove", onclick: () => remove(job, path) }, "Remove"),
+    job.state !== "active" && h("button", { acts: true, class: "danger", type: "button", key: "remove", onclick: () => remove(job, path) }, "Remove"),
   ];
 }
 

@@ -26,8 +26,8 @@ function tools(info, found, context) {
   return h("div", { class: "row tools" },
     searchBox(`letters ${info.name}`, q, (value) => { location.hash = to.letters(info.name, { q: value }); }),
     h("span", { class: "grow" }),
-    h("button", { class: "small", type: "button", disabled: isEmpty, onclick: () => replayAll(info, found, q, context) }, "Replay all"),
-    h("button", { class: "small danger", type: "button", disabled: info.dead_letters === 0, onclick: () => purgeAll(info, context) }, "Purge all"));
+    h("button", { acts: true, class: "small", type: "button", disabled: isEmpty, onclick: () => replayAll(info, found, q, context) }, "Replay all"),
+    h("button", { acts: true, class: "small danger", type: "button", disabled: info.dead_letters === 0, onclick: () => purgeAll(info, context) }, "Purge all"));
 }
 
 async function replayAll(info, found, q, { refresh }) {
@@ -63,9 +63,9 @@ function row(info, letter, { refresh }) {
     h("td", { class: "clip wide", title: letter.preview }, h("span", { class: "failed" }, letter.error)),
     h("td", { class: "num muted", title: exact(letter.failed_at) }, ago(letter.failed_at)),
     h("td", { class: "num end" }, h("div", { class: "row tight" },
-      h("button", { class: "small", type: "button", onclick: replay }, "Replay"),
-      h("button", { class: "small", type: "button", onclick: () => mend(letter, path).then(refresh) }, "Edit"),
-      h("button", { class: "small danger", type: "button", onclick: purge }, "Purge"))));
+      h("button", { acts: true, class: "small", type: "button", onclick: replay }, "Replay"),
+      h("button", { acts: true, class: "small", type: "button", onclick: () => mend(letter, path).then(refresh) }, "Edit"),
+      h("button", { acts: true, class: "small danger", type: "button", onclick: purge }, "Purge"))));
 }
 
 async function mend(letter, path) {

@@ -2,7 +2,7 @@
 // A view is {title, load(params), render(data, context), pause?}: load asks the API, render makes elements.
 
 import { get } from "/board/api.js";
-import { h, patch } from "/board/dom.js";
+import { h, patch, setReadOnly } from "/board/dom.js";
 import { job } from "/board/job.js";
 import { letters } from "/board/letters.js";
 import { overview } from "/board/overview.js";
@@ -35,6 +35,17 @@ async function addPages() {
     if (page) ROUTES.push([new RegExp(`^${path}(?:/(.+))?$`), page.view, path]);
     PLACES.splice(-1, 0, [path, page ? `#${path}` : path, title]);
   }
+}
+
+// Whoever may only look is told so, and whoever signed in can sign out.
+async function introduce() {
+  const me = await get("/v1/me").catch(() => null);
+  if (!me) return;
+  setReadOnly(!me.may_change);
+  document.getElementById("who").append(...[
+    !me.may_change && h("span", { class: "badge plain", title: `${me.name} may look, and change nothing` }, "read only"),
+    me.is_session && h("form", { method: "post", action: "/sign-out" }, h("button", { class: "quiet", type: "submit", title: `Signed in as ${me.name}` }, "Sign out")),
+  ].filter(Boolean));
 }
 
 function route() {
@@ -85,5 +96,5 @@ function say(kind, text) {
 addEventListener("hashchange", () => { scrollTo(0, 0); open(); });
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : again()));
 installTheme(document.getElementById("theme"));
-await addPages();
+await Promise.all([introduce(), addPages()]);
 open();

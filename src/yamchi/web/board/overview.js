@@ -61,6 +61,7 @@ function row(queue, refresh) {
 export function toggle(queue, refresh, kind = "") {
   const act = queue.paused ? "resume" : "pause";
   return h("button", {
+    acts: true,
     class: kind, type: "button",
     onclick: async () => { await attempt(() => post(`${queuePath(queue.name)}/${act}`), `${queue.name} ${queue.paused ? "goes on" : "is paused"}.`); refresh(); },
   }, queue.paused ? "Resume" : "Pause");

@@ -46,9 +46,9 @@ export function head(info, refresh) {
   return h("div", { class: "row", key: "head" },
     h("h1", {}, info.name), h("span", { class: "badge plain" }, info.type), info.paused && h("span", { class: "badge paused" }, "paused"),
     h("span", { class: "grow" }),
-    h("button", { class: "primary", type: "button", onclick: () => addJob(info).then(refresh) }, "Add job"),
+    h("button", { acts: true, class: "primary", type: "button", onclick: () => addJob(info).then(refresh) }, "Add job"),
     toggle(info, refresh),
-    h("button", { type: "button", onclick: () => cleanQueue(info).then(refresh) }, "Clean"));
+    h("button", { acts: true, type: "button", onclick: () => cleanQueue(info).then(refresh) }, "Clean"));
 }
 
 export function tabs(info, state, isLetters) {
@@ -62,13 +62,13 @@ export function tabs(info, state, isLetters) {
 
 function tools(info, jobs, context) {
   const { state, q } = options(context);
-  const bulk = (BULK[state] ?? []).map((act) => h("button", { class: `small${act === "remove" ? " danger" : ""}`, type: "button", disabled: chosen.size === 0, onclick: () => actOnChosen(info, act, context) }, label(act)));
+  const bulk = (BULK[state] ?? []).map((act) => h("button", { acts: true, class: `small${act === "remove" ? " danger" : ""}`, type: "button", disabled: chosen.size === 0, onclick: () => actOnChosen(info, act, context) }, label(act)));
   return h("div", { class: "row tools" },
     searchBox(`${info.name} ${state}`, q, (value) => { location.hash = to.queue(info.name, { state, q: value }); }),
     h("span", { class: "grow" }),
     bulk.length > 0 && chosen.size > 0 && h("span", { class: "muted" }, `${chosen.size} chosen`),
     bulk,
-    state === "failed" && h("button", { class: "small", type: "button", disabled: info.counts.failed === 0, onclick: () => retryAll(info, context) }, "Retry all"));
+    state === "failed" && h("button", { acts: true, class: "small", type: "button", disabled: info.counts.failed === 0, onclick: () => retryAll(info, context) }, "Retry all"));
 }
 
 /** `place` tells one box from another: going elsewhere empties it, typing does not. */
@@ -110,7 +110,7 @@ function list(info, { jobs }, context) {
   const chooseAll = () => { jobs.forEach((job) => (all ? chosen.delete(job.id) : chosen.add(job.id))); context.show(); };
   return h("div", { class: "scroll" }, h("table", { class: "cards" },
     h("thead", {}, h("tr", {},
-      hasBulk && h("th", { class: "check" }, h("input", { type: "checkbox", checked: all, "aria-label": "Choose all", onchange: chooseAll })),
+      hasBulk && h("th", { acts: true, class: "check" }, h("input", { type: "checkbox", checked: all, "aria-label": "Choose all", onchange: chooseAll })),
       h("th", {}, "Id"), h("th", {}, "Job"), h("th", {}, "State"), h("th", { class: "num" }, "Tries"), h("th", {}, "Data"), h("th", { class: "num" }, "When"))),
     h("tbody", {}, jobs.map((job) => row(info, job, hasBulk, context)))));
 }
@@ -119,7 +119,7 @@ function row(info, job, hasBulk, context) {
   const choose = () => { chosen.has(job.id) ? chosen.delete(job.id) : chosen.add(job.id); context.show(); };
   const open = (event) => { if (!event.target.closest("a, input")) location.hash = to.job(info.name, job.id); };
   return h("tr", { class: "link", key: job.id, onclick: open },
-    hasBulk && h("td", { class: "check" }, h("input", { type: "checkbox", checked: chosen.has(job.id), "aria-label": `Choose ${job.id}`, onchange: choose })),
+    hasBulk && h("td", { acts: true, class: "check" }, h("input", { type: "checkbox", checked: chosen.has(job.id), "aria-label": `Choose ${job.id}`, onchange: choose })),
     h("td", { class: "id mono" }, h("a", { href: to.job(info.name, job.id), title: job.id }, job.id)),
     h("td", {}, job.name),
     h("td", {}, h("span", { class: `badge ${job.state}` }, job.state), progress(job)),
