@@ -32,6 +32,7 @@ from yamchi.queues.services import ServiceFunction, Services
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
 from yamchi.storage.keys import Keys, TableKeys
+from yamchi.storage.private import close_folder
 
 if TYPE_CHECKING:
     from yamchi.storage.database import Database
@@ -256,6 +257,7 @@ class Yamchi:
         """The tables of Yamchi and of its features: DATABASE_URL, or SQLite beside the queues."""
         from yamchi.storage.database import Database
 
+        close_folder(self.settings.var)
         schemas = (kind.schema() for kind in self._found.classes)
         return Database(self.settings.tables_url, [schema for schema in schemas if schema])
 
@@ -381,6 +383,7 @@ class Yamchi:
 
     def _compose(self, url: str) -> Engine:
         """A broker gets a local spool to fall back on; an embedded engine is local already."""
+        close_folder(self.settings.var)
         engine = self._supabase() if url == "supabase" else make_engine(url, self.clock, self.settings.var)
         if self.settings.queue_fallback == "off" or is_embedded(url):
             return engine

@@ -39,6 +39,9 @@ KEPT = "kept"
 """In SECRET_KEY_PREVIOUS: the key that was made once and is kept in the database."""
 
 _PER_QUEUE = "<QUEUE>"
+_WITHOUT_HOST = re.compile(r"sqlite:|memory:|supabase$")
+_PLACE = re.compile(r"[a-z][a-z0-9+.-]*://(?P<netloc>[^/?#\s]*)", re.IGNORECASE)
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:\[\]]*)(:\d{1,5})?")
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _PUBLIC_URL = re.compile(r"https?://[^/\s?#@]+[^\s?#]*", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -93,6 +96,24 @@ def check_positive(span: timedelta) -> timedelta:
     return span
 
 
+def _check_readable(url: str) -> str:
+    """Refuse a URL that programs may read in different ways, without showing it: part of a password may stand where a host should."""
+    if _WITHOUT_HOST.match(url):
+        return url
+    place = _PLACE.match(url)
+    login, _, hosts = place["netloc"].rpartition("@") if place else ("", "", "")
+    after = url[place.end() :] if place else "@"
+    if (
+        set("[]") & set(login)
+        or "@" in login + after
+        or not all(_HOST.fullmatch(one) for one in hosts.split(","))
+    ):
+        raise ValueError(
+            "it can't be read as a URL; in a password, write @ : / ? # [ ] and spaces percent-encoded, such as %40 for @"
+        )
+    return url
+
+
 def _check_queue_url(url: str) -> str:
     if not _QUEUE_SCHEMES.match(url):
         raise ValueError(
@@ -143,7 +164,8 @@ def _level(value: object) -> object:
 
 Span = Annotated[timedelta, BeforeValidator(read_span)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)]
-QueueUrl = Annotated[str, AfterValidator(_check_queue_url)]
+QueueUrl = Annotated[str, AfterValidator(_check_queue_url), AfterValidator(_check_readable)]
+ServerUrl = Annotated[str, AfterValidator(_check_readable)]
 Tokens = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split)]
 Origins = Annotated[
     tuple[Annotated[str, AfterValidator(_check_origin)], ...], NoDecode, BeforeValidator(split)
@@ -226,7 +248,7 @@ class Settings(_Environment):
         default="sqlite",
         description="Where jobs go while the broker can't be reached: sqlite (survives a crash), memory, or off.",
     )
-    redis_url: str | None = Field(
+    redis_url: ServerUrl | None = Field(
         default=None,
         repr=False,
         pattern=r"^rediss?(\+sentinel)?://",
@@ -237,7 +259,7 @@ class Settings(_Environment):
     )
     redis_port: int = Field(default=6379, ge=1, le=65535, description="The port at REDIS_HOST.")
     redis_password: SecretStr | None = Field(default=None, description="The password at REDIS_HOST.")
-    database_url: str | None = Field(
+    database_url: ServerUrl | None = Field(
         default=None,
         repr=False,
         description="The database for Yamchi's own tables; SQLite in var/ by default.",

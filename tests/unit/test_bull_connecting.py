@@ -129,8 +129,8 @@ async def fill(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("redis://host:port/0", "The port of the Redis URL is 'port', not a number"),
-        ("redis://host/zero", "The database of the Redis URL is 'zero', not a number"),
+        ("redis://host:port/0", "The port of the Redis URL is not a number"),
+        ("redis://host/zero", "The database of the Redis URL is not a number"),
         ("redis+sentinel://host:26379", "names no service"),
         ("rediss://host?ssl_ca_certs=/nowhere.pem", "The certificates named in the Redis URL can't be read"),
     ],

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, func, select, update
 from yamchi.clock import Clock, Millis, describe_span, to_millis
 from yamchi.errors import Outage
 from yamchi.notifications.tables import circuits
+from yamchi.observe.logging import mask
 from yamchi.storage.database import Database
 
 SHORTEST: Millis = 1_000
@@ -169,7 +170,7 @@ class Circuits:
             "failures": 1,
             "opened_at": before.opened_at or now,
             "retry_at": now + wait,
-            "reason": str(error),
+            "reason": mask(str(error)),
         }
         await self._database.put(self._open, row)
         self._known[name] = Circuit(

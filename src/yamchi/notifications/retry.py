@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from yamchi.errors import Outage, Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import AnswerLost, Channel
 from yamchi.notifications.deliveries import Outcome, Status
+from yamchi.observe.logging import mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,6 @@ class RetryEngine:
 
 
 def sentence(error: Exception) -> str:
-    """The error as it is shown to people."""
-    said = str(error)
+    """The error as it is kept and shown to people: without secrets."""
+    said = str(mask(str(error)))
     return said if isinstance(error, YamchiError) and said else f"{type(error).__name__}: {said}"

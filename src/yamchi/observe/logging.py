@@ -30,6 +30,8 @@ _SECRET_KEY = re.compile(_SECRET_WORDS, re.IGNORECASE)
 _SECRET_TEXT = re.compile(
     r"(?P<url>://[^\s:/@]*:)[^\s/]*(?=@)"  # redis://user:password@host
     r"|(?P<bot>/bot\d+:)[\w-]+"  # api.telegram.org/bot1234:token/sendMessage
+    r"|(?P<key>\byk_(?:test_)?[0-9a-f]+_)[0-9a-f]+"  # a named key of ours
+    r"|(?P<person>\bperson\.\d+\.[0-9a-f-]+\.)[0-9a-f]{16,}"  # the token of a person's page
     r"|(?P<bearer>\b(?:Bearer|Basic)\s+)[\w.~+/=-]{6,}"
     rf"|(?P<quoted>(?:{_SECRET_WORDS})[\"']?\s*[:=]\s*[\"'])[^\"']*"  # {'password': 'two words'}
     rf"|(?P<pair>(?:{_SECRET_WORDS})=)[^\s&\"',;]+",  # ?token=abc

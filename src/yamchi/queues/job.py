@@ -18,6 +18,7 @@ import orjson
 
 from yamchi.clock import Millis, Span, isoformat, to_millis
 from yamchi.errors import InvalidJob
+from yamchi.observe.logging import mask
 from yamchi.queues import foreign
 
 State = Literal["waiting", "delayed", "active", "completed", "failed", "cancelled", "expired"]
@@ -298,8 +299,13 @@ class DeadLetter:
         return cls(job.id, job.queue, job.name, orjson.dumps(whole), error, moment)
 
 
+LONGEST_MASKED = 200_000
+"""Characters that are looked through for secrets; what comes after them is not kept."""
+
+
 def storable(text: str, longest: int) -> str:
-    """Text that every engine can keep: cut, and without what UTF-8 or PostgreSQL can't write."""
+    """Text that every engine can keep: without secrets, cut, and without what UTF-8 or PostgreSQL can't write."""
+    text = mask(text[:LONGEST_MASKED])
     cut = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return cut.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 

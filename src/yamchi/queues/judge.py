@@ -8,8 +8,10 @@ import orjson
 
 from yamchi import errors
 from yamchi.clock import Millis, Span, to_millis, to_moment
+from yamchi.observe.logging import mask
 from yamchi.queues.handlers import PoisonMessage
 from yamchi.queues.job import (
+    LONGEST_MASKED,
     Cancelled,
     Claim,
     Completed,
@@ -97,4 +99,5 @@ def _said(error: BaseException) -> str:
 def _trace(error: BaseException) -> str | None:
     if error.__traceback__ is None:
         return None
-    return storable("".join(traceback.format_exception(error))[-LONGEST_TRACE:], LONGEST_TRACE)
+    trace = mask("".join(traceback.format_exception(error))[-LONGEST_MASKED:])  # masked before it is cut
+    return storable(trace[-LONGEST_TRACE:], LONGEST_TRACE)

@@ -11,6 +11,7 @@ import orjson
 
 from yamchi.clock import Millis, as_datetime, isoformat
 from yamchi.errors import WrongState
+from yamchi.observe.logging import mask
 from yamchi.queues import foreign
 from yamchi.queues.handlers import decode_json
 from yamchi.queues.job import Claim, JobRecord, State
@@ -183,7 +184,8 @@ class Job(Generic[T]):
         return self._shares.hold(name) if self._shares else nullcontext()
 
     def log(self, *lines: str) -> Awaitable[None]:
-        """Append lines to this job's log."""
+        """Append lines to this job's log; what looks like a secret is not kept."""
+        lines = tuple(mask(str(line)) for line in lines)
         # A new record: in memory the old one is the engine's own.
         self.record = replace(self.record, logs=[*self.record.logs, *lines])
         return self._do(self.queue.engine.log(self.record.queue, self.id, lines))

@@ -20,6 +20,7 @@ from yamchi.errors import EngineError, EngineUnavailable, StorageFull
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.hotrows import write_rows
 from yamchi.storage.migrating import CORE, Migrations, upgrade
+from yamchi.storage.private import make_private
 from yamchi.storage.sqlite import write_ahead
 from yamchi.storage.upsert import insert_into
 
@@ -105,7 +106,7 @@ class Database:
 
     def _upgrade(self, engine: Engine) -> None:
         if self.is_embedded:
-            Path(engine.url.database or ".").parent.mkdir(parents=True, exist_ok=True)
+            make_private(Path(engine.url.database or "data.db"))
         try:
             upgrade(engine, self._migrations)
         except ProgrammingError as error:

@@ -19,6 +19,7 @@ from yamchi.errors import (
     StorageReadOnly,
 )
 from yamchi.storage.groupcommit import GroupCommit
+from yamchi.storage.private import make_private
 
 T = TypeVar("T")
 Op = Callable[[sqlite3.Connection], T]
@@ -65,7 +66,7 @@ class SqliteFile:
 
     def _open(self) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self.path)
             writing = self._connect()
             _migrate(writing, self._migrations, self.path)
             reading, self._watcher = self._connect(readonly=True), self._connect(readonly=True)

@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from yamchi.clock import Millis
 from yamchi.errors import TokenRefused
 from yamchi.http.auth import hostname_of, is_loopback, is_same_origin
+from yamchi.http.failures import Failures, address_of
 from yamchi.notifications.inbox.hub import Hub
 from yamchi.notifications.inbox.tokens import Person, PersonTokens
 from yamchi.notifications.plugin import Notifications
@@ -154,7 +155,7 @@ async def _introduce(websocket: WebSocket, hub: Hub, persons: PersonTokens) -> O
         raise End(
             BAD_MESSAGE, 'Begin with {"type": "hello", "token": …, "since": the last seq seen or null}.'
         )
-    page = OpenPage(websocket, hub, await _check(hello, persons), since)
+    page = OpenPage(websocket, hub, await _check(websocket, hello, persons), since)
     if not hub.join(page):
         raise End(TOO_MANY, "This person has too many pages open: close one.")
     return page
@@ -167,7 +168,7 @@ async def _listen(websocket: WebSocket, page: OpenPage, persons: PersonTokens) -
             message = await _receive(websocket)
             match message.get("type"):
                 case "token":
-                    page.renew(await _check(message, persons))
+                    page.renew(await _check(websocket, message, persons))
                 case "pong":
                     continue
                 case kind:
@@ -178,11 +179,20 @@ async def _listen(websocket: WebSocket, page: OpenPage, persons: PersonTokens) -
             return
 
 
-async def _check(message: dict[str, Any], persons: PersonTokens) -> Person:
+async def _check(websocket: WebSocket, message: dict[str, Any], persons: PersonTokens) -> Person:
+    """Wrong tokens count here as they do over HTTP."""
+    failures: Failures = websocket.app.state.access.failures
+    address, token = address_of(websocket.scope), str(message.get("token", ""))
+    if wait := failures.wait(address, token):
+        raise End(TOO_MANY, f"There were too many wrong tokens: come back in {wait} s.")
     try:
-        return await persons.check(str(message.get("token", "")))
+        person = await persons.check(token)
     except TokenRefused as refused:
+        if refused.is_forged:
+            failures.wrong(address, "the token of a page", websocket.scope["path"])
         raise End(BAD_TOKEN, str(refused)) from refused
+    failures.right(address, token)
+    return person
 
 
 async def _receive(websocket: WebSocket) -> dict[str, Any]:

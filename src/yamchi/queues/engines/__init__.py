@@ -49,7 +49,7 @@ def make_engine(url: str, clock: Clock, var: Path = Path("var")) -> Engine:
             address = Address.parse(url)
             return KafkaEngine(address, Path(address.ledger or var / f"kafka-{address.group}.db"), clock)
     raise ConfigurationError(
-        f"QUEUE_URL {scheme or url}://… is not known: use sqlite:///var/yamchi.db, redis://host:6379, postgresql://host/db, kafka://host:9092 or memory://"
+        f"QUEUE_URL {scheme}://… is not known: use sqlite:///var/yamchi.db, redis://host:6379, postgresql://host/db, kafka://host:9092 or memory://"
     )
 
 

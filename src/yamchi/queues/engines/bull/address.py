@@ -68,7 +68,7 @@ def _host(text: str, is_sentinel: bool) -> tuple[str, int]:
 
 def _number(what: str, text: str) -> int:
     if not text.isdigit():
-        raise ConfigurationError(f"The {what} of the Redis URL is {text!r}, not a number: write {EXAMPLE}")
+        raise ConfigurationError(f"The {what} of the Redis URL is not a number: write {EXAMPLE}")
     return int(text)
 
 

@@ -33,7 +33,7 @@ class Address:
         parts = urlsplit(url)
         credentials, _, bootstrap = parts.netloc.rpartition("@")
         if not bootstrap:
-            raise ConfigurationError(f"{url} names no broker: write it as kafka://host:9092")
+            raise ConfigurationError("A kafka:// URL names no broker: write it as kafka://host:9092")
         asked = dict(parse_qsl(parts.query))
         topics = {
             name.removeprefix("topic."): asked.pop(name) for name in list(asked) if name.startswith("topic.")
