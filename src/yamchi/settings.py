@@ -14,7 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, unquote
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -27,7 +26,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from yamchi.clock import Millis, to_millis
+from yamchi.clock import Millis, check_zone, to_millis
 from yamchi.errors import ConfigurationError, InvalidJob
 
 LogFormat = Literal["console", "json"]
@@ -126,13 +125,6 @@ def _check_public_url(url: str) -> str:
     if not _PUBLIC_URL.fullmatch(url):
         raise ValueError("write it as https://notify.example.com, with nothing after a ? or #")
     return url.rstrip("/")
-
-
-def _check_zone(name: str) -> str:
-    try:
-        return ZoneInfo(name).key
-    except (ZoneInfoNotFoundError, ValueError):
-        raise ValueError(f"{name!r} is not a time zone: write it as Asia/Almaty") from None
 
 
 def _check_origin(origin: str) -> str:
@@ -280,7 +272,7 @@ class Settings(_Environment):
         default=None,
         description="Where people reach this server, for example https://notify.example.com: links in messages begin with it. Without it only letters in the mailbox have a link to unsubscribe.",
     )
-    default_timezone: Annotated[str, AfterValidator(_check_zone)] = Field(
+    default_timezone: Annotated[str, AfterValidator(check_zone)] = Field(
         default="UTC",
         description="The time zone of people whose own is not known, for quiet hours and digests.",
     )

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 
 from yamchi.app import Yamchi
 from yamchi.errors import ConfigurationError
+from yamchi.http.connections import LimitedConfig
 from yamchi.observe import logging as house_logging
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
@@ -131,7 +132,7 @@ def make_server(web: ASGIApp, settings: Settings) -> Server:
     _lift_limit_of_files()
     is_debug = settings.log_level == "debug"
     return Server(
-        uvicorn.Config(
+        LimitedConfig(
             web,
             log_config=None,
             log_level="debug" if is_debug else "warning",

@@ -25,10 +25,15 @@ log = structlog.get_logger("yamchi.audit")
 SHORT = 500
 """Characters kept of what was before and after."""
 
+LARGEST_READ = 64 * 1024
+"""Bytes of a body that is read to be shortened; of a larger one the beginning is kept as it came."""
+
 SWEPT_EVERY: Millis = 3_600_000
 SWEPT_AT_ONCE = 10_000
 
-_EMAIL = re.compile(r"([\w.+-])[\w.+-]*@([\w-]+(\.[\w-]+)*)")
+_EMAIL = re.compile(r"([\w.+-])[\w.+-]{0,64}@([\w-]+(\.[\w-]+)*)")
+"""Bounded: without an end it would look for an @ again from every letter of a long text."""
+
 _PHONE = re.compile(r"(\+\d{2})\d{5,11}(\d{2})")
 
 
@@ -135,12 +140,16 @@ def short(value: Any) -> str | None:
         return None
     if isinstance(value, bytes):
         try:
-            value = orjson.loads(value)
+            value = orjson.loads(value) if len(value) <= LARGEST_READ else _begin(value)
         except orjson.JSONDecodeError:
-            value = value[: 4 * SHORT].decode("utf-8", "replace")
+            value = _begin(value)
     text = value if isinstance(value, str) else orjson.dumps(mask(value), default=str).decode()
     kept = _without_secrets(text[: 4 * SHORT])  # reading all of a long one would take longer than the request
     return kept if len(kept) <= SHORT else f"{kept[: SHORT - 1]}…"
+
+
+def _begin(body: bytes) -> str:
+    return body[: 4 * SHORT].decode("utf-8", "replace")
 
 
 def _without_secrets(text: str) -> str:

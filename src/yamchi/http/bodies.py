@@ -4,8 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SpanText = str | float
-"""A span of time as it is written in a body: seconds, or text such as "30m"."""
+from yamchi.fields import Key
 
 
 class Many(BaseModel):
@@ -13,7 +12,7 @@ class Many(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    ids: list[str] = Field(min_length=1, max_length=1_000)
+    ids: list[Key] = Field(min_length=1, max_length=1_000)
 
 
 class Done(BaseModel):

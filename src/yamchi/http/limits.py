@@ -1,52 +1,207 @@
-"""What a request may not exceed: bodies have a size, so that nobody fills the memory of the server."""
+"""What a request may not exceed: a body has a size and a deadline, and JSON is looked at before any route reads it."""
 
+import asyncio
+import json
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
 
+import orjson
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from yamchi.http.problems import problem
+from yamchi.errors import InvalidJob
+from yamchi.fields import check_json
+from yamchi.http.problems import FieldProblem, problem
 
 BODY_LIMIT = 4 * 1024 * 1024
 """The largest body, in bytes: a job of the largest size four times over."""
 
+FORM_LIMIT = 64 * 1024
+MOST_FIELDS = 200
+"""The same for a form, and how many fields it may have: reading one takes longer than reading JSON."""
+
+MOST_VALUES = 200_000
+"""Values in one JSON document: each becomes an object, whose making nothing can interrupt."""
+
+BODY_WITHIN = 30.0
+SLOWEST = 16 * 1024
+"""Seconds in which a body must have come, and bytes a second beyond them for one that is longer."""
+
+MOST_READING = 1_000
+"""Requests whose bodies are waited for at the same time."""
+
 SENTENCE = "The body is larger than the {:,} bytes allowed: keep large things in a file and send its address."
+
+_FORM = "application/x-www-form-urlencoded"
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+"""What may not fit into 64 bits; orjson would make a float of it."""
 
 
 class BodyLimit:
-    """Refuses a body that is too large, whether it says so itself or just keeps coming."""
+    """Refuses a body that is too large or too slow, whether it says so itself or just keeps coming."""
 
     def __init__(
         self, app: ASGIApp, limit: int = BODY_LIMIT, larger: Mapping[str, int] | None = None
     ) -> None:
         self.app, self.limit = app, limit
         self.larger = [(re.compile(pattern), size) for pattern, size in (larger or {}).items()]
+        self.reading = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        limit = next((size for pattern, size in self.larger if pattern.fullmatch(path)), self.limit)
-        if scope["type"] == "http" and self._announced(scope) > limit:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        limit = self._limit(scope, headers)
+        if _announced(headers) > limit:
             sentence = SENTENCE.format(limit)
             refusal = problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence, headers={"connection": "close"})
             await refusal(scope, receive, send)
             return
         await self.app(scope, self._counted(receive, limit), send)
 
-    def _announced(self, scope: Scope) -> int:
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        return int(length) if length.isdigit() else 0
+    def _limit(self, scope: Scope, headers: Headers) -> int:
+        if headers.get("content-type", "").startswith(_FORM):
+            return FORM_LIMIT
+        path = scope["path"]
+        return next((size for pattern, size in self.larger if pattern.fullmatch(path)), self.limit)
 
     def _counted(self, receive: Receive, limit: int) -> Receive:
-        size = 0
+        size, is_complete = 0, False
+        loop = asyncio.get_running_loop()
+        began = loop.time()
 
         async def counted() -> Message:
-            nonlocal size
-            message = await receive()
+            nonlocal size, is_complete
+            if is_complete:  # from here on it is waited for the end of the connection
+                return await receive()
+            message = await self._in_time(receive, began + BODY_WITHIN + size / SLOWEST)
             size += len(message.get("body", b""))
+            is_complete = not message.get("more_body", False)
             if size > limit:
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, SENTENCE.format(limit))
             return message
 
         return counted
+
+    async def _in_time(self, receive: Receive, deadline: float) -> Message:
+        if self.reading >= MOST_READING:
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "Too many requests are being sent slowly: try again.",
+                {"retry-after": "5", "connection": "close"},
+            )
+        self.reading += 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await receive()
+        except TimeoutError:
+            raise HTTPException(
+                HTTPStatus.REQUEST_TIMEOUT, "The body came too slowly.", {"connection": "close"}
+            ) from None
+        finally:
+            self.reading -= 1
+
+
+def _announced(headers: Headers) -> int:
+    length = headers.get("content-length", "0")[:20]
+    return int(length) if length.isascii() and length.isdigit() else 0
+
+
+class StrictJson:
+    """Looks at JSON before a route does: what can't be kept is refused in a sentence that names the field."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not _is_json(Headers(scope=scope)):
+            await self.app(scope, receive, send)
+            return
+        try:
+            body = await _whole(receive)
+            _check(body)
+        except HTTPException as error:
+            await problem(error.status_code, error.detail, headers=error.headers)(scope, receive, send)
+        except InvalidJob as error:
+            await _refusal(error)(scope, receive, send)
+        except ConnectionAbortedError:
+            return  # nobody is there to be answered
+        else:
+            await self.app(scope, _again(body, receive), send)
+
+
+def _is_json(headers: Headers) -> bool:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind.startswith("application/") and kind.endswith(("/json", "+json"))
+
+
+async def _whole(receive: Receive) -> bytes:
+    message = await receive()
+    if not message.get("more_body") and message["type"] == "http.request":
+        return bytes(message.get("body", b""))
+    parts = [message.get("body", b"")]
+    while message.get("more_body"):
+        message = await receive()
+        parts.append(message.get("body", b""))
+    if message["type"] == "http.disconnect":
+        raise ConnectionAbortedError
+    return b"".join(parts)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """The body once more, and then whatever comes."""
+    is_given = False
+
+    async def again() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def _check(body: bytes) -> None:
+    if not body:
+        return
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_VALUES:
+        raise InvalidJob(f"The body has more than {MOST_VALUES:,} values: send it in parts.")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _explain(body, error) from error
+    check_json(json.loads(body) if _LONG_NUMBER.search(body) else value, is_finite=True)
+
+
+def _explain(body: bytes, error: orjson.JSONDecodeError) -> InvalidJob:
+    """What Python's own reader lets pass, such as NaN and half a surrogate pair, has a place that can be named."""
+    try:
+        check_json(json.loads(body))
+    except InvalidJob as named:
+        return named
+    except (ValueError, RecursionError):
+        pass
+    return InvalidJob(f"The body is not JSON: {error}.")
+
+
+def _refusal(error: InvalidJob) -> ASGIApp:
+    place, colon, said = str(error).partition(": ")
+    fields = [FieldProblem(field=place, message=said)] if colon and " " not in place else []
+    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"The request can't be understood: {error}", fields)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form, the last of each name; one sentence if there are too many."""
+    body = (await request.body()).decode("utf-8", "replace")
+    try:
+        pairs: list[tuple[str, Any]] = parse_qsl(body, max_num_fields=MOST_FIELDS)
+    except ValueError as error:
+        raise InvalidJob(f"A form may have {MOST_FIELDS} fields: this one has more.") from error
+    return dict(pairs)

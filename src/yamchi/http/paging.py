@@ -4,9 +4,13 @@ from typing import Annotated
 
 from fastapi import Query
 
+from yamchi.fields import WITHOUT_NUL
+
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 PageSize = Annotated[int, Query(ge=1, le=200)]
-Search = Annotated[str, Query(max_length=200, description="Text in the id, the name or the data.")]
+Search = Annotated[
+    str, Query(max_length=200, pattern=WITHOUT_NUL, description="Text in the id, the name or the data.")
+]
 
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(max_length=300, description="`next_cursor` of the page before.")]

@@ -35,6 +35,16 @@ STATUS_OF: Mapping[type[YamchiError], HTTPStatus] = {
 }
 
 
+MOST_NAMED = 50
+"""Fields that a problem names: a list of thousands may be wrong in every one of them."""
+
+LONGEST_PART = 100
+"""Characters that are shown of a name which the caller chose."""
+
+
+LONGEST_MESSAGE = 500
+
+
 class FieldProblem(BaseModel):
     """What is wrong with one field."""
 
@@ -112,7 +122,10 @@ def _status_of(error: Exception) -> int:
 
 async def _on_bad_request(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    fields = [FieldProblem(field=_place(fault["loc"]), message=fault["msg"]) for fault in error.errors()]
+    faults = error.errors()[:MOST_NAMED]
+    fields = [
+        FieldProblem(field=_place(fault["loc"]), message=fault["msg"][:LONGEST_MESSAGE]) for fault in faults
+    ]
     sentence = "; ".join(f"{fault.field}: {fault.message}" for fault in fields[:5])
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"The request can't be understood: {sentence}.", fields)
 
@@ -121,7 +134,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.detail == UNREADABLE:
         return problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "The body is not JSON: it can't even be read as UTF-8."
+            HTTPStatus.UNPROCESSABLE_ENTITY, "The body can't be read: it is neither JSON nor a form."
         )
     detail = error.detail
     if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
@@ -139,9 +152,12 @@ async def _on_surprise(request: Request, error: Exception) -> Response:
 
 def _fields(error: ValidationError) -> list[FieldProblem]:
     faults = error.errors(include_url=False, include_input=False, include_context=False)
-    return [FieldProblem(field=_place(("data", *fault["loc"])), message=fault["msg"]) for fault in faults]
+    return [
+        FieldProblem(field=_place(("data", *fault["loc"])), message=fault["msg"][:LONGEST_MESSAGE])
+        for fault in faults[:MOST_NAMED]
+    ]
 
 
 def _place(loc: Sequence[int | str]) -> str:
     inside = loc[1:] if len(loc) > 1 and loc[0] in ("body", "query", "path") else loc
-    return ".".join(map(str, inside))
+    return ".".join(str(part)[:LONGEST_PART] for part in inside)

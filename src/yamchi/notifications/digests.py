@@ -40,10 +40,11 @@ def next_due(digest: Digest, now: Millis, zone: ZoneInfo) -> Millis:
     if digest.time is None:
         return (now // digest.every + 1) * digest.every
     days, clock = digest.every // DAY, read_time(digest.time)
-    day = as_datetime(now).astimezone(zone).date()
-    while (day.toordinal() - 1) % days or moment_of(day, clock, zone) <= now:
-        day += timedelta(days=1)
-    return moment_of(day, clock, zone)
+    today = as_datetime(now).astimezone(zone).date()
+    day = today + timedelta(days=-(today.toordinal() - 1) % days)
+    if (due := moment_of(day, clock, zone)) > now:
+        return due
+    return moment_of(day + timedelta(days=days), clock, zone)
 
 
 @dataclass(frozen=True, slots=True)

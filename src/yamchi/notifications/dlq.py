@@ -6,9 +6,8 @@ counterpart on other engines): `{job, error_message, failed_at}` or `{raw_value,
 
 from typing import Any
 
-import orjson
-
 from yamchi.clock import isoformat
+from yamchi.queues import foreign
 from yamchi.queues.job import DeadLetter
 from yamchi.queues.queue import Queue
 
@@ -35,4 +34,6 @@ class DLQPublisher:
 
 
 def shown(letter: DeadLetter) -> dict[str, Any]:
-    return {"id": letter.id, "failed_at": isoformat(letter.failed_at), **orjson.loads(letter.body)}
+    whole = foreign.shown(letter.body)
+    said = whole if isinstance(whole, dict) else {"raw_value": whole, "error_message": letter.error}
+    return {**said, "id": letter.id, "failed_at": isoformat(letter.failed_at)}

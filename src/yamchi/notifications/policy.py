@@ -19,13 +19,17 @@ from pydantic import (
 
 from yamchi.clock import Millis, to_millis
 from yamchi.errors import InvalidJob, Unrecoverable
+from yamchi.fields import Name
 from yamchi.notifications.quiet import read_time
 from yamchi.notifications.schemas.notification_job import Channel, NotificationJob, is_test
 from yamchi.queues.handlers import describe
 
 DAY: Millis = 86_400_000
 MORNING = "09:00"
+MOST_CHANNELS = 20
+"""That one rule may name."""
 LONGEST_CAP: Millis = 90 * DAY
+LONGEST_DIGEST: Millis = 366 * DAY
 _UNITS: tuple[tuple[str, Millis], ...] = (("d", DAY), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 
 
@@ -52,7 +56,7 @@ def _is_time(text: str) -> str:
 Span = Annotated[Millis, BeforeValidator(_as_span), PlainSerializer(_as_text)]
 """Written as `30m`, `1h`, `7d`; milliseconds in the code."""
 
-TimeOfDay = Annotated[str, AfterValidator(_is_time)]
+TimeOfDay = Annotated[str, Field(max_length=5), AfterValidator(_is_time)]
 
 
 class Digest(BaseModel):
@@ -60,9 +64,9 @@ class Digest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    every: Annotated[Span, Field(ge=1_000)]
+    every: Annotated[Span, Field(ge=1_000, le=LONGEST_DIGEST)]
     at: TimeOfDay | None = None
-    template: str
+    template: Name
 
     @model_validator(mode="after")
     def _at_only_on_whole_days(self) -> "Digest":
@@ -95,7 +99,7 @@ class Escalation(BaseModel):
 
     after: Annotated[Span, Field(gt=0)]
     channel: Channel
-    template: str | None = None
+    template: Name | None = None
     unless: Literal["read"] = "read"
 
 
@@ -104,14 +108,14 @@ class Policy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    then: list[Channel] = []
+    then: Annotated[list[Channel], Field(max_length=MOST_CHANNELS)] = []
     """Where to go on to when the person can't be reached here, in this order."""
     digest: Digest | None = None
     cap: Cap | None = None
     escalate: Escalation | None = None
-    gathers: str | None = None
+    gathers: Name | None = None
     """This job tells of the digest of this id: what was collected for it is its data."""
-    unless_read: str | None = None
+    unless_read: Name | None = None
     """The job whose message must not have been read."""
 
 

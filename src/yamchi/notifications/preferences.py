@@ -83,7 +83,8 @@ class PreferenceBook:
         allowed: dict[str, dict[str, bool]] = {}
         for row in choices:
             allowed.setdefault(row.channel, {})[row.category] = row.is_allowed
-        return Preferences(allowed=allowed, quiet_hours=hours and _quiet(hours.quiet_from, hours.quiet_until))
+        kept = hours and _quiet(hours.quiet_from, hours.quiet_until)
+        return Preferences.model_construct(allowed=allowed, quiet_hours=kept)  # checked when it came
 
     async def put(self, user_id: str, chosen: Preferences) -> None:
         """Replace all of the person's choices. A person who is not known yet becomes known."""
@@ -132,7 +133,7 @@ class PreferenceBook:
 
 
 def _quiet(start: str | None, until: str | None) -> Quiet | None:
-    return Quiet(start=start, until=until) if start and until else None
+    return Quiet.model_construct(start=start, until=until) if start and until else None
 
 
 def quiet_hours(start: str | None, until: str | None) -> QuietHours | None:

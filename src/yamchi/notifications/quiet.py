@@ -25,7 +25,7 @@ def zone_of(name: str | None, otherwise: str) -> ZoneInfo:
     """A person's time zone; a name that this machine does not know counts as none."""
     try:
         return ZoneInfo(name or otherwise)
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, OSError):
         return ZoneInfo(otherwise)
 
 

@@ -6,14 +6,14 @@ A person's wishes are loaded together with the person, in the same query: choice
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
-from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Annotated, Any
 
-from email_validator import EmailNotValidError, validate_email
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import delete, or_, select
 
 from yamchi.clock import Clock
+from yamchi.fields import Email, JsonObject, Locale, Name, Phone, Timezone
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.preferences import quiet_hours
 from yamchi.notifications.tables import preferences, suppressions, users
@@ -46,37 +46,31 @@ _PEOPLE = (
 """A row a person; one more for each further choice and suppressed address, which few have."""
 
 
+ATTRIBUTES_LIMIT = 65_536
+"""Bytes of attributes: they are read with every message to the person."""
+
+
+def _is_small(attributes: dict[str, Any]) -> dict[str, Any]:
+    if (size := len(orjson.dumps(attributes))) > ATTRIBUTES_LIMIT:
+        raise ValueError(f"{size:,} bytes are more than the {ATTRIBUTES_LIMIT:,} allowed")
+    return attributes
+
+
+Attributes = Annotated[JsonObject, AfterValidator(_is_small)]
+TelegramId = Name | Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
 class User(BaseModel):
     """What a caller tells of a person."""
 
     model_config = ConfigDict(extra="forbid")
 
-    email: str | None = Field(default=None, examples=["nurzhan@example.com"])
-    phone: str | None = Field(default=None, max_length=32, examples=["+77010000000"])
-    telegram_id: str | int | None = Field(default=None, examples=[123456789])
-    locale: str | None = Field(default=None, max_length=16, examples=["kk"])
-    timezone: str | None = Field(default=None, examples=["Asia/Almaty"])
-    attributes: dict[str, Any] = Field(
-        default_factory=dict, examples=[{"first_name": "Нуржан", "plan": "pro"}]
-    )
-
-    @field_validator("email")
-    @classmethod
-    def _is_an_address(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        try:
-            return validate_email(value, check_deliverability=False).normalized
-        except EmailNotValidError as error:
-            raise ValueError(f"{value!r} is not an e-mail address: {error}") from error
-
-    @field_validator("timezone")
-    @classmethod
-    def _is_a_zone(cls, value: str | None) -> str | None:
-        try:
-            return value if value is None else ZoneInfo(value).key
-        except (ZoneInfoNotFoundError, ValueError) as error:
-            raise ValueError(f"{value!r} is not a time zone: write it as 'Asia/Almaty'") from error
+    email: Email | None = Field(default=None, examples=["nurzhan@example.com"])
+    phone: Phone | None = Field(default=None, examples=["+77010000000"])
+    telegram_id: TelegramId | None = Field(default=None, examples=[123456789])
+    locale: Locale | None = Field(default=None, examples=["kk"])
+    timezone: Timezone | None = Field(default=None, examples=["Asia/Almaty"])
+    attributes: Attributes = Field(default_factory=dict, examples=[{"first_name": "Нуржан", "plan": "pro"}])
 
 
 class Recipients:

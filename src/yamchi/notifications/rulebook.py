@@ -9,12 +9,14 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
+from pydantic import ValidationError
 from sqlalchemy import Connection, delete, func, select
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, UnknownJob
 from yamchi.notifications.rules import Rule, read_rules
 from yamchi.notifications.tables import rules
+from yamchi.queues.handlers import describe
 from yamchi.storage.database import Database
 from yamchi.storage.views import View
 
@@ -34,6 +36,7 @@ class RuleBook:
         self._from_file: list[Rule] = []
         self._file_time = -1.0
         self._from_table: dict[str, Rule] = {}
+        self._unusable: set[str] = set()
         self._view = View(self._read, clock, FRESH)
         new = database.insert(rules)
         changed = ("position", "body", "is_enabled", "updated_at")
@@ -83,7 +86,19 @@ class RuleBook:
         self._read_file()
         query = select(rules.c.rule_id, rules.c.body).where(rules.c.is_enabled).order_by(rules.c.position)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        self._from_table = {row.rule_id: Rule.model_validate(row.body) for row in rows}
+        self._from_table = {row.rule_id: rule for row in rows if (rule := self._read_row(row))}
+
+    def _read_row(self, row: Any) -> Rule | None:
+        """A rule of the table; one that can't be used, perhaps of another version, must not stop all events."""
+        try:
+            rule = Rule.model_validate(row.body)
+        except ValidationError as error:
+            if row.rule_id not in self._unusable:
+                log.error(f"The rule {row.rule_id} of the table can't be used: {describe(error)}.")
+            self._unusable.add(row.rule_id)
+            return None
+        self._unusable.discard(row.rule_id)
+        return rule
 
     def _read_file(self) -> None:
         path = next((path for path in self._files if path.exists()), None)

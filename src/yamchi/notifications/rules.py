@@ -20,13 +20,16 @@ from pydantic import (
     Field,
     PrivateAttr,
     TypeAdapter,
+    ValidationError,
     field_validator,
     model_validator,
 )
 
 from yamchi.clock import Millis, as_datetime
+from yamchi.errors import InvalidJob
+from yamchi.fields import Locale, Name
 from yamchi.notifications.channels.base import Channel, Recipient
-from yamchi.notifications.policy import Cap, Digest, Escalation, Policy, Span, as_meta
+from yamchi.notifications.policy import MOST_CHANNELS, Cap, Digest, Escalation, Policy, Span, as_meta
 from yamchi.notifications.recipients import as_template_data
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import (
@@ -40,6 +43,7 @@ from yamchi.notifications.schemas.notification_job import (
 from yamchi.notifications.templates.meter import METER, Limits, Meter, Outgrown
 from yamchi.notifications.templates.offloop import run_metered
 from yamchi.notifications.templates.sandbox import Sandbox
+from yamchi.queues.handlers import describe
 from yamchi.yamlfiles import load_file
 
 log = structlog.get_logger("yamchi.rules")
@@ -54,9 +58,9 @@ class Notify(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    channel: str | list[str] | None = None
-    first_of: list[str] | None = None
-    template: str
+    channel: Name | Annotated[list[Name], Field(max_length=MOST_CHANNELS)] | None = None
+    first_of: Annotated[list[Name], Field(max_length=MOST_CHANNELS)] | None = None
+    template: Name
     delay: Annotated[Span, Field(ge=0)] = 0
     expires_in: Annotated[Span, Field(gt=0)] | None = None
     priority: Priority = "normal"
@@ -106,10 +110,10 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    name: str | None = None
-    on: str
+    name: Name | None = None
+    on: Name
     when: Annotated[str, Field(max_length=LONGEST_WHEN)] | None = None
-    notify: Notify | list[Notify]
+    notify: Notify | Annotated[list[Notify], Field(max_length=MOST_CHANNELS)]
 
     @field_validator("when")
     @classmethod
@@ -232,12 +236,27 @@ def _applies(rule: Rule, values: dict[str, Any], meter: Meter) -> bool:
         return False
 
 
+_locale = TypeAdapter(Locale)
+
+
+def _locale_of(event: Event) -> str | None:
+    """The language that the event asks for, if it does."""
+    if not (asked := event.data.get("locale")):
+        return None
+    try:
+        return _locale.validate_python(asked)
+    except ValidationError as error:
+        raise InvalidJob(
+            f"data.locale of the event is no language such as 'ru': {describe(error)}."
+        ) from error
+
+
 def _job(
     event: Event, rule: Rule, notify: Notify, channel: str, recipient: Recipient | None, now: Millis
 ) -> NotificationJob:
     assert event.user_id is not None
     user_id, template = str(event.user_id), notify.template
-    locale = (recipient and recipient.locale) or event.data.get("locale") or DEFAULT_LOCALE
+    locale = (recipient and recipient.locale) or _locale_of(event) or DEFAULT_LOCALE
     return NotificationJob(
         job_id=derived_id(event.event_id, rule.id, template, user_id, channel),
         user_id=event.user_id,

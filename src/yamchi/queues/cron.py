@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 import structlog
 from cronsim import CronSim, CronSimError
 
-from yamchi.clock import Clock, Millis, as_datetime, to_moment
-from yamchi.errors import ConfigurationError, EngineError
+from yamchi.clock import Clock, Millis, as_datetime, check_zone, to_moment
+from yamchi.errors import ConfigurationError, EngineError, InvalidJob
 from yamchi.queues.job import NewJob
 from yamchi.queues.queue import Queue
 
@@ -39,11 +39,9 @@ class CronLine:
 
     def __post_init__(self) -> None:
         try:
-            ZoneInfo(self.zone)
-        except (ZoneInfoNotFoundError, ValueError) as error:
-            raise ConfigurationError(
-                f"{self.zone!r} is not a time zone: write it as 'Asia/Almaty' or 'UTC'."
-            ) from error
+            check_zone(self.zone)
+        except InvalidJob as error:
+            raise ConfigurationError(str(error)) from error
         try:
             CronSim(self.expression, datetime(2026, 1, 1))
         except CronSimError as error:

@@ -8,7 +8,7 @@ import orjson
 from yamchi.errors import UnknownJob, WrongState
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import Engine, LetterPage
-from yamchi.queues.handlers import QueueDefinition, encode_json
+from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
 from yamchi.queues.job import DeadLetter, NewJob
 
 
@@ -60,7 +60,8 @@ class DeadLetters:
                 )
             data = orjson.loads(letter.body)["job"]
         name = letter.name or self._definition.default_name
-        return NewJob(letter.id, name, encode_json(data), self._definition.options)
+        payload = check_size(self._definition, name, encode_json(data))
+        return NewJob(letter.id, name, payload, self._definition.options)
 
 
 def is_job(letter: DeadLetter) -> bool:

@@ -9,13 +9,9 @@ from typing import Any
 
 import orjson
 
-from yamchi.clock import Millis
+from yamchi.clock import LATEST, LONGEST_SPAN, Millis
 
 EARLIEST: Millis = 0
-LATEST: Millis = 253_402_300_799_999
-"""The end of the year 9999."""
-
-LONGEST_SPAN: Millis = 36_525 * 86_400_000
 MOST_ATTEMPTS = 100_000
 MOST_KEPT = 100_000_000
 LONGEST_NAME = 255

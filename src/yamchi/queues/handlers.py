@@ -106,12 +106,20 @@ def _alternatives(model: Any) -> list[Any]:
 
 
 def encode_json(data: Any) -> bytes:
-    if isinstance(data, BaseModel):
-        return data.model_dump_json().encode()
     try:
-        return orjson.dumps(data)
-    except (TypeError, orjson.JSONEncodeError) as error:
+        return data.model_dump_json().encode() if isinstance(data, BaseModel) else orjson.dumps(data)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidJob(f"The data can't be written as JSON: {error}.") from error
+
+
+def check_size(definition: "QueueDefinition", name: str, payload: bytes) -> bytes:
+    """The payload, if it is not too large for its queue."""
+    if len(payload) > definition.max_bytes:
+        raise InvalidJob(
+            f"The data of {definition.name}/{name} is {len(payload):,} bytes, more than the {definition.max_bytes:,} allowed: "
+            "keep large things in a file or object store and put their address in the job."
+        )
+    return payload
 
 
 def decode_json(payload: bytes) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 import orjson
 
-from yamchi.clock import Millis, Span, isoformat, to_millis
+from yamchi.clock import Millis, Span, in_short, isoformat, to_millis
 from yamchi.errors import InvalidJob
 from yamchi.observe.logging import mask
 from yamchi.queues import foreign
@@ -25,6 +25,13 @@ State = Literal["waiting", "delayed", "active", "completed", "failed", "cancelle
 PENDING: tuple[State, ...] = ("waiting", "delayed")
 FINISHED: tuple[State, ...] = ("completed", "failed", "cancelled", "expired")
 STATES: tuple[State, ...] = ("waiting", "delayed", "active", *FINISHED)
+
+MOST_ATTEMPTS, MOST_KEPT = foreign.MOST_ATTEMPTS, foreign.MOST_KEPT
+MOST_STEPS = 1_000
+"""Bounds of options: what every broker can count to, and more than anybody needs."""
+
+LONGEST_NAME = foreign.LONGEST_NAME
+"""Characters of a job's name."""
 
 
 # ── Options ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -57,21 +64,24 @@ class Backoff:
             case Mapping():
                 return cls._from_mapping(value)
             case str() | int() | float() | timedelta():
-                return cls(kind="fixed", delay=_positive("backoff", value))
-        if not value:
-            raise InvalidJob("backoff has no steps: give at least one, such as ['1m', '5m'].")
-        return cls(kind="steps", steps=tuple(_positive("backoff", step) for step in value))
+                return cls(kind="fixed", delay=positive_span("backoff", value))
+        if not isinstance(value, Sequence) or not 0 < len(value) <= MOST_STEPS:
+            raise InvalidJob(f"backoff needs 1 to {MOST_STEPS:,} steps, such as ['1m', '5m'].")
+        return cls(kind="steps", steps=tuple(positive_span("backoff", step) for step in value))
 
     @classmethod
     def _from_mapping(cls, value: Mapping[str, Any]) -> "Backoff":
-        kind, jitter = value.get("type", "exponential"), float(value.get("jitter", 0))
+        kind, jitter = value.get("type", "exponential"), value.get("jitter", 0)
         if kind not in ("fixed", "exponential", "steps"):
-            raise InvalidJob(f"backoff type {kind!r} is unknown: use 'fixed', 'exponential' or 'steps'.")
-        if not 0 <= jitter <= 1:
-            raise InvalidJob(f"backoff jitter must be between 0 and 1, not {jitter}.")
+            raise InvalidJob(
+                f"backoff type {in_short(kind)} is unknown: use 'fixed', 'exponential' or 'steps'."
+            )
+        if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
+            raise InvalidJob(f"backoff jitter must be between 0 and 1, not {in_short(jitter)}.")
         if kind == "steps" or "steps" in value:
-            return replace(cls.parse(list(value.get("steps", ()))), jitter=jitter)
-        return cls(kind=kind, delay=_positive("backoff delay", value.get("delay", 1)), jitter=jitter)
+            steps = value.get("steps", ())
+            return replace(cls.parse(steps if isinstance(steps, list | tuple) else ()), jitter=jitter)
+        return cls(kind=kind, delay=positive_span("backoff delay", value.get("delay", 1)), jitter=jitter)
 
     def wait(self, attempts_made: int) -> Millis:
         """How long to wait after this many attempts (1 after the first)."""
@@ -98,10 +108,9 @@ class JobOptions:
     keep_failed: int = 50
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attempts, int) or self.attempts < 1:
-            raise InvalidJob(f"attempts must be a whole number of at least 1, not {self.attempts!r}.")
-        if min(self.keep_completed, self.keep_failed) < 0:
-            raise InvalidJob("keep_completed and keep_failed can't be negative.")
+        _check_count("attempts", self.attempts, 1, MOST_ATTEMPTS)
+        _check_count("keep_completed", self.keep_completed, 0, MOST_KEPT)
+        _check_count("keep_failed", self.keep_failed, 0, MOST_KEPT)
 
     def encode(self) -> str | None:
         """Compact JSON of what differs from the defaults; None when nothing does."""
@@ -110,6 +119,11 @@ class JobOptions:
     @staticmethod
     def decode(text: str | None) -> "JobOptions":
         return _decode_options(text) if text and isinstance(text, str) else DEFAULT_OPTIONS
+
+
+def _check_count(what: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidJob(f"{what} must be a whole number from {least} to {most:,}, not {in_short(value)}.")
 
 
 DEFAULT_OPTIONS = JobOptions()
@@ -137,16 +151,20 @@ def _decode_options(text: str) -> JobOptions:
 
 def check_timeout(span: Span) -> Millis:
     """How long a run may take, if that is any time at all."""
-    length = to_millis(span)
-    if length <= 0:
+    length = positive_span("timeout", span)
+    if length == 0:
         raise InvalidJob(f"timeout must be longer than nothing, not {span!r}.")
     return length
 
 
-def _positive(what: str, span: Span) -> Millis:
-    length = to_millis(span)
+def positive_span(what: str, span: Span) -> Millis:
+    """A span that an option gives; the sentence names the option if it can't be used."""
+    try:
+        length = to_millis(span)
+    except InvalidJob as error:
+        raise InvalidJob(f"{what}: {error}") from error
     if length < 0:
-        raise InvalidJob(f"{what} can't be negative, but is {span!r}.")
+        raise InvalidJob(f"{what} can't be negative, but is {in_short(span)}.")
     return length
 
 
@@ -338,6 +356,23 @@ def new_id(moment: Millis) -> str:
 
 
 _UNFIT = re.compile(r"[:\s]")
+
+
+def check_name(name: str) -> str:
+    """The name of a job, if every engine can keep it."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise InvalidJob(
+            f"A job's name must be text of 1 to {LONGEST_NAME} characters on one line, not {in_short(name)}."
+        )
+    return name
+
+
+def check_priority(priority: int) -> int:
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 10:
+        raise InvalidJob(
+            f"priority must be a whole number from 1 (low) to 10 (high), not {in_short(priority)}."
+        )
+    return priority
 
 
 def check_id(job_id: str) -> str:

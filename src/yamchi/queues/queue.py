@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from yamchi.clock import Clock, Millis, Span, to_millis, to_moment
+from yamchi.clock import Clock, Millis, Span, to_moment
 from yamchi.errors import InvalidJob, UnknownJob, WrongState
 from yamchi.queues.deadletters import DeadLetters
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.events import Listener, Listeners
-from yamchi.queues.handlers import QueueDefinition, encode_json
+from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
 from yamchi.queues.job import (
     Backoff,
     BackoffLike,
@@ -20,8 +20,11 @@ from yamchi.queues.job import (
     NewJob,
     State,
     check_id,
+    check_name,
+    check_priority,
     check_timeout,
     new_id,
+    positive_span,
 )
 from yamchi.queues.ticket import Job
 
@@ -142,28 +145,23 @@ class Queue:
         )
 
     def _new_job(self, new: New, now: Millis) -> NewJob:
-        name = new.name or self.definition.default_name
+        name = check_name(new.name or self.definition.default_name)
         payload = self.encode(name, new.data)
         return NewJob(
             id=new_id(now) if new.id is None else check_id(new.id),
             name=name,
             payload=payload,
             options=self._options(new),
-            priority=_check_priority(new.priority),
+            priority=check_priority(new.priority),
             run_at=_due(new, now),
-            expires_at=None if new.expires_at is None else to_moment(new.expires_at),
+            expires_at=None if new.expires_at is None else _moment("expires_at", new.expires_at),
         )
 
     def encode(self, name: str, data: Any) -> bytes:
         """Data as it will lie on the broker, checked against the handler's model and the size limit."""
         definition = self.definition
         payload = definition.handler(name).encode(data) if definition.handlers else encode_json(data)
-        if len(payload) > definition.max_bytes:
-            raise InvalidJob(
-                f"The data of {self.name}/{name} is {len(payload):,} bytes, more than the {definition.max_bytes:,} allowed: "
-                "keep large things in a file or object store and put their address in the job."
-            )
-        return payload
+        return check_size(definition, name, payload)
 
     def _options(self, new: New) -> JobOptions:
         given: dict[str, Any] = {}
@@ -229,7 +227,7 @@ class Queue:
         """Remove jobs of a state that have been in it for at least `older_than`; how many went."""
         if state == "active":
             raise WrongState("Running jobs can't be cleaned away; cancel them instead.")
-        return await self.engine.clean(self.name, state, to_millis(older_than), limit)
+        return await self.engine.clean(self.name, state, positive_span("older_than", older_than), limit)
 
     async def drain(self, *, delayed: bool = False) -> int:
         """Remove every waiting job, and delayed ones too if asked; how many went."""
@@ -255,18 +253,12 @@ def _due(new: New, now: Millis) -> Millis | None:
     if new.delay is not None and new.run_at is not None:
         raise InvalidJob("Give either delay or run_at, not both.")
     if new.run_at is not None:
-        return to_moment(new.run_at)
-    return None if new.delay is None else now + _check_span("delay", new.delay)
+        return _moment("run_at", new.run_at)
+    return None if new.delay is None else now + positive_span("delay", new.delay)
 
 
-def _check_span(what: str, span: Span) -> Millis:
-    length = to_millis(span)
-    if length < 0:
-        raise InvalidJob(f"{what} can't be negative, but is {span!r}.")
-    return length
-
-
-def _check_priority(priority: int) -> int:
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 10:
-        raise InvalidJob(f"priority must be a whole number from 1 (low) to 10 (high), not {priority!r}.")
-    return priority
+def _moment(what: str, moment: datetime) -> Millis:
+    try:
+        return to_moment(moment)
+    except InvalidJob as error:
+        raise InvalidJob(f"{what}: {error}") from error

@@ -1,15 +1,14 @@
 """What goes over the wire: requests and answers of the API, as the OpenAPI page shows them."""
 
-from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from yamchi.clock import isoformat
-from yamchi.http.bodies import SpanText
+from yamchi.fields import Name, SpanText, ZonedMoment
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import WorkerInfo
-from yamchi.queues.job import DeadLetter, JobRecord, State
+from yamchi.queues.job import MOST_ATTEMPTS, MOST_KEPT, Backoff, DeadLetter, JobRecord, State
 
 PREVIEW = 240
 """Characters of a job's data in a list."""
@@ -69,6 +68,24 @@ class JobRow(BaseModel):
 
     @classmethod
     def of(cls, job: JobRecord) -> "JobRow":
+        """A row for every job: one that can't be shown says so, and does not keep the others from being shown."""
+        try:
+            return cls._of(job)
+        except Exception as error:
+            return cls(
+                id=str(job.id),
+                name=str(job.name),
+                state=job.state,
+                priority=0,
+                attempts_made=0,
+                attempts=0,
+                created_at="",
+                run_at="",
+                preview=f"This job can't be shown: {str(error)[:PREVIEW]}",
+            )
+
+    @classmethod
+    def _of(cls, job: JobRecord) -> "JobRow":
         return cls(
             id=job.id,
             name=job.name,
@@ -127,19 +144,26 @@ class JobIn(BaseModel):
     )
 
     data: Any = None
-    name: str | None = Field(None, description="Which of the queue's jobs; the first one by default.")
-    id: str | None = Field(None, description="The same id again is the same job.")
+    name: Name | None = Field(None, description="Which of the queue's jobs; the first one by default.")
+    id: Name | None = Field(None, description="The same id again is the same job.")
     delay: SpanText | None = None
-    run_at: datetime | None = None
+    run_at: ZonedMoment | None = None
     priority: int = Field(0, ge=0, le=10, description="Higher first.")
-    attempts: int | None = Field(None, ge=1)
-    backoff: SpanText | list[SpanText] | dict[str, Any] | None = Field(
+    attempts: int | None = Field(None, ge=1, le=MOST_ATTEMPTS)
+    backoff: str | float | list[str | float] | dict[str, Any] | None = Field(
         None, examples=["exponential", ["1m", "5m", "15m"]]
     )
-    expires_at: datetime | None = None
+    expires_at: ZonedMoment | None = None
     timeout: SpanText | None = None
-    keep_completed: int | None = Field(None, ge=0)
-    keep_failed: int | None = Field(None, ge=0)
+    keep_completed: int | None = Field(None, ge=0, le=MOST_KEPT)
+    keep_failed: int | None = Field(None, ge=0, le=MOST_KEPT)
+
+    @field_validator("backoff")
+    @classmethod
+    def _is_backoff(cls, value: Any) -> Any:
+        if value is not None:
+            Backoff.parse(value)
+        return value
 
 
 class Edit(BaseModel):
@@ -180,9 +204,9 @@ class LetterRow(BaseModel):
     @classmethod
     def of(cls, letter: DeadLetter) -> "LetterRow":
         return cls(
-            id=letter.id,
-            name=letter.name,
-            error=letter.error[:PREVIEW],
+            id=str(letter.id),
+            name=None if letter.name is None else str(letter.name),
+            error=str(letter.error)[:PREVIEW],
             failed_at=isoformat(letter.failed_at),
             preview=_preview(letter.body),
         )

@@ -15,9 +15,8 @@ from sqlalchemy import ColumnElement, Float, Numeric, and_, case, cast, func, no
 from sqlalchemy import String as Text
 from sqlalchemy.exc import ArgumentError
 
-from yamchi.clock import to_moment
+from yamchi.clock import in_utc, to_moment
 from yamchi.errors import InvalidJob
-from yamchi.notifications.schemas.notification_job import in_utc
 from yamchi.notifications.tables import users
 
 TEXTS = ("user_id", "email", "phone", "telegram_id", "locale", "timezone")

@@ -8,11 +8,20 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from yamchi.clock import Millis, to_moment
 from yamchi.errors import YamchiError
-from yamchi.notifications.schemas.notification_job import Channel, Moment, Priority
+from yamchi.fields import JsonObject, Locale, Moment, Name
+from yamchi.notifications.schemas.notification_job import Channel, Priority
 from yamchi.queues.engines.base import RateLimit
 
 State = Literal["draft", "running", "paused", "cancelled"]
@@ -38,7 +47,7 @@ class AudienceIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     user_ids: list[UUID] | None = Field(default=None, min_length=1, description="These people.")
-    where: dict[str, Any] | None = Field(
+    where: JsonObject | None = Field(
         default=None,
         description="Everybody of whom all of this is true; {} is everybody.",
         examples=[{"attributes.plan": "pro", "locale": ["ru", "kk"], "attributes.age": {"gte": 18}}],
@@ -69,8 +78,8 @@ class Variant(BaseModel):
 
     name: str = Field(pattern=r"^[\w.-]{1,64}$", examples=["short"])
     percent: float = Field(gt=0, le=100, examples=[50])
-    template_code: str | None = Field(default=None, min_length=1)
-    data: dict[str, Any] = Field(default_factory=dict)
+    template_code: Name | None = None
+    data: JsonObject = Field(default_factory=dict)
 
 
 class CampaignIn(BaseModel):
@@ -79,15 +88,17 @@ class CampaignIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     campaign_id: str = Field(pattern=r"^[\w.@-]{1,200}$", examples=["black-friday-2026"])
-    template_code: str = Field(min_length=1, max_length=255, examples=["black_friday_sale"])
+    template_code: Name = Field(examples=["black_friday_sale"])
     channel: Channel
     audience: AudienceIn
-    data: dict[str, Any] = Field(default_factory=dict, examples=[{"discount": 30}])
+    data: JsonObject = Field(default_factory=dict, examples=[{"discount": 30}])
     send_after: Moment | None = None
     expires_at: Moment | None = None
-    rate: Annotated[str, AfterValidator(_is_rate)] | None = Field(default=None, examples=["100/s"])
+    rate: Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_rate)] | None = Field(
+        default=None, examples=["100/s"]
+    )
     variants: list[Variant] = Field(default_factory=list, max_length=20)
-    locale: str | None = Field(default=None, max_length=16, description="For those who have chosen none.")
+    locale: Locale | None = Field(default=None, description="For those who have chosen none.")
     priority: Priority = "normal"
 
     @field_validator("variants")

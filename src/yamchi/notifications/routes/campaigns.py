@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 from fastapi import APIRouter, Request
 
+from yamchi.fields import Key
 from yamchi.http.paging import PageNumber, PageSize
 from yamchi.http.problems import documented
 from yamchi.notifications.campaigns.model import CampaignIn
@@ -37,7 +38,7 @@ async def list_campaigns(
 
 
 @router.get("/campaigns/{campaign_id}", summary="One campaign: how far it is", responses=documented(404))
-async def show_campaign(notifications: TheNotifications, campaign_id: str) -> dict[str, Any]:
+async def show_campaign(notifications: TheNotifications, campaign_id: Key) -> dict[str, Any]:
     return await notifications.campaigns.show(campaign_id)
 
 
@@ -48,7 +49,7 @@ async def show_campaign(notifications: TheNotifications, campaign_id: str) -> di
     openapi_extra=_CSV_BODY,
 )
 async def upload_audience(
-    notifications: TheNotifications, campaign_id: str, request: Request
+    notifications: TheNotifications, campaign_id: Key, request: Request
 ) -> dict[str, Any]:
     await notifications.campaigns.get(campaign_id)  # before anybody sends us a long list for nothing
     with TemporaryFile() as kept:
@@ -60,19 +61,19 @@ async def upload_audience(
 @router.post(
     "/campaigns/{campaign_id}/pause", summary="Send nothing more for now", responses=documented(404, 409)
 )
-async def pause_campaign(notifications: TheNotifications, campaign_id: str) -> dict[str, Any]:
+async def pause_campaign(notifications: TheNotifications, campaign_id: Key) -> dict[str, Any]:
     return await notifications.campaigns.pause(campaign_id)
 
 
 @router.post("/campaigns/{campaign_id}/resume", summary="Go on", responses=documented(404, 409))
-async def resume_campaign(notifications: TheNotifications, campaign_id: str) -> dict[str, Any]:
+async def resume_campaign(notifications: TheNotifications, campaign_id: Key) -> dict[str, Any]:
     return await notifications.campaigns.resume(campaign_id)
 
 
 @router.post(
     "/campaigns/{campaign_id}/cancel", summary="Send nothing more, ever", responses=documented(404, 409)
 )
-async def cancel_campaign(notifications: TheNotifications, campaign_id: str) -> dict[str, Any]:
+async def cancel_campaign(notifications: TheNotifications, campaign_id: Key) -> dict[str, Any]:
     return await notifications.campaigns.cancel(campaign_id)
 
 

@@ -1,10 +1,11 @@
 """What became of notifications, and what decides about them: deliveries, rules, dead letters."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
+from yamchi.fields import Key, Name
 from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Replay
@@ -25,10 +26,10 @@ class RuleOut(BaseModel):
 async def list_deliveries(
     notifications: TheNotifications,
     caller: TheCaller,
-    user_id: str | None = None,
+    user_id: Key | None = None,
     status: Status | None = None,
-    event_id: str | None = None,
-    campaign_id: str | None = None,
+    event_id: Key | None = None,
+    campaign_id: Key | None = None,
     page: PageNumber = 1,
     size: PageSize = 50,
 ) -> list[dict[str, Any]]:
@@ -44,14 +45,14 @@ async def list_deliveries(
 
 
 @router.get("/notifications/{job_id}", summary="One delivery: status, attempts, the provider's answers")
-async def show_delivery(notifications: TheNotifications, caller: TheCaller, job_id: str) -> dict[str, Any]:
+async def show_delivery(notifications: TheNotifications, caller: TheCaller, job_id: Key) -> dict[str, Any]:
     return seen_by(caller, await notifications.deliveries.get(job_id))
 
 
 @router.delete(
     "/notifications/{job_id}", status_code=204, summary="Cancel before it is sent", responses=documented(409)
 )
-async def cancel_delivery(notifications: TheNotifications, job_id: str) -> None:
+async def cancel_delivery(notifications: TheNotifications, job_id: Key) -> None:
     await notifications.service.cancel(job_id)
 
 
@@ -61,7 +62,7 @@ async def cancel_delivery(notifications: TheNotifications, job_id: str) -> None:
     summary="An UNKNOWN one did arrive",
     responses=documented(409),
 )
-async def confirm_delivery(notifications: TheNotifications, job_id: str) -> None:
+async def confirm_delivery(notifications: TheNotifications, job_id: Key) -> None:
     await notifications.doubts.it_arrived(job_id)
 
 
@@ -71,7 +72,7 @@ async def confirm_delivery(notifications: TheNotifications, job_id: str) -> None
     summary="An UNKNOWN one did not arrive: send it again",
     responses=documented(409),
 )
-async def resend_delivery(notifications: TheNotifications, job_id: str) -> None:
+async def resend_delivery(notifications: TheNotifications, job_id: Key) -> None:
     await notifications.doubts.send_again(job_id)
 
 
@@ -86,14 +87,14 @@ async def add_rule(notifications: TheNotifications, rule: Rule) -> RuleOut:
 
 
 @router.put("/rules/{rule_id}", summary="Replace a rule")
-async def put_rule(request: Request, notifications: TheNotifications, rule_id: str, rule: Rule) -> RuleOut:
+async def put_rule(request: Request, notifications: TheNotifications, rule_id: Name, rule: Rule) -> RuleOut:
     known = (await notifications.rules.list())["table"]
     changes(request, before=next((one for one in known if one.get("rule_id") == rule_id), None))
     return RuleOut(rule_id=await notifications.rules.put(rule, rule_id))
 
 
 @router.delete("/rules/{rule_id}", status_code=204, summary="Remove a rule of the table")
-async def remove_rule(notifications: TheNotifications, rule_id: str) -> None:
+async def remove_rule(notifications: TheNotifications, rule_id: Key) -> None:
     await notifications.rules.remove(rule_id)
 
 
@@ -110,18 +111,18 @@ async def list_letters(
 
 
 @router.get("/dlq/{letter_id}", summary="One dead letter")
-async def show_letter(notifications: TheNotifications, caller: TheCaller, letter_id: str) -> dict[str, Any]:
+async def show_letter(notifications: TheNotifications, caller: TheCaller, letter_id: Key) -> dict[str, Any]:
     return seen_by(caller, await notifications.dead_letters.get(letter_id))
 
 
 @router.post("/dlq/replay-all", summary="Put every letter that holds a job back")
-async def replay_all(notifications: TheNotifications, q: Annotated[str, Query(max_length=200)] = "") -> Done:
+async def replay_all(notifications: TheNotifications, q: Search = "") -> Done:
     return Done(count=await notifications.dead_letters.replay_all(search=q))
 
 
 @router.post("/dlq/{letter_id}/replay", status_code=204, summary="Put it back, with other data if given")
 async def replay_letter(
-    notifications: TheNotifications, letter_id: str, mended: Replay | None = None
+    notifications: TheNotifications, letter_id: Key, mended: Replay | None = None
 ) -> None:
     is_mended = mended is not None and "data" in mended.model_fields_set
     await notifications.dead_letters.replay(letter_id, mended.data if mended and is_mended else ...)

@@ -8,8 +8,9 @@ from pydantic import BaseModel, Field
 
 from yamchi.clock import describe_span, isoformat, to_millis
 from yamchi.errors import InvalidJob
+from yamchi.fields import Key, SpanText
 from yamchi.http.access import TheirId
-from yamchi.http.bodies import Done, SpanText
+from yamchi.http.bodies import Done
 from yamchi.http.problems import documented
 from yamchi.notifications.inbox.store import Action, View
 from yamchi.notifications.inbox.tokens import LIFE, LONGEST_LIFE
@@ -101,6 +102,6 @@ async def read_all(notifications: TheNotifications, user_id: TheirId) -> Done:
 
 @router.post("/users/{user_id}/inbox/{message_id}/{action}", summary="Mark one message, or put it away")
 async def change_item(
-    notifications: TheNotifications, user_id: TheirId, message_id: str, action: Action
+    notifications: TheNotifications, user_id: TheirId, message_id: Key, action: Action
 ) -> ItemOut:
     return ItemOut.model_validate(await notifications.inbox.change(user_id, message_id, action))

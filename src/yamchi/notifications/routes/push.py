@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from yamchi.clock import isoformat
 from yamchi.errors import UnknownJob
+from yamchi.fields import Key
 from yamchi.http.access import TheirId
 from yamchi.http.problems import documented
 from yamchi.notifications.push.subscriptions import BrowserSubscription, Subscription
@@ -76,6 +77,6 @@ async def add_browser(push: Push, user_id: TheirId, browser: BrowserSubscription
 
 
 @router.delete("/users/{user_id}/push/{browser_id}", status_code=204, summary="Forget a browser")
-async def remove_browser(push: Push, user_id: TheirId, browser_id: str) -> None:
+async def remove_browser(push: Push, user_id: TheirId, browser_id: Key) -> None:
     if not await push.subscriptions.remove(browser_id, user_id=user_id):
         raise UnknownJob(f"This person has no browser {browser_id}.")

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from yamchi.fields import Address, Key, Note
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
 from yamchi.notifications.cursors import make_cursor, read_cursor
@@ -19,8 +20,8 @@ class SuppressionIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     channel: Channel
-    address: str = Field(min_length=1, max_length=320, examples=["gone@example.com"])
-    reason: str = Field(min_length=1, max_length=500, examples=["asked by telephone"])
+    address: Address = Field(examples=["gone@example.com"])
+    reason: Note = Field(min_length=1, examples=["asked by telephone"])
 
 
 class SuppressionOut(SuppressionIn):
@@ -40,7 +41,7 @@ class SuppressionsOut(BaseModel):
 
 @router.get("/suppressions", summary="Addresses that are left alone, newest first")
 async def list_suppressions(
-    notifications: TheNotifications, channel: str | None = None, cursor: Cursor = None, limit: Limit = 50
+    notifications: TheNotifications, channel: Key | None = None, cursor: Cursor = None, limit: Limit = 50
 ) -> SuppressionsOut:
     after = None if cursor is None else read_cursor(cursor, 2)
     rows = await notifications.suppressions.list(channel=channel, after=after, limit=limit + 1)
@@ -60,5 +61,5 @@ async def add_suppression(notifications: TheNotifications, new: SuppressionIn) -
 @router.delete(
     "/suppressions/{channel}/{address:path}", status_code=204, summary="Let an address be used again"
 )
-async def remove_suppression(notifications: TheNotifications, channel: str, address: str) -> None:
+async def remove_suppression(notifications: TheNotifications, channel: Key, address: Key) -> None:
     await notifications.suppressions.remove(channel, address)

@@ -7,6 +7,8 @@ from uuid import uuid4
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
+from yamchi import fields
+from yamchi.fields import Address, JsonObject
 from yamchi.http.problems import documented
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.notification_job import Channel, DirectMessage, DirectOptions
@@ -18,8 +20,8 @@ router = APIRouter(tags=["templates"], responses=documented(401, 403, 404, 422, 
 readers = APIRouter(tags=["templates"], responses=documented(401, 403, 404, 422, 503))
 """What changes nothing, though it is no GET."""
 
-Code = Annotated[str, Path(pattern=r"^\w[\w.-]*$", examples=["welcome_email"])]
-Locale = Annotated[str, Path(examples=["ru"])]
+Code = Annotated[str, Path(pattern=r"^\w[\w.-]*$", max_length=255, examples=["welcome_email"])]
+Locale = Annotated[fields.Locale, Path(examples=["ru"])]
 ONE = "/templates/{code}/{channel}/{locale}"
 
 
@@ -53,13 +55,13 @@ class TemplateOut(BaseModel):
 class PreviewIn(BaseModel):
     """Data to render with; the template's own sample if there is none."""
 
-    data: dict[str, Any] | None = None
+    data: JsonObject | None = None
 
 
 class TestSend(PreviewIn):
     """Where to send a try."""
 
-    to: str = Field(examples=["me@example.com"])
+    to: Address = Field(examples=["me@example.com"])
 
 
 class TestSent(BaseModel):

@@ -10,12 +10,12 @@ from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from jinja2 import Environment
 from starlette.responses import HTMLResponse, Response
 
+from yamchi.http.limits import read_form
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.routes.dependencies import TheNotifications
@@ -48,9 +48,9 @@ async def stop(request: Request, notifications: TheNotifications) -> Response:
     link = await notifications.unsubscribing.read(request.path_params.get("token", ""))
     if link is None:
         return _wrong(request, notifications)
-    form = parse_qs((await request.body()).decode("utf-8", "replace"))
-    scope: Scope = "channel" if form.get("scope") == ["channel"] else "category"
-    is_allowed = form.get("allow") == ["yes"]
+    form = await read_form(request)
+    scope: Scope = "channel" if form.get("scope") == "channel" else "category"
+    is_allowed = form.get("allow") == "yes"
     await notifications.unsubscribing.choose(link, whole_channel=scope == "channel", is_allowed=is_allowed)
     person = await notifications.recipients.get(link.user_id) or Recipient()
     page = _Page(notifications, link, _language(request, person.locale))

@@ -24,10 +24,16 @@ own = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503))
 ONE = "/users/{user_id}"
 
 
-class UserOut(User):
+class UserOut(BaseModel):
     """A person, as kept."""
 
     user_id: UUID
+    email: str | None
+    phone: str | None
+    telegram_id: str | int | None
+    locale: str | None
+    timezone: str | None
+    attributes: dict[str, Any]
 
 
 class DeliveryOut(BaseModel):

@@ -1,11 +1,11 @@
 """An event: something that happened in the product, and that people may have to be told of."""
 
-from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from yamchi.notifications.schemas.notification_job import Channel, Moment
+from yamchi.fields import JsonObject, Moment, Name
+from yamchi.notifications.schemas.notification_job import Channel
 
 
 class Event(BaseModel):
@@ -13,10 +13,10 @@ class Event(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    event_type: str = Field(min_length=1, max_length=255, examples=["user_registered"])
-    event_id: str = Field(min_length=1, max_length=255, examples=["6a9f7f26-4c0c-4a91-9f3d-b159c2dcb001"])
+    event_type: Name = Field(examples=["user_registered"])
+    event_id: Name = Field(examples=["6a9f7f26-4c0c-4a91-9f3d-b159c2dcb001"])
     user_id: UUID | None = Field(default=None, examples=["f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"])
-    data: dict[str, Any] = Field(default_factory=dict, examples=[{"first_name": "Нуржан", "plan": "pro"}])
+    data: JsonObject = Field(default_factory=dict, examples=[{"first_name": "Нуржан", "plan": "pro"}])
     occurred_at: Moment | None = None
 
 

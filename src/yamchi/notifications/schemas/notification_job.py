@@ -4,14 +4,18 @@ Unknown fields are kept. A missing or mistyped one makes the message poison: it 
 The queue also takes the shorter `DirectMessage`, which names an address instead of a user.
 """
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from yamchi.fields import Address, JsonObject, Locale, Moment, Name, Subject, Words, check_json
 
 CHANNELS = ["email", "push", "browser", "telegram", "ws", "sms", "database", "null"]
 """Names that a message may have: those that ship, and those of channels registered in this process."""
+
+MOST_ADDRESSES = 1_000
+"""Of one direct message; more than that is a campaign."""
 
 ALIASES = {"browser": "push"}
 """Channels that have two names."""
@@ -29,7 +33,7 @@ def _is_known(name: str) -> str:
     return name
 
 
-Channel = Annotated[str, AfterValidator(_is_known), Field(examples=["email"])]
+Channel = Annotated[Name, AfterValidator(_is_known), Field(examples=["email"])]
 Priority = Literal["normal", "high"]
 
 TEST = "test"
@@ -38,22 +42,14 @@ TEST = "test"
 NAMESPACE = uuid5(NAMESPACE_URL, "yamchi:notifications")
 
 
-def in_utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
-Moment = Annotated[datetime, AfterValidator(in_utc)]
-"""A moment; one without a time zone is UTC, as the contract's examples are."""
-
-
 class Meta(BaseModel):
     """Where a notification comes from."""
 
     model_config = ConfigDict(extra="allow")
 
-    event_type: str
-    event_id: str
-    campaign_id: str | None = None
+    event_type: Name
+    event_id: Name
+    campaign_id: Name | None = None
     priority: Priority = "normal"
 
 
@@ -65,13 +61,21 @@ class NotificationJob(BaseModel):
     job_id: UUID
     user_id: UUID
     channel: Channel
-    template_code: str = Field(min_length=1)
-    locale: str
-    data: dict[str, Any]
+    template_code: Name
+    locale: Locale
+    data: JsonObject
     meta: Meta
     created_at: Moment
     send_after: Moment | None = None
     expires_at: Moment | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> "NotificationJob":
+        """Unknown fields are kept as well, so they must be such that they can be."""
+        for beside in (self.model_extra, self.meta.model_extra):
+            if beside:
+                check_json(beside)
+        return self
 
     @property
     def delivery_id(self) -> str:
@@ -92,13 +96,13 @@ class DirectOptions(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    to: str | list[str]
-    template: str | None = None
-    subject: str | None = None
-    text: str | None = None
-    html: str | None = None
-    locale: str = "ru"
-    data: dict[str, Any] = Field(default_factory=dict)
+    to: Address | Annotated[list[Address], Field(max_length=MOST_ADDRESSES)]
+    template: Name | None = None
+    subject: Subject | None = None
+    text: Words | None = None
+    html: Words | None = None
+    locale: Locale = "ru"
+    data: JsonObject = Field(default_factory=dict)
 
 
 class DirectMessage(BaseModel):

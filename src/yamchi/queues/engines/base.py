@@ -14,11 +14,12 @@ Every call takes a batch and either does all of it or raises. The rules an engin
 """
 
 import random
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from yamchi.clock import Millis, Span, to_millis
+from yamchi.clock import Millis, Span, in_short, to_millis
 from yamchi.errors import ConfigurationError
 from yamchi.queues.job import Claim, DeadLetter, Failed, JobRecord, NewJob, RetryAt, State, Verdict
 
@@ -102,6 +103,10 @@ class Event:
     value: bytes | None = None
 
 
+LONGEST_PERIOD: Millis = 366 * 86_400_000
+_RATE = re.compile(r"\s*(?P<count>[0-9]{1,9})\s*/\s*(?P<period>[0-9a-z. ]{1,40})", re.ASCII)
+
+
 @dataclass(frozen=True, slots=True)
 class RateLimit:
     """At most `count` in any `period`, evenly spaced; `burst` of them may come at once."""
@@ -115,13 +120,16 @@ class RateLimit:
         """Reads "30/s", "20/min", "100/15m"."""
         if isinstance(value, RateLimit):
             return value
-        count, _, period = value.partition("/")
-        if not count.strip().isdigit() or int(count) < 1 or not period.strip():
-            raise ConfigurationError(f"{value!r} is not a rate: write it as '30/s', '20/min' or '100/15m'.")
-        span = to_millis(period if period.strip()[0].isdigit() else f"1{period.strip()}")
-        if span < 1:
-            raise ConfigurationError(f"{value!r} is not a rate: its period is no time at all.")
-        return cls(int(count), span, burst=max(1, int(count) * 20 // span))
+        found = _RATE.fullmatch(value[:100])
+        if found is None:
+            raise ConfigurationError(
+                f"{in_short(value)} is not a rate: write it as '30/s', '20/min' or '100/15m'."
+            )
+        count, period = int(found["count"]), found["period"]
+        span = to_millis(period if period[0].isdigit() else f"1{period}")
+        if not (count >= 1 and 1 <= span <= LONGEST_PERIOD):
+            raise ConfigurationError(f"{value!r} is not a rate: give at least 1 in up to 366 days.")
+        return cls(count, span, burst=max(1, count * 20 // span))
 
     @property
     def spacing(self) -> float:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -12,6 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from yamchi.http.audit import Entry
 from yamchi.http.auth import COOKIE, AccessControl, too_many
 from yamchi.http.failures import address_of
+from yamchi.http.limits import read_form
 from yamchi.http.scopes import Caller
 from yamchi.http.sessions import LIFE
 
@@ -49,8 +49,8 @@ async def sign_inpage(request: Request) -> Response:
 
 @router.post("/sign-in")
 async def sign_in(request: Request, access: TheAccess) -> Response:
-    form = parse_qs((await request.body()).decode("utf-8", "replace"))
-    token, address = form.get("token", [""])[0].strip(), address_of(request.scope)
+    form = await read_form(request)
+    token, address = form.get("token", "").strip(), address_of(request.scope)
     if wait := access.failures.wait(address, token):
         return _refused(HTTPStatus.TOO_MANY_REQUESTS, too_many(wait).why, {"retry-after": str(wait)})
     held = await access.holder_of(token.encode())

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
+from yamchi.fields import Key
 from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Many
@@ -97,12 +98,12 @@ async def promote_many(queue: ThatQueue, which: Many) -> Done:
 
 
 @router.get(JOB, summary="One job with its logs")
-async def show_job(queue: ThatQueue, job_id: str, caller: TheCaller) -> JobOut:
+async def show_job(queue: ThatQueue, job_id: Key, caller: TheCaller) -> JobOut:
     return JobOut.model_validate(seen_by(caller, (await queue.job(job_id)).to_dict()))
 
 
 @router.patch(JOB, summary="Replace the data of a job", responses=documented(409))
-async def edit_job(request: Request, queue: ThatQueue, job_id: str, edit: Edit) -> JobOut:
+async def edit_job(request: Request, queue: ThatQueue, job_id: Key, edit: Edit) -> JobOut:
     job = await queue.job(job_id)
     changes(request, before=job.data, after=edit.data)
     await job.update(edit.data)
@@ -112,27 +113,27 @@ async def edit_job(request: Request, queue: ThatQueue, job_id: str, edit: Edit) 
 
 
 @router.delete(JOB, status_code=204, summary="Remove a job that is not running", responses=documented(409))
-async def remove_job(queue: ThatQueue, job_id: str) -> None:
+async def remove_job(queue: ThatQueue, job_id: Key) -> None:
     await (await queue.job(job_id)).remove()
 
 
 @router.post(f"{JOB}/retry", summary="Put a finished job back", responses=documented(409))
-async def retry_job(queue: ThatQueue, job_id: str) -> JobOut:
+async def retry_job(queue: ThatQueue, job_id: Key) -> JobOut:
     await (await queue.job(job_id)).retry()
     return await _shown(queue, job_id)
 
 
 @router.post(f"{JOB}/promote", summary="Let a delayed job run now", responses=documented(409))
-async def promote_job(queue: ThatQueue, job_id: str) -> JobOut:
+async def promote_job(queue: ThatQueue, job_id: Key) -> JobOut:
     await (await queue.job(job_id)).promote()
     return await _shown(queue, job_id)
 
 
 @router.post(f"{JOB}/cancel", summary="Cancel a job, or ask a running one to stop", responses=documented(409))
-async def cancel_job(queue: ThatQueue, job_id: str) -> StateOut:
+async def cancel_job(queue: ThatQueue, job_id: Key) -> StateOut:
     job = await queue.job(job_id)
     return StateOut(id=job.id, state=await job.cancel())
 
 
-async def _shown(queue: ThatQueue, job_id: str) -> JobOut:
+async def _shown(queue: ThatQueue, job_id: Key) -> JobOut:
     return JobOut.model_validate((await queue.job(job_id)).to_dict())

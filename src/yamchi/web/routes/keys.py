@@ -4,9 +4,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.clock import isoformat
+from yamchi.fields import Name, SpanText
 from yamchi.http.access import TheCaller
 from yamchi.http.apikeys import ApiKey
-from yamchi.http.bodies import SpanText
 from yamchi.http.paging import PageNumber, PageSize
 from yamchi.http.problems import documented
 from yamchi.http.scopes import ADMIN
@@ -32,8 +32,8 @@ class KeyIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(min_length=1, max_length=100, examples=["shop"])
-    scopes: list[str] = Field(
+    name: Name = Field(max_length=100, examples=["shop"])
+    scopes: list[Name] = Field(
         min_length=1,
         max_length=100,
         examples=[["send"]],
@@ -116,11 +116,11 @@ async def create_key(app: App, access: TheAccess, caller: TheCaller, new: KeyIn)
 
 
 @router.post("/keys/{name}/rotate", summary="Give a key another text")
-async def rotate_key(app: App, access: TheAccess, name: str, how: Rotation | None = None) -> NewKey:
+async def rotate_key(app: App, access: TheAccess, name: Name, how: Rotation | None = None) -> NewKey:
     key, text = await access.keys.rotate(name, grace=how.grace if how else 0)
     return NewKey(key=text, **KeyRow.of(key, app.clock.now()).model_dump())
 
 
 @router.delete("/keys/{name}", status_code=204, summary="Let nobody use a key from now on")
-async def revoke_key(access: TheAccess, name: str) -> None:
+async def revoke_key(access: TheAccess, name: Name) -> None:
     await access.keys.revoke(name)

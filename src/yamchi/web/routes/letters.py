@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from yamchi.fields import Key
 from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.bodies import Done, Many, Replay
 from yamchi.http.paging import PageNumber, PageSize, Search, pages
@@ -41,7 +42,7 @@ async def purge_all(queue: ThatQueue) -> Done:
 
 
 @router.get(LETTER, summary="One dead letter")
-async def show_letter(queue: ThatQueue, letter_id: str, caller: TheCaller) -> LetterOut:
+async def show_letter(queue: ThatQueue, letter_id: Key, caller: TheCaller) -> LetterOut:
     letter = LetterOut.of(await queue.dead_letters.get(letter_id))
     letter.body = seen_by(caller, letter.body)
     return letter
@@ -53,12 +54,12 @@ async def show_letter(queue: ThatQueue, letter_id: str, caller: TheCaller) -> Le
     summary="Put the job back, with other data if given",
     responses=documented(409),
 )
-async def replay_letter(queue: ThatQueue, letter_id: str, mended: Replay | None = None) -> None:
+async def replay_letter(queue: ThatQueue, letter_id: Key, mended: Replay | None = None) -> None:
     is_mended = mended is not None and "data" in mended.model_fields_set
     await queue.dead_letters.replay(letter_id, mended.data if mended and is_mended else ...)
 
 
 @router.delete(LETTER, status_code=204, summary="Drop a letter")
-async def purge_letter(queue: ThatQueue, letter_id: str) -> None:
+async def purge_letter(queue: ThatQueue, letter_id: Key) -> None:
     await queue.dead_letters.get(letter_id)
     await queue.dead_letters.purge([letter_id])

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from yamchi.app import Yamchi
 from yamchi.clock import isoformat
 from yamchi.discovery import all_queues, find_queue
+from yamchi.fields import Name
 from yamchi.http.bodies import Done
 from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
@@ -27,7 +28,7 @@ App = Annotated[Yamchi, Depends(yamchi_of)]
 Minutes = Annotated[int, Query(ge=1, le=1440, description="Length of the history.")]
 
 
-async def named_queue(app: App, queue: str) -> Queue:
+async def named_queue(app: App, queue: Name) -> Queue:
     return await find_queue(app, queue)
 
 

@@ -1,0 +1,194 @@
+"""What a field that comes in from outside may hold: how long a text, how deep a document, how large a number.
+
+Declared once, as annotated types; HTTP, messages of other systems, rules and the command line use the same ones. Every
+check is linear, and a length is looked at before anything else is.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from email_validator import EmailNotValidError, validate_email
+from pydantic import AfterValidator, StringConstraints
+
+from yamchi.clock import check_zone, in_utc, to_millis, to_moment
+from yamchi.errors import InvalidJob
+
+T = TypeVar("T")
+
+MOST_DEPTH = 100
+"""Levels of a document within another: more than anybody writes, and fewer than any of our libraries can take."""
+
+_ENCODER_DEPTH = 254
+"""Levels that orjson writes."""
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""As JSON writes it; after an odd number of backslashes it is plain text."""
+
+_STRICT = json.JSONEncoder(allow_nan=False, check_circular=False)
+
+_ON_ONE_LINE = r"^[^\u0000-\u001F\u007F]*$"
+WITHOUT_NUL = r"^[^\u0000]*$"
+
+
+# ── Text ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=_ON_ONE_LINE)]
+"""An id, a code, a type or a name: a few words on one line, as a table keeps them."""
+
+Key = Annotated[str, StringConstraints(min_length=1, max_length=1_000, pattern=WITHOUT_NUL)]
+"""An id to look for, which another program may have made."""
+
+Address = Annotated[str, StringConstraints(min_length=1, max_length=320, pattern=_ON_ONE_LINE)]
+"""Where somebody is reached, whichever kind of address it is."""
+
+Locale = Annotated[str, StringConstraints(max_length=35, pattern=_ON_ONE_LINE)]
+Phone = Annotated[str, StringConstraints(max_length=32, pattern=_ON_ONE_LINE)]
+Note = Annotated[str, StringConstraints(max_length=500, pattern=WITHOUT_NUL)]
+"""A remark by a person."""
+
+Subject = Annotated[str, StringConstraints(max_length=998, pattern=WITHOUT_NUL)]
+"""As long as a line of a letter may be; line breaks are refused where the letter is made."""
+
+Words = Annotated[str, StringConstraints(max_length=1_000_000, pattern=WITHOUT_NUL)]
+"""The text of a message."""
+
+
+def _is_email(value: str) -> str:
+    try:
+        return validate_email(value, check_deliverability=False).normalized
+    except EmailNotValidError as error:
+        raise ValueError(f"{value!r} is not an e-mail address: {error}") from error
+
+
+Email = Annotated[Address, AfterValidator(_is_email)]
+"""An e-mail address. Its length is looked at first: checking the rest takes the square of it."""
+
+Timezone = Annotated[str, StringConstraints(max_length=64), AfterValidator(check_zone)]
+
+# ── Numbers and time ──────────────────────────────────────────────────────────────────────────────────────────────
+
+Moment = Annotated[datetime, AfterValidator(in_utc)]
+"""A moment that a calendar can show; one without a time zone is UTC, as the contract's examples are."""
+
+
+def _is_zoned(moment: datetime) -> datetime:
+    to_moment(moment)
+    return moment
+
+
+ZonedMoment = Annotated[datetime, AfterValidator(_is_zoned)]
+"""The same, with its time zone: without one it would be a guess."""
+
+
+def _is_span(value: str | float) -> str | float:
+    to_millis(value)
+    return value
+
+
+SpanText = Annotated[str | float, AfterValidator(_is_span)]
+"""A span of time as it is written in a body: seconds, or text such as "30m"."""
+
+# ── Documents ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_json(value: T, *, is_finite: bool = False) -> T:
+    """The value, if every engine and every database can keep it as JSON; else a sentence that names the place.
+
+    `is_finite`: whoever read it has refused NaN and Infinity already.
+    """
+    try:
+        encoded = orjson.dumps(value)
+        if encoded.count(b"[") + encoded.count(b"{") > MOST_DEPTH:
+            _check_depth(value)
+    except TypeError as error:
+        raise InvalidJob(_find_fault(value) or f"It can't be written as JSON: {error}.") from error
+    # orjson writes NaN as null.
+    is_odd = (not is_finite and b"null" in encoded and not _is_finite(value)) or (
+        b"\\u0000" in encoded and _NUL.search(encoded)
+    )
+    if is_odd and (fault := _find_fault(value)):
+        raise InvalidJob(fault)
+    return value
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        _STRICT.encode(value)
+    except (TypeError, ValueError):
+        return False  # or something that only orjson can write: a closer look tells
+    return True
+
+
+def _check_depth(value: Any) -> None:
+    """Let the encoder count: wrapped so often that it gives up at our own limit."""
+    for _ in range(_ENCODER_DEPTH - MOST_DEPTH):
+        value = [value]
+    orjson.dumps(value)
+
+
+def _find_fault(value: Any) -> str | None:
+    """The first place that JSON can't carry, and why; None if there is none."""
+    for place, one in _walk(value):
+        if (said := _fault_of(one)) is not None:
+            return f"{place}: {said}" if place else said
+    return None
+
+
+def _walk(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every value of a document with its place, without recursion: it may be as deep as its sender liked."""
+    waiting: list[tuple[str, int, Any]] = [("", 0, value)]
+    while waiting:
+        place, depth, one = waiting.pop()
+        if depth >= MOST_DEPTH and isinstance(one, dict | list | tuple):
+            yield place, _TOO_DEEP
+            return
+        yield place, one
+        if isinstance(one, dict):
+            for key, inner in one.items():
+                yield place, key
+                waiting.append((_join(place, key), depth + 1, inner))
+        elif isinstance(one, list | tuple):
+            waiting += ((_join(place, number), depth + 1, inner) for number, inner in enumerate(one))
+
+
+_TOO_DEEP = object()
+_LONGEST_PLACE = 200
+
+
+def _join(place: str, part: object) -> str:
+    if len(place) > _LONGEST_PLACE:
+        return place
+    shown = str(part)[:60].encode("utf-8", "backslashreplace").decode()
+    return f"{place}.{shown}" if place else shown
+
+
+def _fault_of(value: Any) -> str | None:
+    match value:
+        case bool() | None:
+            return None
+        case str() if "\0" in value:
+            return "it has a NUL character, which no database can keep"
+        case str() if not value.isascii() and not _is_utf8(value):
+            return "it has half of a surrogate pair, which is not a character"
+        case int() if not -(2**63) <= value < 2**64:
+            return "the number does not fit into 64 bits: send it as text"
+        case float() if not math.isfinite(value):
+            return "NaN and Infinity are not numbers of JSON"
+    return f"it is more than {MOST_DEPTH} levels deep" if value is _TOO_DEEP else None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(check_json)]
+"""Any JSON object that can be kept."""
