@@ -9,9 +9,12 @@ from typing import Any
 
 import orjson
 
-from yamchi.clock import LATEST, LONGEST_SPAN, Millis
+from yamchi import clock
+from yamchi.clock import Millis
 
 EARLIEST: Millis = 0
+LATEST: Millis = clock.LATEST
+LONGEST_SPAN: Millis = clock.LONGEST_SPAN
 MOST_ATTEMPTS = 100_000
 MOST_KEPT = 100_000_000
 LONGEST_NAME = 255
