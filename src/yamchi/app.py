@@ -79,7 +79,7 @@ class Yamchi:
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
         self._found = find_plugins(self.settings, plugins)
-        self._add_plugins()
+        self._add_plugins(self._found.classes)
 
     # ── Declaring ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -182,9 +182,9 @@ class Yamchi:
 
     # ── Plugins ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add_plugins(self) -> None:
+    def _add_plugins(self, kinds: Iterable[type[Plugin]]) -> None:
         """One whose settings are wrong stops the application, as any wrong setting does; one that fails is left out."""
-        for kind in self._found.classes:
+        for kind in kinds:
             if away := [need for need in kind.requires if need not in self.plugins]:
                 self._found.fail(kind.name, f"it needs the plugin {away[0]}, which is not here")
                 continue

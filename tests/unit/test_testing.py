@@ -1,13 +1,19 @@
 """Tests of the tools for tests: 48 hours of a chain pass in milliseconds, in order, and nothing runs unasked."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from yamchi import Job, New, Snooze, Yamchi
+from yamchi.errors import ConfigurationError
+from yamchi.plugins import Plugin
+from yamchi.settings import Settings
 from yamchi.testing import TestApp, eventually
+
+USER = "0b5e2f6c-5a0d-4b8e-9c44-3d1c7f1f3a10"
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -146,6 +152,112 @@ async def test_an_application_can_be_adopted() -> None:
         await app.queue("mail").add_many([New("one", delay="1s"), New("two", delay="2s")])
         await app.clock.advance("1m")
     assert runs == ["one", "two"]
+
+
+def _real(home: Path) -> Yamchi:
+    """A user's module, as far as it matters: an application, and a queue taken from it when it is imported."""
+    return Yamchi(Settings(home=home))
+
+
+def _files(home: Path) -> list[str]:
+    return sorted(path.name for path in home.rglob("*") if path.is_file())
+
+
+async def test_whatever_a_handler_reaches_through_its_application_is_the_tests(tmp_path: Path) -> None:
+    real, moments = _real(tmp_path), []
+    follow_ups = real.define("follow-ups") and real.queue("follow-ups")
+
+    @real.job("mail")
+    async def send(job: Job[str]) -> None:
+        await real.queue("reports").add(job.data, delay="1h")
+        await follow_ups.add(job.data)
+        await real.notifications.preferences.choose(USER, "email", "promotions", False)
+        moments.append((real.clock.now(), await real.keys.incr("sent")))
+
+    @real.job("reports")
+    async def report(job: Job[str]) -> None: ...
+
+    real.own = "kept"  # type: ignore[attr-defined]
+    async with TestApp() as test:
+        test.adopt(real)
+        await real.queue("mail").add("hello")
+        await test.drain()
+        assert moments == [(test.clock.now(), 1)]
+        assert (await test.queue("reports").stats())["delayed"] == 1
+        assert (await test.queue("follow-ups").stats())["waiting"] == 1
+        assert (await real.notifications.preferences.get(USER)).allowed == {"email": {"promotions": False}}
+        assert real.queue("mail") is test.queue("mail")
+        assert real.own == "kept"
+    assert _files(tmp_path) == [], "nothing was written where the application lives"
+
+
+async def test_an_adopted_application_is_itself_again_when_the_test_is_over(tmp_path: Path) -> None:
+    real = _real(tmp_path)
+    real.define("mail")
+    taken = real.queue("mail")
+    for _ in range(2):
+        async with TestApp() as test:
+            test.adopt(real)
+            await taken.add("in the test")
+            assert (await taken.stats())["type"] == "in-memory"
+            assert (await taken.stats())["waiting"] == 1
+    async with real:
+        assert (await taken.stats()) == {**(await taken.stats()), "type": "sqlite", "waiting": 0}
+        await taken.add("for real")
+        await real.notifications.preferences.get(USER)
+    assert {"yamchi.db", "data.db"} <= set(_files(tmp_path))
+
+
+async def test_what_was_taken_from_an_application_before_refuses(tmp_path: Path) -> None:
+    real = _real(tmp_path)
+    preferences = real.notifications.preferences
+    async with TestApp() as test:
+        test.adopt(real)
+        with pytest.raises(ConfigurationError, match="the real database of an application"):
+            await preferences.get(USER)
+    assert _files(tmp_path) == []
+
+
+async def test_an_application_in_use_can_not_be_adopted(tmp_path: Path) -> None:
+    async with _real(tmp_path) as real, TestApp() as test:
+        real.define("mail")
+        await real.queue("mail").add("for real")
+        with pytest.raises(ConfigurationError, match="in use already"):
+            test.adopt(real)
+        assert (await real.queue("mail").stats())["type"] == "sqlite"
+
+
+async def test_features_of_the_applications_own_are_tested_too(tmp_path: Path) -> None:
+    class Greeter(Plugin):
+        name = "greeter"
+        summary = "Says hello."
+
+        def declare(self) -> None:
+            self.app.define("greetings")
+
+        async def greet(self, whom: str) -> None:
+            await self.app.queue("greetings").add(whom)
+
+    real = Yamchi(Settings(home=tmp_path), plugins=[Greeter])
+    async with TestApp() as test:
+        test.adopt(real)
+        await real.plugin(Greeter).greet("Asel")
+        assert (await test.queue("greetings").stats())["waiting"] == 1
+    assert _files(tmp_path) == []
+
+
+@pytest.mark.parametrize("has_home", [True, False])
+async def test_a_test_has_tables_of_its_own_whatever_the_environment_says(
+    has_home: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/real")
+    home = tmp_path / "home"
+    async with TestApp(**({"home": home} if has_home else {})) as app:
+        assert (await app.notifications.preferences.get(USER)).allowed == {}
+        folder = app._folder
+    assert not folder.exists()
+    assert ("data.db" in _files(tmp_path)) == has_home
 
 
 async def test_eventually_says_what_it_saw_last() -> None:

@@ -58,6 +58,11 @@ class Queue:
         self.dead_letters = DeadLetters(definition, engine)
         self._clock = clock
 
+    def move_to(self, engine: Engine, clock: Clock) -> None:
+        """Live on another engine from now on. For tests, which move an application's queues into memory."""
+        self.engine, self._clock = engine, clock
+        self.dead_letters = DeadLetters(self.definition, engine)
+
     # ── Adding ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add(

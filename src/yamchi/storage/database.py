@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from yamchi.errors import EngineError, EngineUnavailable, StorageFull
+from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, StorageFull
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.hotrows import write_rows
 from yamchi.storage.migrating import CORE, Migrations, upgrade
@@ -73,6 +73,19 @@ class Database:
         self.is_embedded = url.startswith("sqlite:")
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
+        self._refusal: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._engine is not None
+
+    def add_migrations(self, migrations: Iterable[Migrations]) -> None:
+        """Have the tables of another feature too, from the next time that it is opened."""
+        self._migrations = (*self._migrations, *migrations)
+
+    def refuse(self, why: str | None) -> None:
+        """Refuse to be opened, with this sentence; None: be as before. For tests that must not reach it."""
+        self._refusal = why
 
     async def open(self) -> None:
         """Connect and check the schema. Opening an open database does nothing."""
@@ -81,6 +94,8 @@ class Database:
                 await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
+        if self._refusal:
+            raise ConfigurationError(self._refusal)
         engine = create_engine(
             self._url,
             pool_size=2,

@@ -1,5 +1,9 @@
 """An application for tests: everything in memory, nothing in the background, time under control."""
 
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from yamchi.app import Yamchi
@@ -7,11 +11,16 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
+from yamchi.testing.adopting import Adoption
 from yamchi.testing.clock import MovableClock
 
 
 class TestApp(Yamchi):
-    """A `Yamchi` whose jobs run when the test says so: `drain()` runs what is due, `clock.advance()` moves time."""
+    """A `Yamchi` whose jobs run when the test says so: `drain()` runs what is due, `clock.advance()` moves time.
+
+    Its tables are SQLite, in `home` if that is given and else in a temporary folder, whatever DATABASE_URL says;
+    `database_url=…` chooses another database.
+    """
 
     __test__ = False  # for pytest, which takes any Test… for a test
     clock: MovableClock
@@ -19,6 +28,11 @@ class TestApp(Yamchi):
     def __init__(self, **settings: Any) -> None:
         clock = MovableClock()
         self._memory = MemoryEngine(clock)
+        self._folder = Path(tempfile.gettempdir()) / f"yamchi-test-{secrets.token_hex(8)}"
+        self._adoptions: list[Adoption] = []
+        if not settings.get("database_url"):
+            tables = Path(settings["home"]) / "var" if "home" in settings else self._folder
+            settings["database_url"] = f"sqlite:///{tables.absolute() / 'data.db'}"
         super().__init__(Settings(**settings), clock=clock, engine=self._memory)
         self._worker: Worker | None = None
         clock.attach(self.drain, self._next_due)
@@ -34,11 +48,17 @@ class TestApp(Yamchi):
         if self._worker is not None:
             await self._worker.close()
         await super().close()
+        while self._adoptions:
+            self._adoptions.pop().end()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def adopt(self, other: Yamchi) -> None:
-        """Take over the queues, handlers and schedules declared on an application, to test them here."""
-        self._definitions.update(other._definitions)
-        self._crons.update(other._crons)
+        """Test an application here: its queues, handlers and schedules, and whatever its handlers reach through it.
+
+        Until this application is closed, the other one *is* this one: its queues are in memory, its tables and its clock
+        are these. What was taken from it before and can't be moved refuses to be used.
+        """
+        self._adoptions.append(Adoption(self, other))
 
     async def _next_due(self) -> Millis | None:
         moments = [due for name in self._definitions if (due := self._memory.next_due(name)) is not None]
