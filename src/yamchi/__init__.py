@@ -3,9 +3,9 @@
 from yamchi.app import Yamchi
 from yamchi.errors import Cancelled, Outage, Retryable, Snooze, Unrecoverable
 from yamchi.plugins import Plugin
-from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.job import Backoff
 from yamchi.queues.queue import New, Queue
+from yamchi.queues.rates import RateLimit
 from yamchi.queues.ticket import Job
 from yamchi.queues.worker import Worker
 

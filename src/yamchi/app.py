@@ -18,7 +18,7 @@ from yamchi.http.signing import Signer
 from yamchi.observe.metrics import Metrics
 from yamchi.plugins import Plugin, find_plugins
 from yamchi.queues.cron import CronLine, Schedule
-from yamchi.queues.engines import is_embedded, make_engine, make_keys, make_spool, make_supabase
+from yamchi.queues.engines import find_scheme, is_embedded, make_engine, make_keys, make_spool
 from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.failover import Spool, with_failover
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
@@ -78,6 +78,8 @@ class Yamchi:
         self._spool: Spool | None = None
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
+        for url in self.settings.all_queue_urls:
+            find_scheme(url)
         self._found = find_plugins(self.settings, plugins)
         self._add_plugins(self._found.classes)
 
@@ -297,11 +299,6 @@ class Yamchi:
     def queues(self) -> list[Queue]:
         return [self.queue(name) for name in self._definitions]
 
-    @property
-    def engines(self) -> list[Engine]:
-        """Every engine that a declared queue lives on, once."""
-        return list({id(queue.engine): queue.engine for queue in self.queues}.values())
-
     def schedules(self) -> list[Schedule]:
         return [
             Schedule(name, line, self.queue(queue), job) for name, (line, queue, job) in self._crons.items()
@@ -384,7 +381,7 @@ class Yamchi:
     def _compose(self, url: str) -> Engine:
         """A broker gets a local spool to fall back on; an embedded engine is local already."""
         close_folder(self.settings.var)
-        engine = self._supabase() if url == "supabase" else make_engine(url, self.clock, self.settings.var)
+        engine = make_engine(url, self.clock, self.settings.var, self.settings)
         if self.settings.queue_fallback == "off" or is_embedded(url):
             return engine
         if self._spool is None:
@@ -394,17 +391,6 @@ class Yamchi:
             self._spool,
             self.metrics.count_switch,
             lambda queue: self.settings.queue_url(queue) == url,
-        )
-
-    def _supabase(self) -> Engine:
-        settings = self.settings
-        return make_supabase(
-            settings.required("SUPABASE_URL"),
-            settings.required("SUPABASE_SERVICE_ROLE_KEY"),
-            settings.var,
-            self.clock,
-            interval=settings.worker_interval_ms,
-            at_most=settings.worker_max_tasks,
         )
 
 

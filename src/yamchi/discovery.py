@@ -4,8 +4,8 @@ An operator sees and handles them like any other. A queue whose name begins with
 """
 
 from yamchi.app import Yamchi
-from yamchi.errors import EngineError, UnknownQueue
-from yamchi.queues.engines.base import Engine
+from yamchi.errors import UnknownQueue
+from yamchi.queues.overview import kept_names
 from yamchi.queues.queue import Queue
 
 
@@ -29,12 +29,4 @@ async def all_queues(app: Yamchi) -> list[Queue]:
 
 
 async def _kept_names(app: Yamchi) -> set[str]:
-    kept = [name for engine in app.engines for name in await _names_on(engine)]
-    return {name for name in kept if not name.startswith("_")}
-
-
-async def _names_on(engine: Engine) -> list[str]:
-    try:
-        return await engine.queues()
-    except EngineError:
-        return []  # whoever looks into one of its queues is told why
+    return {name for name in await kept_names(app.queues) if not name.startswith("_")}

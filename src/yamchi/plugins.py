@@ -16,10 +16,10 @@ import structlog
 from yamchi.clock import Clock, Span
 from yamchi.errors import ConfigurationError, MissingExtra
 from yamchi.observe.metrics import Metrics
-from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.handlers import KeyOf, QueueDefinition
 from yamchi.queues.job import BackoffLike
 from yamchi.queues.queue import Queue
+from yamchi.queues.rates import RateLimit
 from yamchi.queues.services import ServiceFunction
 from yamchi.settings import FeatureSettings, Settings
 from yamchi.storage.migrating import Migrations

@@ -45,9 +45,7 @@ _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _PUBLIC_URL = re.compile(r"https?://[^/\s?#@]+[^\s?#]*", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _POSTGRESQL = re.compile(r"postgres(ql)?(\+\w+)?://")
-_QUEUE_SCHEMES = re.compile(
-    r"sqlite:///|(memory|rediss?(\+sentinel)?|kafka)://|supabase$|" + _POSTGRESQL.pattern
-)
+_QUEUE_URL = re.compile(r"(?!sqlite:)[a-z][a-z0-9+.-]*://|sqlite:///|supabase$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def _check_readable(url: str) -> str:
 
 
 def _check_queue_url(url: str) -> str:
-    if not _QUEUE_SCHEMES.match(url):
+    if not _QUEUE_URL.match(url):
         raise ValueError(
             "begin it with sqlite:///, memory://, redis://, rediss://, postgresql:// or kafka://, or write supabase"
         )
@@ -402,6 +400,12 @@ class Settings(_Environment):
             or self._postgresql()
         )
         return self._resolve(url or "sqlite:///var/yamchi.db")
+
+    @property
+    def all_queue_urls(self) -> list[str]:
+        """Every URL that was given for queues, by whatever variable."""
+        given = (self.default_queue_url, *self.queue_urls.values(), self._redis(), self._postgresql())
+        return [url for url in given if url]
 
     @property
     def tables_url(self) -> str:

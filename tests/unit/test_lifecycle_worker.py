@@ -19,6 +19,7 @@ from yamchi.queues.engines.base import Exchange
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.job import Verdict
+from yamchi.queues.overview import engines_of
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 
@@ -188,7 +189,7 @@ async def _count(engine: Troubled, state: Any, expected: int) -> bool:
 
 
 async def _listed(app: Yamchi) -> bool:
-    return bool(await app.engines[0].workers())
+    return bool(await engines_of(app.queues)[0].workers())
 
 
 async def _states(jobs: Sequence[Job[Any]], expected: list[str]) -> bool:

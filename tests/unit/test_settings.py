@@ -151,7 +151,7 @@ def test_a_queue_can_have_variables_of_its_own_in_both_places(own_home, environ,
         ("LEASE", "soon", "'soon' is not a span of time"),
         ("LEASE", "0", "greater than 0"),
         ("QUEUE_FALLBACK", "disk", "'sqlite', 'memory' or 'off'"),
-        ("QUEUE_URL", "redsi://localhost", "begin it with sqlite:///"),
+        ("QUEUE_URL", "sqlite://jobs.db", "begin it with sqlite:///"),
         ("QUEUE_URL_MEDIA_SYNC", "localhost:6379", "begin it with sqlite:///"),
         ("CONCURRENCY_MEDIA_SYNC", "0", "greater than or equal to 1"),
         ("LOG_LEVEL", "loud", "'debug', 'info'"),
@@ -166,6 +166,13 @@ def test_a_wrong_value_is_one_sentence_that_names_the_variable(environ, variable
     assert sentence.endswith(".")
     assert reason in sentence
     assert "\n" not in sentence
+
+
+def test_a_scheme_that_no_engine_has_is_told_when_the_application_is_made(environ):
+    environ(QUEUE_URL_MEDIA_SYNC="redsi://:hush@cache")
+    with pytest.raises(ConfigurationError, match="redsi://… is not known: use sqlite:///") as caught:
+        Yamchi()
+    assert "hush" not in str(caught.value)
 
 
 def test_a_file_that_is_not_text_is_named(own_home):
@@ -187,7 +194,7 @@ def test_no_secret_appears_in_repr_or_in_an_error(environ):
     settings = Settings()
     assert [token.get_secret_value() for token in settings.api_tokens] == ["hush-one", "hush-two"]
     assert "hush" not in f"{settings!r} {settings}"
-    environ(QUEUE_URL="redsi://:hush@cache", QUEUE_URL_WATERMARK="x:hush@cache", REDIS_URL="hush")
+    environ(QUEUE_URL="redis:hush@cache", QUEUE_URL_WATERMARK="x:hush@cache", REDIS_URL="hush")
     with pytest.raises(ConfigurationError) as caught:
         Settings()
     assert "hush" not in "".join(traceback.format_exception(caught.value))

@@ -10,6 +10,7 @@ from yamchi import Job, Unrecoverable
 from yamchi.errors import EngineUnavailable
 from yamchi.http.limits import BODY_LIMIT
 from yamchi.queues.job import NewJob
+from yamchi.queues.overview import engines_of
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 
@@ -200,7 +201,7 @@ async def test_health(app, client, monkeypatch):
     async def ping() -> None:
         raise EngineUnavailable("Redis at redis://:secret@host can't be reached: start it.")
 
-    monkeypatch.setattr(app.engines[0], "ping", ping)
+    monkeypatch.setattr(engines_of(app.queues)[0], "ping", ping)
     ready = await client.get("/readyz")
     assert ready.status_code == 503
     assert ready.json()["engines"][0]["error"] == "Redis at redis://:***@host can't be reached: start it."
@@ -211,15 +212,15 @@ async def test_an_engine_that_is_away_is_shown_not_thrown(app, client, monkeypat
         raise EngineUnavailable("The broker can't be reached.")
 
     app.queue("thumbnails")
-    monkeypatch.setattr(app.engines[0], "counts", counts)
+    monkeypatch.setattr(engines_of(app.queues)[0], "counts", counts)
     (queue,) = (await client.get("/api/queues")).json()
     assert queue["error"] == "The broker can't be reached."
     assert 'yamchi_engine_up{engine="in-memory"} 0.0' in (await client.get("/metrics")).text
 
 
 async def test_a_queue_of_another_program_is_there_too(app, client):
-    await app.engines[0].add("foreign", [NewJob("1", "work", b"{}")])
-    await app.engines[0].add("_scratch", [NewJob("1", "work", b"{}")])
+    await engines_of(app.queues)[0].add("foreign", [NewJob("1", "work", b"{}")])
+    await engines_of(app.queues)[0].add("_scratch", [NewJob("1", "work", b"{}")])
     assert [queue["name"] for queue in (await client.get("/api/queues")).json()] == ["thumbnails", "foreign"]
     assert (await client.get("/api/queues/foreign/jobs/1")).json()["state"] == "waiting"
 

@@ -17,14 +17,12 @@ import typer
 from yamchi.app import Yamchi
 from yamchi.console.loading import JsonOption, run_async, using
 from yamchi.console.output import console, print_json, progress, table
-from yamchi.errors import EngineUnavailable
-from yamchi.queues.engines.base import Engine
-from yamchi.queues.job import Completed, JobOptions, NewJob, new_id
+from yamchi.queues.job import JobOptions, NewJob, new_id
+from yamchi.queues.queue import Queue
+from yamchi.queues.trials import BATCH, drain_by_exchange
 
 QUEUE = "_bench"
 OPTIONS = JobOptions(keep_completed=0)
-BATCH = 500
-LEASE = 30_000
 
 log = structlog.get_logger("yamchi.bench")
 
@@ -59,12 +57,12 @@ def run(
         raise typer.Exit(_run_repository())
     app = Yamchi()
     app.define(QUEUE)
-    engine = app.queue(QUEUE).engine
-    speeds = run_async(using(app, _measure(engine, app, jobs)))
+    queue = app.queue(QUEUE)
+    speeds = run_async(using(app, _measure(queue, app, jobs)))
     if as_json:
-        print_json([{**asdict(speed), "rate": round(speed.rate), "engine": engine.type} for speed in speeds])
+        print_json([{**asdict(speed), "rate": round(speed.rate), "engine": queue.type} for speed in speeds])
     else:
-        _print(engine, speeds)
+        _print(queue, speeds)
 
 
 def _run_repository() -> int:
@@ -73,11 +71,11 @@ def _run_repository() -> int:
     return subprocess.run([python, "bench/run.py"], check=False).returncode
 
 
-async def _measure(engine: Engine, app: Yamchi, jobs: int) -> list[Speed]:
+async def _measure(queue: Queue, app: Yamchi, jobs: int) -> list[Speed]:
     singles = max(jobs // 20, 1)
-    one_by_one = await _add(engine, app, singles, 1)
-    in_batches = await _add(engine, app, jobs - singles, BATCH)
-    drained = await _drain(engine, jobs)
+    one_by_one = await _add(queue, app, singles, 1)
+    in_batches = await _add(queue, app, jobs - singles, BATCH)
+    drained = await _drain(queue, app, jobs)
     return [
         Speed("add one by one", singles, one_by_one),
         Speed(f"add {BATCH} at once", jobs - singles, in_batches),
@@ -85,12 +83,12 @@ async def _measure(engine: Engine, app: Yamchi, jobs: int) -> list[Speed]:
     ]
 
 
-async def _add(engine: Engine, app: Yamchi, jobs: int, batch: int) -> float:
+async def _add(queue: Queue, app: Yamchi, jobs: int, batch: int) -> float:
     began = perf_counter()
     with progress(f"Adding {'one by one' if batch == 1 else 'in batches'}", jobs) as advance:
         for start in range(0, jobs, batch):
             size = min(batch, jobs - start)
-            await engine.add(QUEUE, [_job(app) for _ in range(size)])
+            await queue.add_prepared([_job(app) for _ in range(size)])
             advance(size)
     return perf_counter() - began
 
@@ -99,29 +97,15 @@ def _job(app: Yamchi) -> NewJob:
     return NewJob(new_id(app.clock.now()), "nothing", b"{}", OPTIONS)
 
 
-async def _drain(engine: Engine, jobs: int) -> float:
-    """The engine's share of the work: claim and settle, with handlers that take no time."""
-    began, done = perf_counter(), 0
-    verdicts: list[Completed] = []
+async def _drain(queue: Queue, app: Yamchi, jobs: int) -> float:
+    began = perf_counter()
     with progress("Draining", jobs) as advance:
-        while done < jobs:
-            got = await engine.exchange(QUEUE, verdicts, BATCH, LEASE, "bench")
-            done += len(got.settled)
-            advance(len(got.settled))
-            if not got.claims and not verdicts and done < jobs:
-                await _wait_for_more(engine, done, jobs, began)
-            verdicts = [Completed(claim) for claim in got.claims]
+        await drain_by_exchange(queue, jobs, app.clock, advance)
     return perf_counter() - began
 
 
-async def _wait_for_more(engine: Engine, done: int, jobs: int, began: float) -> None:
-    if perf_counter() - began > LEASE / 1000:
-        raise EngineUnavailable(f"Only {done:,} of {jobs:,} jobs came back out of {engine.type}.")
-    await engine.wake(QUEUE, 1_000)
-
-
-def _print(engine: Engine, speeds: list[Speed]) -> None:
-    shown = table(f"{engine.type}", "jobs", "jobs/s", right=["jobs", "jobs/s"])
+def _print(queue: Queue, speeds: list[Speed]) -> None:
+    shown = table(queue.type, "jobs", "jobs/s", right=["jobs", "jobs/s"])
     for speed in speeds:
         shown.add_row(speed.work, f"{speed.jobs:,}", f"{speed.rate:,.0f}")
     console.print(shown)

@@ -3,7 +3,7 @@
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Annotated
@@ -13,14 +13,12 @@ import typer
 from yamchi.app import Yamchi
 from yamchi.cli.loading import load_app
 from yamchi.cli.up import HostOption, PortOption
-from yamchi.clock import SystemClock
 from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import console, print_json, table, text
-from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
+from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.plugins import Check, load_attribute
-from yamchi.queues.engines.base import Engine
-from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, new_id
+from yamchi.queues.trials import EngineState, try_engines
 from yamchi.settings import Settings
 
 EXTRAS = {
@@ -32,11 +30,6 @@ EXTRAS = {
     "telegram": "httpx2",
     "sms": "apprise",
 }
-SCRATCH = "_doctor"
-LEASE = 10_000
-PATIENCE = 15_000
-"""Milliseconds that a job may take through an engine."""
-
 
 Migrate = Annotated[bool, typer.Option("--migrate", help="First bring Yamchi's tables up to date.")]
 Make = Annotated[
@@ -122,7 +115,7 @@ def _home(settings: Settings) -> Check:
 
 
 async def _everything(app: Yamchi) -> list[Check]:
-    return [*[check async for check in _each_engine(app)], *await _tables(app), *await _plugins(app)]
+    return [*await _engines(app), *await _tables(app), *await _plugins(app)]
 
 
 async def _tables(app: Yamchi) -> list[Check]:
@@ -145,36 +138,15 @@ async def _plugins(app: Yamchi) -> list[Check]:
     return checks
 
 
-async def _each_engine(app: Yamchi) -> AsyncIterator[Check]:
-    for engine in app.engines:
-        queues = sum(queue.engine is engine for queue in app.queues)
-        what = f"engine {engine.type}"
-        try:
-            await engine.ping()
-            took = await _through(engine)
-            yield Check(what, True, f"{queues} queues; a job went through in {took} ms")
-        except YamchiError as error:
-            yield Check(what, False, str(mask(str(error))))
+async def _engines(app: Yamchi) -> list[Check]:
+    return [_engine(state) for state in await try_engines(app.queues)]
 
 
-async def _through(engine: Engine) -> int:
-    """Add a job, claim it, complete it; how long that took."""
-    clock = SystemClock()
-    began = clock.now()
-    job = NewJob(new_id(began), "check", b"null", JobOptions(keep_completed=0))
-    await engine.add(SCRATCH, [job])
-    while clock.now() < began + PATIENCE:
-        got = await engine.exchange(SCRATCH, [], 10, LEASE, "doctor")
-        if got.claims:
-            await engine.exchange(SCRATCH, _completed(got.claims), 0, LEASE, "doctor")
-        if any(claim.job.id == job.id for claim in got.claims):
-            return clock.now() - began
-        await engine.wake(SCRATCH, 200)
-    raise EngineUnavailable(f"A job put into {engine.type} did not come out within {PATIENCE // 1000} s.")
-
-
-def _completed(claims: list[Claim]) -> list[Completed]:
-    return [Completed(claim) for claim in claims]
+def _engine(state: EngineState) -> Check:
+    found = f"{len(state.queues)} queues; a job went through in {state.took} ms"
+    return Check(
+        f"engine {state.type}", state.error is None, found if state.error is None else str(mask(state.error))
+    )
 
 
 def _extras() -> Iterator[Check]:

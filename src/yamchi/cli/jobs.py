@@ -39,7 +39,7 @@ def list_(
     only = None if wanted is None else check_state(wanted)
 
     async def body(found: Queue) -> tuple[list[Job[Any]], int]:
-        rows = await found.engine.page(queue, only, search, (page - 1) * size, size)
+        rows = await found.page(only, search=search, offset=(page - 1) * size, limit=size)
         return [Job[Any](found, record) for record in rows.jobs], rows.total
 
     jobs, total = with_queue(app, queue, body)
@@ -165,10 +165,10 @@ def retry_all(
 
 
 async def _retry_all(queue: Queue, only: State) -> int:
-    retried, total = 0, (await queue.engine.counts(queue.name))[only]
+    retried, total = 0, (await queue.counts())[only]
     with progress(f"Retrying {only} jobs", total) as advance:
-        while page := (await queue.engine.page(queue.name, only, "", 0, 500)).jobs:
-            back = len(await queue.engine.retry(queue.name, [job.id for job in page]))
+        while page := (await queue.page(only, limit=500)).jobs:
+            back = len(await queue.retry([job.id for job in page]))
             if not back:
                 break
             retried += back

@@ -11,8 +11,8 @@ from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import STATE_STYLES, console, number, print_json, progress, say, table, text
 from yamchi.discovery import all_queues, find_queue
 from yamchi.errors import InvalidJob
-from yamchi.overview import QueueView, view_queues
 from yamchi.queues.job import STATES, State
+from yamchi.queues.overview import QueueView, view_queues
 
 group = typer.Typer()
 
@@ -98,7 +98,7 @@ def describe(view: QueueView) -> dict[str, Any]:
     """A queue for programs."""
     return {
         "name": view.queue.name,
-        "type": view.queue.engine.type,
+        "type": view.queue.type,
         "paused": view.is_paused,
         "counts": view.shown_counts,
         "dead_letters": view.dead_letters,
@@ -124,7 +124,7 @@ async def _views(app: Yamchi) -> list[QueueView]:
 async def _clean(app: Yamchi, name: str, state: State, older_than: Span) -> int:
     """In batches, so that a worker beside us hardly waits and the bar moves."""
     queue, gone = await find_queue(app, name), 0
-    total = (await queue.engine.counts(name))[state]
+    total = (await queue.counts())[state]
     with progress(f"Removing {state} jobs", total) as advance:
         while done := await queue.clean(state, older_than=older_than, limit=BATCH):
             gone += done
@@ -142,7 +142,7 @@ def _print(views: list[QueueView]) -> None:
         counts = [number(view.shown_counts[state], STATE_STYLES[state]) for state in SHOWN]
         shown.add_row(
             text(view.queue.name),
-            view.queue.engine.type,
+            view.queue.type,
             *counts,
             number(view.dead_letters, "red"),
             _note(view),

@@ -17,9 +17,9 @@ from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import STATE_STYLES, ago, console, number, print_json, table, text
 from yamchi.discovery import all_queues
 from yamchi.errors import EngineError
-from yamchi.overview import QueueView, living_workers, view_queues
-from yamchi.queues.engines.base import Minute, WorkerInfo
 from yamchi.queues.job import JobRecord
+from yamchi.queues.overview import QueueView, living_workers, view_queues
+from yamchi.queues.views import Minute, WorkerInfo
 
 BARS = " ▁▂▃▄▅▆▇█"
 MINUTES = 20
@@ -61,7 +61,7 @@ def _watch(app: Yamchi) -> None:
 
 async def _look(app: Yamchi) -> Frame:
     queues = await all_queues(app)
-    views, workers = await asyncio.gather(view_queues(queues, MINUTES), living_workers(app.engines))
+    views, workers = await asyncio.gather(view_queues(queues, MINUTES), living_workers(app.queues))
     running: list[JobRecord] = []
     for view in views:
         if view.counts["active"] and len(running) < RUNNING:
@@ -71,7 +71,7 @@ async def _look(app: Yamchi) -> Frame:
 
 async def _running(view: QueueView) -> list[JobRecord]:
     try:
-        return (await view.queue.engine.page(view.queue.name, "active", "", 0, RUNNING)).jobs
+        return (await view.queue.page("active", limit=RUNNING)).jobs
     except EngineError:
         return []  # the queue's own row says what is wrong
 
@@ -88,9 +88,7 @@ def _queues(views: Sequence[QueueView], now: Millis) -> RenderableType:
         counts = [number(view.shown_counts[state], STATE_STYLES[state]) for state in SHOWN]
         note = "[yellow]paused[/]" if view.is_paused else f"[red]{text(view.error)}[/]" if view.error else ""
         bars = note or f"[green]{sparkline(view.history, now)}[/]"
-        shown.add_row(
-            text(view.queue.name), view.queue.engine.type, *counts, number(pace(view.history, now)), bars
-        )
+        shown.add_row(text(view.queue.name), view.queue.type, *counts, number(pace(view.history, now)), bars)
     return shown
 
 

@@ -62,7 +62,7 @@ def _has_handlers(app: Yamchi) -> bool:
 
 
 def _welcome(app: Yamchi, url: str, reference: str | None, *, works: bool) -> None:
-    engines = ", ".join(sorted({queue.engine.type for queue in app.queues})) or "no queues"
+    engines = ", ".join(sorted({queue.type for queue in app.queues})) or "no queues"
     if app.settings.log_format == "console":
         console.print(
             Panel.fit(_what_to_try(app, url, reference), title="Yamchi is up", border_style="green")

@@ -35,9 +35,7 @@ class Doubts:
         await self._deliveries.record(
             job, "QUEUED", attempts=delivery["attempts"], error="sent again by hand"
         )
-        await self._queue.engine.remove(
-            self._queue.name, [job_id]
-        )  # the job as it ended, which would be in the way
+        await self._queue.remove([job_id])  # the job as it ended, which would be in the way
         await self._service.send([job])
 
     async def _doubtful(self, job_id: str) -> tuple[dict[str, Any], NotificationJob]:

@@ -85,7 +85,7 @@ class Erasure:
             if row.status not in FINAL:
                 cancelled += await self._cancel(row.job_id)
         ids = [row.job_id for row in rows]
-        await self._queue.engine.remove(self._queue.name, ids)
+        await self._queue.remove(ids)
         await self._queue.dead_letters.purge(ids)
         return cancelled
 

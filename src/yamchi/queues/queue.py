@@ -26,7 +26,9 @@ from yamchi.queues.job import (
     new_id,
     positive_span,
 )
+from yamchi.queues.rates import RateLimit
 from yamchi.queues.ticket import Job
+from yamchi.queues.views import Minute, Page
 
 
 class New(NamedTuple):
@@ -179,6 +181,15 @@ class Queue:
             given["timeout"] = check_timeout(new.timeout)
         return replace(self.definition.options, **given) if given else self.definition.options
 
+    async def take_turn(self, limit: RateLimit, key: str) -> Millis:
+        """Take the next turn of a key under a limit that all processes share; the moment of the turn."""
+        (turn,) = await self.engine.reserve(self.name, limit, [key])
+        return turn
+
+    async def give_turn_back(self, limit: RateLimit, key: str) -> None:
+        """The turn taken last is not used."""
+        await self.engine.refund(self.name, limit, key, 1)
+
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def job(self, job_id: str) -> Job[Any]:
@@ -194,8 +205,27 @@ class Queue:
         self, state: State | None = None, *, search: str = "", offset: int = 0, limit: int = 50
     ) -> list[Job[Any]]:
         """Jobs of one state, or of all, whose id, name or data contains `search`."""
-        page = await self.engine.page(self.name, state, search, offset, limit)
+        page = await self.page(state, search=search, offset=offset, limit=limit)
         return [Job(self, record) for record in page.jobs]
+
+    async def page(
+        self, state: State | None = None, *, search: str = "", offset: int = 0, limit: int = 50
+    ) -> Page:
+        """The same as records, with how many there are in all."""
+        return await self.engine.page(self.name, state, search, offset, limit)
+
+    async def counts(self) -> dict[State, int]:
+        """How many jobs are in each state."""
+        return await self.engine.counts(self.name)
+
+    async def history(self, minutes: int) -> list[Minute]:
+        """What was done in each of the last minutes, oldest first; empty minutes are left out."""
+        return await self.engine.history(self.name, minutes)
+
+    @property
+    def type(self) -> str:
+        """What statistics call the engine in use."""
+        return self.engine.type
 
     async def stats(self) -> dict[str, Any]:
         """{waiting, active, delayed, completed, failed, type}"""
@@ -217,6 +247,18 @@ class Queue:
         if job_id not in outcome:
             raise WrongState(f"Job {job_id} of {self.name} can't be cancelled: it has finished or is gone.")
         return outcome[job_id]
+
+    async def remove(self, job_ids: Sequence[str]) -> list[str]:
+        """Forget jobs that are not running; the ids really removed."""
+        return await self.engine.remove(self.name, job_ids)
+
+    async def retry(self, job_ids: Sequence[str]) -> list[str]:
+        """Put finished jobs back with all their attempts; the ids really put back."""
+        return await self.engine.retry(self.name, job_ids)
+
+    async def promote(self, job_ids: Sequence[str]) -> list[str]:
+        """Make delayed jobs due now; the ids really promoted."""
+        return await self.engine.promote(self.name, job_ids)
 
     async def pause(self) -> None:
         """Let nobody start a job of this queue, in any process; running ones finish."""

@@ -98,7 +98,7 @@ class FanOut:
         return [campaign for campaign in found if (campaign.send_after or 0) <= now]
 
     async def _has_room(self) -> bool:
-        return (await self._queue.engine.counts(self._queue.name))["waiting"] < BACKLOG
+        return (await self._queue.counts())["waiting"] < BACKLOG
 
     # ── Holding ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -178,7 +178,7 @@ class FanOut:
             options = self._queue.definition.options
             priority = PRIORITIES[campaign.body["priority"]]
             jobs = [NewJob(one.job_id, JOB, one.payload, options, priority, one.run_at) for one in planned]
-            await self._queue.engine.add(self._queue.name, jobs)
+            await self._queue.add_prepared(jobs)
 
     async def _finish(self, campaign: Campaign) -> bool:
         """Nobody is left. Everybody up to the cursor has been queued: this is a step after the last window's."""

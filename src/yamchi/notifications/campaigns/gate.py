@@ -14,8 +14,8 @@ from sqlalchemy import func, select
 from yamchi.clock import Clock, Millis
 from yamchi.errors import Snooze
 from yamchi.notifications.tables import campaign_counts, campaigns
-from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.queue import Queue
+from yamchi.queues.rates import RateLimit
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
 
@@ -80,12 +80,12 @@ class CampaignGate:
 
     async def _reserve(self, campaign_id: str, standing: Standing, rate: RateLimit) -> Millis:
         """The next turn, if it is near."""
-        engine, key = self._queue.engine, f"campaign-{campaign_id}"
-        (turn,) = await engine.reserve(self._queue.name, rate, [key])
+        key = f"campaign-{campaign_id}"
+        turn = await self._queue.take_turn(rate, key)
         wait = turn - self._clock.now()
         if wait <= SHORT:
             return turn
-        await engine.refund(self._queue.name, rate, key, 1)
+        await self._queue.give_turn_back(rate, key)
         # Spread over the time that all who wait will take, so that they do not come back all at once.
         crowd = min(standing.waiting * rate.spacing, LONGEST)
         later = timedelta(milliseconds=wait + random.uniform(0, max(crowd, wait)))

@@ -22,7 +22,7 @@ from yamchi.clock import Millis, to_moment
 from yamchi.errors import YamchiError
 from yamchi.fields import JsonObject, Locale, Moment, Name
 from yamchi.notifications.schemas.notification_job import Channel, Priority
-from yamchi.queues.engines.base import RateLimit
+from yamchi.queues.rates import RateLimit
 
 State = Literal["draft", "running", "paused", "cancelled"]
 """As kept. A campaign is a draft until its list is complete."""

@@ -1,86 +1,72 @@
-"""Engines by URL. Each is imported only when it is asked for, so a missing package matters only to who uses it."""
+"""Engines by the scheme of their URL, in one table. Each is imported only when it is asked for, so a missing package matters only
+to who uses it. An installed package adds an engine of its own with an entry point `yamchi.engines`: its name is the scheme, its
+value a function like those here.
+"""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
-from yamchi.clock import Clock, Millis
+from yamchi.clock import Clock
 from yamchi.errors import ConfigurationError, MissingExtra
 from yamchi.queues.engines.base import Engine
+from yamchi.settings import Settings
 from yamchi.storage.keys import Keys
 
 if TYPE_CHECKING:
     from yamchi.queues.engines.memory import MemoryEngine
     from yamchi.queues.engines.sqlite import SqliteEngine
 
-
-REDIS = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
-
-
-def make_engine(url: str, clock: Clock, var: Path = Path("var")) -> Engine:
-    """The engine a URL names; not yet opened. What a broker lacks is kept in a database in `var`."""
-    scheme = urlsplit(url).scheme
-    match scheme:
-        case "memory":
-            from yamchi.queues.engines.memory import MemoryEngine
-
-            return MemoryEngine(clock)
-        case "sqlite":
-            from yamchi.queues.engines.sqlite import SqliteEngine
-
-            return SqliteEngine(_sqlite_path(url), clock)
-        case _ if scheme in REDIS:
-            try:
-                from yamchi.queues.engines.bull import BullEngine
-            except ImportError as error:
-                raise MissingExtra("redis", "Redis") from error
-            return BullEngine(url, clock)
-        case _ if scheme.startswith("postgres"):
-            try:
-                from yamchi.queues.engines.pgmq import PgmqEngine
-            except ImportError as error:
-                raise MissingExtra("postgres", "PostgreSQL") from error
-            return PgmqEngine(f"postgresql:{url.partition(':')[2]}", clock)
-        case "kafka":
-            try:
-                from yamchi.queues.engines.kafka import Address, KafkaEngine
-            except ImportError as error:
-                raise MissingExtra("kafka", "Kafka") from error
-            address = Address.parse(url)
-            return KafkaEngine(address, Path(address.ledger or var / f"kafka-{address.group}.db"), clock)
-    raise ConfigurationError(
-        f"QUEUE_URL {scheme}://… is not known: use sqlite:///var/yamchi.db, redis://host:6379, postgresql://host/db, kafka://host:9092 or memory://"
-    )
+ENTRY_POINTS = "yamchi.engines"
 
 
-def make_supabase(
-    project: str, key: str, var: Path, clock: Clock, *, interval: Millis, at_most: int
-) -> Engine:
-    """The engine on a Supabase project; it asks every `interval` for at most so many jobs. Not yet opened."""
-    try:
-        from yamchi.queues.engines.supabase import SupabaseEngine
-    except ImportError as error:
-        raise MissingExtra("supabase", "Supabase") from error
-    return SupabaseEngine(project, key, var / "supabase.db", clock, interval=interval, at_most=at_most)
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an engine may use: what a broker lacks is kept in a database in `var`."""
+
+    clock: Clock
+    var: Path
+    settings: Settings | None = None
 
 
-def make_keys(url: str) -> Keys | None:
-    """Where keys with a lifetime lie on the broker a URL names; None if it has no place for them."""
-    if urlsplit(url).scheme not in REDIS:
-        return None
-    try:
-        from yamchi.queues.engines.bull.address import read_address
-        from yamchi.queues.engines.bull.keys import RedisKeys
-    except ImportError as error:
-        raise MissingExtra("redis", "Redis") from error
-    if "{" in read_address(url).prefix:
-        return None  # a cluster would spread keys of such names over all its nodes
-    return RedisKeys(url)
+Make = Callable[[str, Surroundings], Engine]
+"""Makes the engine of a URL; it is not yet opened."""
+
+
+def make_engine(url: str, clock: Clock, var: Path = Path("var"), settings: Settings | None = None) -> Engine:
+    """The engine a URL names; not yet opened."""
+    return find_scheme(url)(url, Surroundings(clock, var, settings))
+
+
+def find_scheme(url: str) -> Make:
+    """Who makes the engine of such a URL."""
+    scheme = scheme_of(url)
+    make = SCHEMES.get(scheme)
+    if make is None:
+        offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+        if scheme not in offered:
+            more = "".join(f", {name}://…" for name in sorted(offered))
+            shown = f"{scheme}://…" if "://" in url else "as it is"  # what is no URL may be a secret
+            raise ConfigurationError(
+                f"QUEUE_URL {shown} is not known: use sqlite:///var/yamchi.db, redis://host:6379, "
+                f"postgresql://host/db, kafka://host:9092, memory:// or supabase{more}."
+            )
+        make = offered[scheme].load()
+    return make
 
 
 def is_embedded(url: str) -> bool:
     """Whether the engine needs no server, and so can't be out of reach."""
-    return urlsplit(url).scheme in ("memory", "sqlite")
+    return scheme_of(url) in EMBEDDED
+
+
+def scheme_of(url: str) -> str:
+    """redis of redis://host; supabase has no address of its own; a driver, as in postgresql+psycopg, does not matter."""
+    scheme = urlsplit(url).scheme or url
+    return scheme.partition("+")[0] if scheme.startswith("postgres") else scheme
 
 
 def make_spool(kind: Literal["sqlite", "memory"], path: Path, clock: Clock) -> "MemoryEngine | SqliteEngine":
@@ -94,9 +80,92 @@ def make_spool(kind: Literal["sqlite", "memory"], path: Path, clock: Clock) -> "
     return SqliteEngine(path, clock)
 
 
-def _sqlite_path(url: str) -> Path:
+def make_keys(url: str) -> Keys | None:
+    """Where keys with a lifetime lie on the broker a URL names; None if it has no place for them."""
+    if SCHEMES.get(scheme_of(url)) is not _bull:
+        return None
+    try:
+        from yamchi.queues.engines.bull.address import read_address
+        from yamchi.queues.engines.bull.keys import RedisKeys
+    except ImportError as error:
+        raise MissingExtra("redis", "Redis") from error
+    if "{" in read_address(url).prefix:
+        return None  # a cluster would spread keys of such names over all its nodes
+    return RedisKeys(url)
+
+
+# ── The table ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _memory(url: str, around: Surroundings) -> Engine:
+    from yamchi.queues.engines.memory import MemoryEngine
+
+    return MemoryEngine(around.clock)
+
+
+def _sqlite(url: str, around: Surroundings) -> Engine:
     """sqlite:///relative.db and sqlite:////absolute.db, as SQLAlchemy writes them."""
+    from yamchi.queues.engines.sqlite import SqliteEngine
+
     path = unquote(urlsplit(url).path.removeprefix("/"))
     if not path:
         raise ConfigurationError(f"{url} names no file: write it as sqlite:///var/yamchi.db")
-    return Path(path)
+    return SqliteEngine(Path(path), around.clock)
+
+
+def _bull(url: str, around: Surroundings) -> Engine:
+    try:
+        from yamchi.queues.engines.bull import BullEngine
+    except ImportError as error:
+        raise MissingExtra("redis", "Redis") from error
+    return BullEngine(url, around.clock)
+
+
+def _pgmq(url: str, around: Surroundings) -> Engine:
+    try:
+        from yamchi.queues.engines.pgmq import PgmqEngine
+    except ImportError as error:
+        raise MissingExtra("postgres", "PostgreSQL") from error
+    return PgmqEngine(f"postgresql:{url.partition(':')[2]}", around.clock)
+
+
+def _kafka(url: str, around: Surroundings) -> Engine:
+    try:
+        from yamchi.queues.engines.kafka import Address, KafkaEngine
+    except ImportError as error:
+        raise MissingExtra("kafka", "Kafka") from error
+    address = Address.parse(url)
+    ledger = Path(address.ledger or around.var / f"kafka-{address.group}.db")
+    return KafkaEngine(address, ledger, around.clock)
+
+
+def _supabase(url: str, around: Surroundings) -> Engine:
+    """It asks every WORKER_INTERVAL_MS for at most WORKER_MAX_TASKS jobs."""
+    try:
+        from yamchi.queues.engines.supabase import SupabaseEngine
+    except ImportError as error:
+        raise MissingExtra("supabase", "Supabase") from error
+    settings = around.settings or Settings()
+    return SupabaseEngine(
+        settings.required("SUPABASE_URL"),
+        settings.required("SUPABASE_SERVICE_ROLE_KEY"),
+        around.var / "supabase.db",
+        around.clock,
+        interval=settings.worker_interval_ms,
+        at_most=settings.worker_max_tasks,
+    )
+
+
+SCHEMES: dict[str, Make] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "redis": _bull,
+    "rediss": _bull,
+    "redis+sentinel": _bull,
+    "rediss+sentinel": _bull,
+    "postgres": _pgmq,
+    "postgresql": _pgmq,
+    "kafka": _kafka,
+    "supabase": _supabase,
+}
+EMBEDDED = ("memory", "sqlite")

@@ -14,14 +14,30 @@ Every call takes a batch and either does all of it or raises. The rules an engin
 """
 
 import random
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
-from yamchi.clock import Millis, Span, in_short, to_millis
-from yamchi.errors import ConfigurationError
+from yamchi.clock import Millis, Span
 from yamchi.queues.job import Claim, DeadLetter, Failed, JobRecord, NewJob, RetryAt, State, Verdict
+from yamchi.queues.rates import RateLimit
+from yamchi.queues.views import Event, LetterPage, Minute, Page, WorkerInfo
+
+__all__ = [
+    "KEPT_TURNS",
+    "LIVING",
+    "Capabilities",
+    "Engine",
+    "Event",
+    "Exchange",
+    "LetterPage",
+    "Minute",
+    "Page",
+    "RateLimit",
+    "WorkerInfo",
+    "describe_stalled",
+    "stalled_verdict",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,87 +70,6 @@ class Exchange:
     settled: list[str] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     unsettled: list[Verdict] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page of jobs, newest first for finished ones, next first for waiting ones."""
-
-    jobs: list[JobRecord]
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class LetterPage:
-    letters: list[DeadLetter]
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
-    """A worker as others see it: one row, renewed every few seconds while it lives."""
-
-    id: str
-    host: str
-    pid: int
-    queues: tuple[str, ...]
-    running: tuple[str, ...]
-    started_at: Millis
-    seen_at: Millis
-
-
-@dataclass(frozen=True, slots=True)
-class Minute:
-    """What a queue got done in one minute."""
-
-    moment: Millis
-    completed: int
-    failed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a job. `value` is JSON: the result, the reason, the progress."""
-
-    type: Literal["added", "completed", "failed", "retrying", "progress", "stalled", "cancelled", "expired"]
-    queue: str
-    job_id: str
-    name: str
-    value: bytes | None = None
-
-
-LONGEST_PERIOD: Millis = 366 * 86_400_000
-_RATE = re.compile(r"\s*(?P<count>[0-9]{1,9})\s*/\s*(?P<period>[0-9a-z. ]{1,40})", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class RateLimit:
-    """At most `count` in any `period`, evenly spaced; `burst` of them may come at once."""
-
-    count: int
-    period: Millis
-    burst: int = 1
-
-    @classmethod
-    def parse(cls, value: "RateLimit | str") -> "RateLimit":
-        """Reads "30/s", "20/min", "100/15m"."""
-        if isinstance(value, RateLimit):
-            return value
-        found = _RATE.fullmatch(value[:100])
-        if found is None:
-            raise ConfigurationError(
-                f"{in_short(value)} is not a rate: write it as '30/s', '20/min' or '100/15m'."
-            )
-        count, period = int(found["count"]), found["period"]
-        span = to_millis(period if period[0].isdigit() else f"1{period}")
-        if not (count >= 1 and 1 <= span <= LONGEST_PERIOD):
-            raise ConfigurationError(f"{value!r} is not a rate: give at least 1 in up to 366 days.")
-        return cls(count, span, burst=max(1, count * 20 // span))
-
-    @property
-    def spacing(self) -> float:
-        """Time between two turns, such that a burst and what follows it stay within the limit."""
-        return self.period / (self.count - self.burst + 1)
 
 
 APART: Millis = 5_000

@@ -1,6 +1,5 @@
 """For machines that watch: is the process alive, can it take work, what has it done."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -13,17 +12,15 @@ from yamchi.errors import YamchiError
 from yamchi.http.access import requires
 from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
-from yamchi.overview import view_queues
 from yamchi.plugins import Check
-from yamchi.queues.engines.base import Engine
+from yamchi.queues.overview import view_queues
+from yamchi.queues.trials import EngineState, ping_engines
 from yamchi.web.routes.queues import App
 from yamchi.web.schemas import CheckOut, EngineHealth, Readiness, Ready, ServiceHealth
 
 router = APIRouter(tags=["health"])
 
 CHANNEL = "channel "
-PATIENCE = 5.0
-"""Seconds an engine has to answer before it counts as away."""
 
 
 @router.get("/healthz", summary="The process is alive")
@@ -37,7 +34,7 @@ async def healthz() -> dict[str, str]:
     responses={503: {"model": Readiness | Ready, "description": "An engine does not answer."}},
 )
 async def readyz(app: App, request: Request, response: Response) -> Readiness | Ready:
-    engines = await asyncio.gather(*(_ping(app, engine) for engine in app.engines))
+    engines = [_shown(state) for state in await ping_engines(app.queues)]
     is_ready = all(engine.ok for engine in engines)
     response.status_code = 200 if is_ready else 503
     if not request.state.caller.may_look:
@@ -96,18 +93,11 @@ async def scrape(app: Yamchi) -> bytes:
     views = await view_queues(await all_queues(app), minutes=1)
     up: dict[str, bool] = defaultdict(lambda: True)
     for view in views:
-        up[view.queue.engine.type] &= view.error is None
+        up[view.queue.type] &= view.error is None
     counts = {view.queue.name: view.shown_counts for view in views if view.error is None}
     return app.metrics.render(counts, up, [plugin.metrics for plugin in app.plugins.values()])
 
 
-async def _ping(app: Yamchi, engine: Engine) -> EngineHealth:
-    queues = [queue.name for queue in app.queues if queue.engine is engine]
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await engine.ping()
-    except TimeoutError:
-        return EngineHealth(type=engine.type, queues=queues, ok=False, error="It does not answer.")
-    except YamchiError as error:
-        return EngineHealth(type=engine.type, queues=queues, ok=False, error=mask(str(error)))
-    return EngineHealth(type=engine.type, queues=queues, ok=True)
+def _shown(state: EngineState) -> EngineHealth:
+    error = None if state.error is None else mask(state.error)
+    return EngineHealth(type=state.type, queues=state.queues, ok=error is None, error=error)

@@ -33,7 +33,7 @@ async def list_jobs(
     page: PageNumber = 1,
     size: PageSize = 25,
 ) -> JobPage:
-    found = await queue.engine.page(queue.name, state, q, (page - 1) * size, size)
+    found = await queue.page(state, search=q, offset=(page - 1) * size, limit=size)
     rows = [JobRow.of(job) for job in found.jobs]
     for row in rows:
         row.preview = seen_by(caller, row.preview)
@@ -84,17 +84,17 @@ async def retry_all(queue: ThatQueue, state: State = "failed") -> Done:
 
 @router.post("/queues/{queue}/remove", summary="Remove these jobs")
 async def remove_many(queue: ThatQueue, which: Many) -> Done:
-    return Done(count=len(await queue.engine.remove(queue.name, which.ids)))
+    return Done(count=len(await queue.remove(which.ids)))
 
 
 @router.post("/queues/{queue}/retry", summary="Put these finished jobs back")
 async def retry_many(queue: ThatQueue, which: Many) -> Done:
-    return Done(count=len(await queue.engine.retry(queue.name, which.ids)))
+    return Done(count=len(await queue.retry(which.ids)))
 
 
 @router.post("/queues/{queue}/promote", summary="Let these delayed jobs run now")
 async def promote_many(queue: ThatQueue, which: Many) -> Done:
-    return Done(count=len(await queue.engine.promote(queue.name, which.ids)))
+    return Done(count=len(await queue.promote(which.ids)))
 
 
 @router.get(JOB, summary="One job with its logs")

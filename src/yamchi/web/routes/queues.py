@@ -11,7 +11,7 @@ from yamchi.fields import Name
 from yamchi.http.bodies import Done
 from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
-from yamchi.overview import QueueView, living_workers, view_queue, view_queues
+from yamchi.queues.overview import QueueView, living_workers, view_queue, view_queues
 from yamchi.queues.queue import Queue
 from yamchi.web.schemas import Clean, Counts, Minute, QueueOut, WorkerOut
 
@@ -69,14 +69,14 @@ async def drain(queue: ThatQueue, delayed: bool = False) -> Done:
 
 @router.get("/workers", summary="Workers seen alive of late", tags=["workers"])
 async def list_workers(app: App) -> list[WorkerOut]:
-    return [WorkerOut.of(worker) for worker in await living_workers(app.engines)]
+    return [WorkerOut.of(worker) for worker in await living_workers(app.queues)]
 
 
 def _shown(view: QueueView) -> QueueOut:
     queue = view.queue
     return QueueOut(
         name=queue.name,
-        type=queue.engine.type,
+        type=queue.type,
         paused=view.is_paused,
         counts=Counts.model_validate(view.counts),
         dead_letters=view.dead_letters,

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from yamchi.errors import EngineError
-from yamchi.queues.engines.base import Engine, Minute, WorkerInfo
+from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import STATES, State
 from yamchi.queues.queue import Queue
+from yamchi.queues.views import Minute, WorkerInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,9 @@ class QueueView:
 
 async def view_queue(queue: Queue, minutes: int = 60) -> QueueView:
     """Look at a queue; an engine in trouble is part of the view, not an error."""
-    engine, name = queue.engine, queue.name
     try:
         counts, is_paused, history, letters = await asyncio.gather(
-            engine.counts(name),
-            engine.paused(name),
-            engine.history(name, minutes),
-            engine.letters(name, "", 0, 1),
+            queue.counts(), queue.is_paused(), queue.history(minutes), queue.dead_letters.list(limit=1)
         )
     except EngineError as error:
         return QueueView(queue, dict.fromkeys(STATES, 0), error=str(error))
@@ -45,12 +42,29 @@ async def view_queues(queues: Sequence[Queue], minutes: int = 60) -> list[QueueV
     return list(await asyncio.gather(*(view_queue(queue, minutes) for queue in queues)))
 
 
-async def living_workers(engines: Sequence[Engine]) -> list[WorkerInfo]:
-    """Workers of all engines; one that works on several is listed once."""
+async def living_workers(queues: Sequence[Queue]) -> list[WorkerInfo]:
+    """Workers of all engines that these queues live on; one that works on several is listed once."""
     found: dict[str, WorkerInfo] = {}
-    for engine in engines:
+    for engine in engines_of(queues):
         try:
             found.update({worker.id: worker for worker in await engine.workers()})
         except EngineError:
             continue  # its queues show what is wrong
     return sorted(found.values(), key=lambda worker: worker.started_at)
+
+
+async def kept_names(queues: Sequence[Queue]) -> set[str]:
+    """Names of all queues that are there on the engines of these, whoever declared them."""
+    return {name for engine in engines_of(queues) for name in await _names_on(engine)}
+
+
+async def _names_on(engine: Engine) -> list[str]:
+    try:
+        return await engine.queues()
+    except EngineError:
+        return []  # whoever looks into one of its queues is told why
+
+
+def engines_of(queues: Sequence[Queue]) -> list[Engine]:
+    """Every engine that a queue lives on, once."""
+    return list({id(queue.engine): queue.engine for queue in queues}.values())

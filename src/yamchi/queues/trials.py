@@ -1,0 +1,103 @@
+"""Whether engines answer, and how fast: for `/readyz`, `doctor` and `bench`."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from yamchi.clock import Clock, Millis, SystemClock
+from yamchi.errors import EngineUnavailable, YamchiError
+from yamchi.queues.engines.base import Engine
+from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, new_id
+from yamchi.queues.overview import engines_of
+from yamchi.queues.queue import Queue
+
+ANSWER_WITHIN = 5.0
+"""Seconds an engine has to answer before it counts as away."""
+
+SCRATCH = "_doctor"
+LEASE: Millis = 10_000
+THROUGH_WITHIN: Millis = 15_000
+"""How long a job may take through an engine."""
+
+BENCH_LEASE: Millis = 60_000
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """How an engine fares: which queues live on it, what is wrong if something is, how long a job took through it."""
+
+    type: str
+    queues: list[str]
+    error: str | None = None
+    took: Millis | None = None
+
+
+async def ping_engines(queues: Sequence[Queue]) -> list[EngineState]:
+    """Whether each engine of these queues answers."""
+    return list(await asyncio.gather(*(_ping(engine, queues) for engine in engines_of(queues))))
+
+
+async def _ping(engine: Engine, queues: Sequence[Queue]) -> EngineState:
+    names = _names_on(engine, queues)
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN):
+            await engine.ping()
+    except TimeoutError:
+        return EngineState(engine.type, names, "It does not answer.")
+    except YamchiError as error:
+        return EngineState(engine.type, names, str(error))
+    return EngineState(engine.type, names)
+
+
+async def try_engines(queues: Sequence[Queue]) -> list[EngineState]:
+    """Send a job of our own through each engine of these queues, one engine after the other."""
+    return [await _try(engine, _names_on(engine, queues)) for engine in engines_of(queues)]
+
+
+async def _try(engine: Engine, names: list[str]) -> EngineState:
+    try:
+        await engine.ping()
+        return EngineState(engine.type, names, took=await _through(engine, SystemClock()))
+    except YamchiError as error:
+        return EngineState(engine.type, names, str(error))
+
+
+async def _through(engine: Engine, clock: Clock) -> Millis:
+    """Add a job, claim it, complete it; how long that took."""
+    began = clock.now()
+    job = NewJob(new_id(began), "check", b"null", JobOptions(keep_completed=0))
+    await engine.add(SCRATCH, [job])
+    while clock.now() < began + THROUGH_WITHIN:
+        got = await engine.exchange(SCRATCH, [], 10, LEASE, "doctor")
+        if got.claims:
+            await engine.exchange(SCRATCH, _completed(got.claims), 0, LEASE, "doctor")
+        if any(claim.job.id == job.id for claim in got.claims):
+            return clock.now() - began
+        await engine.wake(SCRATCH, 200)
+    raise EngineUnavailable(
+        f"A job put into {engine.type} did not come out within {THROUGH_WITHIN // 1000} s."
+    )
+
+
+async def drain_by_exchange(queue: Queue, jobs: int, clock: Clock, advance: Callable[[int], None]) -> None:
+    """The engine's share of the work: claim and settle so many jobs, with handlers that take no time."""
+    engine, began, done = queue.engine, clock.now(), 0
+    verdicts: list[Completed] = []
+    while done < jobs:
+        got = await engine.exchange(queue.name, verdicts, BATCH, BENCH_LEASE, "bench")
+        done += len(got.settled)
+        advance(len(got.settled))
+        if not got.claims and not verdicts and done < jobs:
+            if clock.now() - began > BENCH_LEASE:
+                raise EngineUnavailable(f"Only {done:,} of {jobs:,} jobs came back out of {engine.type}.")
+            await engine.wake(queue.name, 1_000)
+        verdicts = _completed(got.claims)
+
+
+def _completed(claims: Sequence[Claim]) -> list[Completed]:
+    return [Completed(claim) for claim in claims]
+
+
+def _names_on(engine: Engine, queues: Sequence[Queue]) -> list[str]:
+    return [queue.name for queue in queues if queue.engine is engine]
