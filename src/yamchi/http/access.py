@@ -15,7 +15,7 @@ admin is written to the audit, and every caller is counted against the rate limi
 """
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar
 from uuid import UUID
 
 from fastapi import Depends, Request, params
@@ -23,16 +23,21 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from yamchi.errors import ConfigurationError
-from yamchi.http.audit import Entry
+from yamchi.http.audit import AuditLog, Entry
 from yamchi.http.failures import address_of
-from yamchi.http.ratelimits import Kind
+from yamchi.http.ratelimits import Kind, RateLimits
 from yamchi.http.scopes import ADMIN, PEOPLE_TOKEN, READ, SCOPE, SEND, Caller
 from yamchi.observe.logging import mask
 
-if TYPE_CHECKING:
-    from yamchi.http.auth import AccessControl
-
 T = TypeVar("T")
+
+
+class Controls(Protocol):
+    """What a guarded route asks of the access control."""
+
+    limits: RateLimits
+    audit: AuditLog
+
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 GUARDED = ("/api", "/metrics")
@@ -64,7 +69,7 @@ class Requires:
         if caller.kind == "stranger":
             raise HTTPException(HTTPStatus.UNAUTHORIZED, WHO_ARE_YOU, {"www-authenticate": "Bearer"})
         self._check(caller, request)
-        access: AccessControl = request.app.state.access
+        access: Controls = request.app.state.access
         request.state.limits = access.limits.take(self._kind(caller, request), caller)
         if self._is_audited(caller, request):
             request.state.audit = entry = _entry(caller, request)

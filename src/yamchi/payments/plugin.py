@@ -22,7 +22,7 @@ from yamchi.payments.settings import PaymentSettings, secret
 from yamchi.payments.store import PaymentStore
 from yamchi.payments.tables import payments
 from yamchi.payments.tasks import Checks
-from yamchi.plugins import Application, Check, Plugin, Routes
+from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 
 if TYPE_CHECKING:
@@ -116,13 +116,8 @@ class Payments(Plugin):
             raise Outage(str(error), retry_after=error.retry_after or OUTAGE_WAIT) from error
 
     def routers(self) -> Iterable[Routes]:
-        from yamchi.payments import routes
-
-        return (
-            Routes(routes.senders, access="send"),
-            Routes(routes.router),
-            Routes(routes.webhooks, prefix="/api/webhooks", access="public"),
-        )
+        found: tuple[Routes, ...] = load_attribute("yamchi.payments.routes:ROUTES")
+        return found
 
     async def checks(self) -> Iterable[Check]:
         if not self.providers:

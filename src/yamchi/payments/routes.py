@@ -20,7 +20,7 @@ from yamchi.payments.model import Payment
 from yamchi.payments.money import Money
 from yamchi.payments.plugin import Payments
 from yamchi.payments.providers.base import BadWebhook, UnknownOutcome
-from yamchi.plugins import of_request
+from yamchi.plugins import Routes, of_request
 
 log = structlog.get_logger("yamchi.payments")
 
@@ -245,3 +245,10 @@ def _moment(text: str | None) -> int | None:
         raise HTTPException(
             HTTPStatus.UNPROCESSABLE_ENTITY, "before: it should be `next_before` of a page."
         ) from None
+
+
+ROUTES = (
+    Routes(senders, access="send"),
+    Routes(router),
+    Routes(webhooks, prefix="/api/webhooks", access="public"),
+)

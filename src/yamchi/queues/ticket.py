@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 
@@ -13,14 +13,29 @@ from yamchi.clock import Millis, as_datetime, isoformat
 from yamchi.errors import WrongState
 from yamchi.observe.logging import mask
 from yamchi.queues import foreign
+from yamchi.queues.engines.base import Engine
+from yamchi.queues.events import Listeners
 from yamchi.queues.handlers import decode_json
 from yamchi.queues.job import Claim, JobRecord, State
 from yamchi.queues.shares import Shares
 
-if TYPE_CHECKING:
-    from yamchi.queues.queue import Queue
-
 T = TypeVar("T")
+
+
+class ItsQueue(Protocol):
+    """The queue of a job, as far as a job needs it: a `Queue`."""
+
+    name: str
+    engine: Engine
+    listeners: Listeners
+
+    @property
+    def add(self) -> "Callable[..., Coroutine[Any, Any, Job[Any]]]": ...
+    @property
+    def add_many(self) -> "Callable[..., Coroutine[Any, Any, list[Job[Any]]]]": ...
+    async def job(self, job_id: str) -> "Job[Any]": ...
+    async def cancel(self, job_id: str) -> State: ...
+    def encode(self, name: str, data: Any) -> bytes: ...
 
 
 class Job(Generic[T]):
@@ -33,7 +48,7 @@ class Job(Generic[T]):
 
     def __init__(
         self,
-        queue: "Queue",
+        queue: ItsQueue,
         record: JobRecord,
         *,
         claim: Claim | None = None,
