@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from yamchi.notifications.signing import Signer
 
 from yamchi import Yamchi
 from yamchi.errors import ConfigurationError, Outage, Unrecoverable
 from yamchi.http.apikeys import ApiKeys
+from yamchi.http.signing import Signer
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
