@@ -42,7 +42,7 @@ _PYTHON = re.compile(
 )
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?:_<QUEUE>)?)(?:=[^`]*)?`")
 
-NOT_OURS = {"CI", "EVALSHA", "FAULTS", "GRANT"}
+NOT_OURS = {"CI", "EVALSHA", "FAULTS", "FORWARDED_ALLOW_IPS", "GRANT"}
 """Words in capitals that are no settings."""
 
 
