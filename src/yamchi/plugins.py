@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SHIPPED = {
     "notifications": "yamchi.notifications.plugin:Notifications",
     "payments": "yamchi.payments.plugin:Payments",
+    "reports": "yamchi.reports.plugin:Reports",
 }
 """The features that ship, by name: a feature adds its line here."""
 

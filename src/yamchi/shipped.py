@@ -28,7 +28,6 @@ QUEUES: dict[str, dict[str, Any]] = {
     "emailChain": CHAIN,
     "reminders": CHAIN,
     "email_queue": {"concurrency": 10, "attempts": 3, "backoff": EXPONENTIAL},
-    "report_queue": {"concurrency": 2, "attempts": 3, "backoff": EXPONENTIAL},
 }
 """Queues that are offered before their feature is there. A feature that declares one takes it from here."""
 

@@ -26,6 +26,7 @@ PACKAGES = {
     "node": "nodejs",
     "npm": "npm",
     "chromium": "chromium",
+    "pdftotext": "poppler-utils",
 }
 POM = Path(__file__).with_name("kafka-pom.xml")
 INTEROP = Path(__file__).parents[1] / "interop"

@@ -50,6 +50,9 @@ def as_job(job: Job[Any], direct: DirectMessage, now: Millis) -> NotificationJob
         data=direct.options.data,
         meta=Meta(event_type="direct", event_id=job.id, **_mark(direct)),
         created_at=as_datetime(now),
+        **{
+            name: value for name, value in (direct.options.model_extra or {}).items() if name == "attachments"
+        },
     )
 
 

@@ -9,6 +9,7 @@ import structlog
 from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.http.auth import PageToken
+from yamchi.notifications.attachments import Attachments
 from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.gate import CampaignGate
 from yamchi.notifications.campaigns.rehearsal import Rehearsal
@@ -96,6 +97,7 @@ class Notifications(Plugin):
         self._is_serving = False
         self.counters = Counters()
         self.channels: dict[str, Channel] = {}
+        self.attachments = Attachments(self.settings.attachments_max_bytes)
         self.recipients = Recipients(database, clock)
         self.preferences = PreferenceBook(database, clock)
         self.suppressions = Suppressions(database, clock)
@@ -120,9 +122,8 @@ class Notifications(Plugin):
             self.deliveries,
             clock,
         )
-        self.unsubscribing = Unsubscribing(
-            self.signer, self.preferences, _public_url(settings, self.settings)
-        )
+        self.public_url = _public_url(settings, self.settings)
+        self.unsubscribing = Unsubscribing(self.signer, self.preferences, self.public_url)
         self.processor = JobProcessor(
             Errands(
                 self.channels,
@@ -139,6 +140,7 @@ class Notifications(Plugin):
             self.circuits,
             self.gate,
             self.service.send,
+            self.attachments,
             clock,
             self.counters.count_answer,
         )

@@ -16,6 +16,7 @@ from yamchi import errors
 from yamchi.clock import Clock, Millis, as_datetime, to_moment
 from yamchi.errors import Outage, Snooze, Unrecoverable
 from yamchi.notifications import direct as directs
+from yamchi.notifications.attachments import Attachments, references_of
 from yamchi.notifications.campaigns.gate import CampaignGate
 from yamchi.notifications.channels.base import AnswerLost, Kept, Message, Recipient, Unreachable
 from yamchi.notifications.circuits import Circuits
@@ -55,6 +56,7 @@ class JobProcessor:
         circuits: Circuits,
         campaigns: CampaignGate,
         enqueue: Enqueue,
+        attachments: Attachments,
         clock: Clock,
         observe: Observer = lambda channel, provider, answer: None,
     ) -> None:
@@ -67,6 +69,7 @@ class JobProcessor:
         self._circuits = circuits
         self._campaigns = campaigns
         self._enqueue = enqueue
+        self._attachments = attachments
         self._clock = clock
         self._observe = observe
         self._retry = RetryEngine()
@@ -221,6 +224,7 @@ class JobProcessor:
             is_urgent=errand.is_urgent,
             expires_at=errand.expires_at,
             unsubscribe_url=unsubscribe_url,
+            attachments=await self._attachments.load(references_of(job.model_extra)),
             user_id=errand.recipient.user_id,
             template_code=job.template_code,
             category=errand.category,

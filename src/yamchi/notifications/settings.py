@@ -41,6 +41,12 @@ class NotificationSettings(FeatureSettings):
         default="starttls", description="How the connection is protected: starttls, tls or none."
     )
 
+    attachments_max_bytes: int = Field(
+        default=10 * 1024 * 1024,
+        ge=0,
+        description="The most bytes of attachments that go with one message; larger files are linked instead.",
+    )
+
     telegram_bot_token: Annotated[SecretStr, AfterValidator(_check_bot_token)] | None = Field(
         default=None, description="The token of the bot that writes to Telegram, from @BotFather."
     )

@@ -1,0 +1,67 @@
+"""Files that go with a message: named on the queue by a reference such as `report:…`, read when the message is sent.
+
+Whoever keeps files registers how to open them by the word before the colon. An id is a secret of its own: features hand out
+ids that can't be guessed, since who may send may name them.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from yamchi.errors import Unrecoverable
+from yamchi.notifications.channels.base import Attachment
+
+Open = Callable[[str, int], Awaitable[Attachment]]
+"""Reads the file of this id if it is not larger than so many bytes; `TooLarge` or `Unrecoverable` otherwise."""
+
+MOST = 10
+
+
+class TooLarge(Unrecoverable):
+    """What is to be attached is larger than a message may be."""
+
+
+_REFERENCE = re.compile(r"[a-z]{1,32}:[\w-]{1,128}")
+
+
+def references_of(fields: Mapping[str, Any] | None) -> list[str]:
+    """What a message's field `attachments` names: texts such as `report:…`, or `{"ref": "report:…"}`."""
+    given = (fields or {}).get("attachments") or []
+    named = (
+        [one.get("ref") if isinstance(one, dict) else one for one in given]
+        if isinstance(given, list)
+        else [None]
+    )
+    if len(named) > MOST:
+        raise Unrecoverable(f"A message has {len(named)} attachments; {MOST} are the most.")
+    wrong = [one for one in named if not (isinstance(one, str) and _REFERENCE.fullmatch(one))]
+    if wrong:
+        raise Unrecoverable(
+            f"{str(wrong[0])[:80]!r} can't be attached: name a stored file, such as report:kX3…"
+        )
+    return [str(one) for one in named]
+
+
+class Attachments:
+    """Opens what messages refer to. `largest` is the most bytes that go with one message."""
+
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
+        self._keepers: dict[str, Open] = {}
+
+    def register(self, kind: str, open_: Open) -> None:
+        """Let `kind:id` be attached."""
+        self._keepers[kind] = open_
+
+    async def load(self, references: Sequence[str]) -> list[Attachment]:
+        found: list[Attachment] = []
+        for reference in references:
+            kind, _, name = reference.partition(":")
+            if kind not in self._keepers:
+                known = ", ".join(sorted(self._keepers)) or "none"
+                raise Unrecoverable(
+                    f"{reference} can't be attached: there is no {kind!r} here, only: {known}."
+                )
+            left = self.largest - sum(len(one.content) for one in found)
+            found.append(await self._keepers[kind](name, left))
+        return found

@@ -1,0 +1,100 @@
+"""Charts as SVG, drawn from numbers: bars that may be stacked, and a funnel. Small enough to read, sharp at any size."""
+
+from collections.abc import Mapping, Sequence
+from xml.sax.saxutils import escape
+
+FONT = "Noto Sans"
+COLORS = ("#2f6fde", "#27a172", "#e0a030", "#d5533f", "#8458c8", "#6b7785", "#2aa5b8", "#c44d8e")
+WIDTH, HEIGHT = 520, 190
+LEFT, RIGHT, TOP, BOTTOM = 44, 8, 10, 40
+STEPS = 4
+MOST_LABELS = 12
+
+
+def stacked_bars(
+    labels: Sequence[str], series: Mapping[str, Sequence[float]], colors: Sequence[str] = COLORS
+) -> str:
+    """One bar a label, one color a series, with a legend below."""
+    totals = [sum(values[place] for values in series.values()) for place in range(len(labels))]
+    top = nice_ceiling(max(totals, default=0))
+    room, width = HEIGHT - TOP - BOTTOM, WIDTH - LEFT - RIGHT
+    step = width / max(len(labels), 1)
+    parts = [_grid(top, room)]
+    for place, label in enumerate(labels):
+        x, y = LEFT + place * step + step * 0.15, float(HEIGHT - BOTTOM)
+        for color, values in zip(_colors(colors, len(series)), series.values(), strict=True):
+            height = room * values[place] / top
+            y -= height
+            if height:
+                parts.append(_rect(x, y, step * 0.7, height, color))
+        if place % (len(labels) // MOST_LABELS + 1) == 0:
+            parts.append(_text(x + step * 0.35, HEIGHT - BOTTOM + 13, label, "middle"))
+    parts.append(_legend(list(series), colors))
+    return _svg(WIDTH, HEIGHT, parts)
+
+
+def funnel(stages: Sequence[tuple[str, int]]) -> str:
+    """A bar a stage, as wide as its share of the first, with the number and the share."""
+    row = 30
+    height = row * len(stages) + 6
+    most = max((count for _, count in stages), default=0) or 1
+    parts = []
+    for place, (name, count) in enumerate(stages):
+        y = place * row + 4
+        width = max(280 * count / most, 2)
+        parts.append(_text(0, y + 15, name, "start", 10))
+        parts.append(_rect(150, y, width, row - 8, COLORS[place % len(COLORS)]))
+        share = f"{count}  ({100 * count / most:.0f} %)"
+        parts.append(_text(150 + width + 8, y + 15, share, "start", 10))
+    return _svg(WIDTH, height, parts)
+
+
+def nice_ceiling(value: float) -> float:
+    """The next round number: 1, 1.5, 2, 3, 4, 6, 8, 10, 15 …"""
+    unit = 1.0
+    while True:
+        for factor in (1, 1.5, 2, 3, 4, 6, 8):
+            if unit * factor >= value:
+                return unit * factor
+        unit *= 10
+
+
+def _grid(top: float, room: float) -> str:
+    lines = []
+    for step in range(STEPS + 1):
+        y = HEIGHT - BOTTOM - room * step / STEPS
+        lines.append(
+            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="#d9dee5" stroke-width="0.6"/>'
+        )
+        lines.append(_text(LEFT - 6, y + 3, f"{top * step / STEPS:g}", "end"))
+    return "".join(lines)
+
+
+def _legend(names: Sequence[str], colors: Sequence[str]) -> str:
+    parts, x = [], float(LEFT)
+    for color, name in zip(_colors(colors, len(names)), names, strict=True):
+        parts += [_rect(x, HEIGHT - 14, 9, 9, color), _text(x + 13, HEIGHT - 6, name, "start")]
+        x += 26 + 5.2 * len(name)
+    return "".join(parts)
+
+
+def _colors(colors: Sequence[str], count: int) -> list[str]:
+    return [colors[place % len(colors)] for place in range(count)]
+
+
+def _rect(x: float, y: float, width: float, height: float, color: str) -> str:
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="1.5" fill="{color}"/>'
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str, size: int = 8) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-family="{FONT}" font-size="{size}" fill="#3c4652" '
+        f'text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def _svg(width: int, height: int, parts: Sequence[str]) -> str:
+    inside = "".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">{inside}</svg>'

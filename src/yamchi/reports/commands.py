@@ -1,0 +1,137 @@
+"""`yamchi report`: what can be made, make one, look."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from yamchi.clock import as_datetime
+from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.console.output import console, print_json, table, text
+from yamchi.errors import ConfigurationError
+from yamchi.reports.kinds import Format
+from yamchi.reports.plugin import Reports
+from yamchi.reports.rendering import write
+
+group = typer.Typer(no_args_is_help=True, help="Reports: kinds, make, request, list.")
+
+Kind = Annotated[str, typer.Argument(help="The kind, for example deliveries.")]
+Params = Annotated[str, typer.Option(help="Params as JSON.")]
+FormatOption = Annotated[str, typer.Option("--format", help="pdf, xlsx or csv.")]
+
+
+@group.command("kinds")
+def list_kinds(app: AppOption = None, as_json: JsonOption = False) -> None:
+    """What can be made.
+
+    Example: [cyan]yamchi report kinds[/]
+    """
+    found = load_app(app).plugin(Reports).kinds.all()
+    if as_json:
+        print_json([{"name": one.name, "params": one.params.model_json_schema()} for one in found])
+        return
+    shown = table("kind", "what it is", "params")
+    for one in found:
+        shown.add_row(one.name, text(one.summary, 80), ", ".join(one.params.model_fields) or "none")
+    console.print(shown)
+
+
+@group.command("make")
+def make(
+    kind: Kind,
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    params: Params = "{}",
+    form: FormatOption = "pdf",
+    app: AppOption = None,
+) -> None:
+    """Make a report now, into a file; nothing is stored and nobody is told.
+
+    Example: [cyan]yamchi report make deliveries --out sent.pdf --params '{"locale": "en"}'[/]
+    """
+    loaded = load_app(app)
+    reports = loaded.plugin(Reports)
+
+    async def body() -> None:
+        content = await reports.preview(kind, _params(params))
+        with console.status(f"Making {content.title}"):
+            made_at = as_datetime(loaded.clock.now())
+            await write(out, content, _format(form), reports.kinds.get(kind).template, made_at, _silent)
+
+    run_async(using(loaded, body()))
+    console.print(f"[green]✔[/] {text(str(out), 200)}")
+
+
+@group.command("request")
+def request(
+    kind: Kind,
+    params: Params = "{}",
+    form: FormatOption = "pdf",
+    email: Annotated[list[str] | None, typer.Option(help="Who is told; may be given several times.")] = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have a worker make a report and tell people.
+
+    Example: [cyan]yamchi report request deliveries --email boss@example.com[/]
+    """
+    loaded = load_app(app)
+    asked = loaded.plugin(Reports).request(
+        kind, _params(params), format=_format(form), notify=[{"email": one} for one in email or []]
+    )
+    report = run_async(using(loaded, asked))
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        console.print(f"Queued as job {report.job_id}; report {report.id}")
+
+
+@group.command("list")
+def list_reports(
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many.")] = 20,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The newest reports.
+
+    Example: [cyan]yamchi report list[/]
+    """
+    loaded = load_app(app)
+    found = run_async(using(loaded, loaded.plugin(Reports).store.page(None, None, limit)))
+    if as_json:
+        print_json([one.to_dict() for one in found])
+        return
+    shown = table("id", "kind", "format", "status", "size", "created", "error")
+    for one in found:
+        fields = one.to_dict()
+        shown.add_row(
+            one.id,
+            one.kind,
+            one.format,
+            one.status,
+            str(one.size or ""),
+            fields["created_at"],
+            text(one.error or ""),
+        )
+    console.print(shown)
+
+
+async def _silent(_: float) -> None:
+    """The status line is progress enough."""
+
+
+def _params(given: str) -> dict[str, Any]:
+    try:
+        found = json.loads(given)
+    except ValueError as error:
+        raise ConfigurationError(f"--params is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise ConfigurationError('--params should be a JSON object, such as \'{"locale": "en"}\'.')
+    return found
+
+
+def _format(given: str) -> Format:
+    match given:
+        case "pdf" | "xlsx" | "csv":
+            return given
+    raise ConfigurationError(f"--format {given} is unknown: choose pdf, xlsx or csv.")

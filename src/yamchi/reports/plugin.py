@@ -1,0 +1,161 @@
+"""The feature of reports: what an application gets as `app.reports`."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from yamchi.clock import to_millis
+from yamchi.errors import Unrecoverable, YamchiError
+from yamchi.notifications.attachments import TooLarge
+from yamchi.notifications.channels.base import Attachment
+from yamchi.notifications.plugin import Notifications
+from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
+from yamchi.queues.handlers import Handler
+from yamchi.reports.kinds import Content, Format, Kinds, Make, NoParams, ReportKind
+from yamchi.reports.schedules import ScheduledReport, read_schedules
+from yamchi.reports.service import GENERATE, Notify, ReportService, ReportTask
+from yamchi.reports.settings import ReportSettings
+from yamchi.reports.shipped import add_shipped
+from yamchi.reports.store import Report, ReportStore, UnknownReport
+
+QUEUE = "report_queue"
+F = TypeVar("F", bound=Make)
+
+
+class Reports(Plugin):
+    """Data becomes a file that somebody is told of."""
+
+    name = "reports"
+    summary = "PDF, XLSX and CSV from your data: on request or by the clock, stored, linked, mailed."
+    requires = ("notifications",)
+    settings_class = ReportSettings
+    migrations = Path(__file__).parent / "migrations"
+    commands = MappingProxyType({"report": "yamchi.reports.commands:group"})
+
+    def __init__(self, app: Application) -> None:
+        super().__init__(app)
+        self.declare()
+        self.settings: ReportSettings
+        self.queue = app.queue(QUEUE)
+        self.kinds = Kinds()
+        self.store = ReportStore(app.database, app.settings.var / "reports", app.clock)
+        notifications = app.plugin(Notifications)
+        self.service = ReportService(
+            self.kinds,
+            self.store,
+            app.links,
+            self.settings.report_link_lifetime,
+            self.queue,
+            notifications,
+            app.clock,
+        )
+        add_shipped(self.kinds, app.database, app.clock)
+        notifications.attachments.register("report", self._attach)
+
+    # ── For your code ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def kind(
+        self,
+        name: str,
+        *,
+        params: type[BaseModel] = NoParams,
+        template: str | Path | None = None,
+        summary: str = "",
+    ) -> Callable[[F], F]:
+        """Declare the function below as a kind of report. It gets checked params and gives a `Content`.
+
+        `template` is a typst file; without one the rows are shown as a table.
+        """
+
+        def declare(function: F) -> F:
+            place = None if template is None else Path(template).resolve()
+            self.kinds.add(
+                ReportKind(name, function, params, place, summary or (function.__doc__ or "").strip())
+            )
+            return function
+
+        return declare
+
+    async def request(
+        self,
+        kind: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        format: Format = "pdf",
+        notify: Sequence[Notify | Mapping[str, Any]] = (),
+        id: str | None = None,
+    ) -> Report:
+        """Have a report made; `id` makes a second call the same report."""
+        people = [one if isinstance(one, Notify) else Notify.model_validate(one) for one in notify]
+        task = ReportTask(kind=kind, params=dict(params or {}), format=format, notify=people)
+        return await self.service.request(task, job_id=id)
+
+    async def preview(self, kind: str, params: Mapping[str, Any] | None = None) -> Content:
+        return await self.service.preview(kind, params or {})
+
+    async def get(self, report_id: str) -> Report:
+        return await self.store.get(report_id)
+
+    async def url_of(self, report: Report) -> str | None:
+        return await self.service.url_of(report)
+
+    # ── For the rest of Yamchi ────────────────────────────────────────────────────────────────────────────────────
+
+    def declare(self) -> None:
+        self.app.define(QUEUE, concurrency=2, attempts=3, backoff={"type": "exponential", "delay": 1})
+
+    def serve(self) -> None:
+        handlers = self.queue.definition.handlers
+        handlers.setdefault(GENERATE, Handler(GENERATE, self.service.generate))
+        self.app.cron("45 3 * * *", name="reports-prune")(self.prune)
+        for number, line in enumerate(self._schedules()):
+            name = f"report-{line.kind}-{number}"
+            self.app.cron(line.cron, zone=line.zone, name=name)(self._scheduled(line))
+
+    def _schedules(self) -> list[ScheduledReport]:
+        return read_schedules(self.app.settings.home / "reports.yaml")
+
+    def _scheduled(self, line: ScheduledReport) -> Callable[[Any], Any]:
+        """The cron job of a line: it asks for the report under its own id, so that a repeat asks for the same one."""
+
+        async def make(job: Any) -> dict[str, str]:
+            task = ReportTask.model_validate(line.model_dump(include={"kind", "params", "format", "notify"}))
+            report = await self.service.request(task, job_id=f"scheduled-{job.id}")
+            return {"reportId": report.id}
+
+        return make
+
+    async def prune(self) -> dict[str, int]:
+        """Remove reports that were kept long enough."""
+        before = self.app.clock.now() - to_millis(self.settings.report_keep)
+        return {"removed": await self.store.prune(before)}
+
+    def routers(self) -> Iterable[Routes]:
+        found: tuple[Routes, ...] = load_attribute("yamchi.reports.routes:ROUTES")
+        return found
+
+    async def checks(self) -> Iterable[Check]:
+        try:
+            lines = self._schedules()
+        except YamchiError as error:
+            return [Check("reports", False, str(error))]
+        by_clock = f", {len(lines)} by the clock" if lines else ""
+        return [Check("reports", True, f"{len(self.kinds.all())} kinds{by_clock}")]
+
+    async def _attach(self, report_id: str, most: int) -> Attachment:
+        try:
+            report = await self.store.get(report_id)
+        except UnknownReport as error:
+            raise Unrecoverable(str(error)) from error
+        if report.status != "ready" or report.size is None:
+            raise Unrecoverable(f"Report {report_id} is not ready, so it can't be attached.")
+        if report.size > most:
+            raise TooLarge(
+                f"{report.filename} has {report.size} bytes and {most} may be attached: send its link instead."
+            )
+        content = await asyncio.to_thread(self.store.file_of(report).read_bytes)
+        return Attachment(report.filename, content, report.type)

@@ -1,0 +1,182 @@
+"""Data and a template become a PDF; rows become a spreadsheet or CSV. Everything is written to a file, row by row.
+
+Typst gets the data as JSON beside the template, so that nothing in the data can be taken for markup. It reads no file but
+those of the template's own folder and of the ones that ship, and no system font: the same report looks the same anywhere.
+"""
+
+import asyncio
+import csv
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from yamchi.errors import MissingExtra, Unrecoverable
+from yamchi.reports.kinds import TEMPLATES, Content, Format, Rows, Say
+
+FONTS = Path(__file__).parent / "fonts"
+ROWS_IN_A_PDF = 2_000
+"""A longer table belongs in a spreadsheet."""
+
+LARGEST_DATA = 8 * 1024 * 1024
+
+
+async def write(
+    file: Path, content: Content, form: Format, template: Path | None, made_at: datetime, say: Say
+) -> None:
+    """Write a report to a file."""
+    match form:
+        case "pdf":
+            await _write_pdf(file, content, template, made_at)
+        case "xlsx":
+            await _write_rows(_rows(content, form), _Sheet(file), say)
+        case "csv":
+            await _write_rows(_rows(content, form), _Csv(file), say)
+
+
+def _rows(content: Content, form: Format) -> Rows:
+    if content.rows is None:
+        raise Unrecoverable(f"{content.title} has no rows, so it can't be made as {form}: ask for pdf.")
+    return content.rows
+
+
+# ── PDF ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _write_pdf(file: Path, content: Content, template: Path | None, made_at: datetime) -> None:
+    data = {"title": content.title, **content.data}
+    if template is None and content.rows is not None and "rows" not in data:
+        data |= {"columns": list(content.rows.columns), "rows": await _first(content.rows)}
+    encoded = orjson.dumps(data, default=str)
+    if len(encoded) > LARGEST_DATA:
+        raise Unrecoverable(
+            f"The data of {content.title} is larger than {LARGEST_DATA} bytes: give it as xlsx."
+        )
+    await asyncio.to_thread(_compile, template or TEMPLATES / "table.typ", encoded.decode(), made_at, file)
+
+
+async def _first(rows: Rows) -> list[Sequence[str]]:
+    found: list[Sequence[str]] = []
+    async for batch in rows.batches():
+        found += [[_shown(cell) for cell in row] for row in batch[: ROWS_IN_A_PDF - len(found)]]
+        if len(found) >= ROWS_IN_A_PDF:
+            break
+    return found
+
+
+def _compile(template: Path, data: str, made_at: datetime, file: Path) -> None:
+    typst = _typst()
+    try:
+        typst.compile(
+            template,
+            output=file,
+            root=template.parent,
+            font_paths=_fonts(),
+            sys_inputs={"data": data},
+            pdf_standards=["a-2b"],
+            timestamp=int(made_at.timestamp()),
+            format="pdf",
+        )
+    except (RuntimeError, ValueError) as error:
+        said = str(error).strip().splitlines()
+        raise Unrecoverable(f"The template {template.name} can't be made into a PDF: {said[0]}") from error
+
+
+@lru_cache(maxsize=1)
+def _fonts() -> Any:
+    """Looked at once: scanning them costs three times what a page does."""
+    return _typst().Fonts(font_paths=[str(FONTS)], include_system_fonts=False)
+
+
+def _typst() -> Any:
+    try:
+        import typst
+    except ImportError as error:
+        raise MissingExtra("reports", "A report as PDF") from error
+    return typst
+
+
+# ── Rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Csv:
+    """For spreadsheets of every make: UTF-8 with a mark, and nothing that could be taken for a formula."""
+
+    def __init__(self, file: Path) -> None:
+        self._path = file
+        self._file: IO[str] | None = None
+
+    def open(self, columns: Sequence[str]) -> None:
+        self._file = self._path.open("w", encoding="utf-8-sig", newline="")
+        self._writer = csv.writer(self._file)
+        self._writer.writerow(columns)
+
+    def add(self, batch: Sequence[Sequence[Any]]) -> None:
+        self._writer.writerows([[_harmless(_shown(cell)) for cell in row] for row in batch])
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+
+class _Sheet:
+    """An XLSX that is written as it grows, in constant memory."""
+
+    def __init__(self, file: Path) -> None:
+        try:
+            import xlsxwriter
+        except ImportError as error:
+            raise MissingExtra("reports", "A report as XLSX") from error
+        options = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
+        self._book = xlsxwriter.Workbook(str(file), {**options, "tmpdir": str(file.parent)})
+        self._sheet = self._book.add_worksheet()
+        self._row = 0
+
+    def open(self, columns: Sequence[str]) -> None:
+        bold = self._book.add_format({"bold": True})
+        self._sheet.freeze_panes(1, 0)
+        self._sheet.write_row(0, 0, columns, bold)
+
+    def add(self, batch: Sequence[Sequence[Any]]) -> None:
+        for row in batch:
+            self._row += 1
+            for column, cell in enumerate(row):
+                is_number = isinstance(cell, int | float) and not isinstance(cell, bool)
+                write = self._sheet.write_number if is_number else self._sheet.write_string
+                write(self._row, column, cell if is_number else _shown(cell)[:32_767])
+
+    def close(self) -> None:
+        self._book.close()
+
+
+async def _write_rows(rows: Rows, target: _Csv | _Sheet, say: Say) -> None:
+    """A batch at a time: gathered on the event loop, written in a thread."""
+    done = 0
+    await _off(target.open, rows.columns)
+    try:
+        async for batch in rows.batches():
+            await _off(target.add, batch)
+            done += len(batch)
+            if rows.count:
+                await say(min(done / rows.count, 1))
+    finally:
+        await _off(target.close)
+
+
+async def _off(work: Callable[..., None], *arguments: Any) -> None:
+    await asyncio.to_thread(work, *arguments)
+
+
+def _shown(cell: Any) -> str:
+    if cell is None:
+        return ""
+    return cell.isoformat() if isinstance(cell, datetime) else str(cell)
+
+
+def _harmless(text: str) -> str:
+    """A spreadsheet runs what begins like a formula; a quote in front makes it text."""
+    is_number = text.replace(".", "", 1).removeprefix("-").isdecimal()
+    return f"'{text}" if text[:1] in "=+-@\t\r" and text and not is_number else text

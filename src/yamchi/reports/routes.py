@@ -1,0 +1,153 @@
+"""Reports over HTTP: ask for one, look, download; and the link in a letter, which opens one without a sign-in."""
+
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path as File
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse
+
+from yamchi.clock import to_moment
+from yamchi.errors import TokenRefused
+from yamchi.http.paging import Limit
+from yamchi.http.problems import documented
+from yamchi.plugins import Routes, of_request
+from yamchi.reports.plugin import Reports
+from yamchi.reports.service import LINK, Notify, ReportTask
+from yamchi.reports.store import Report
+
+PROBLEMS = documented(401, 403, 404, 409, 422, 503)
+senders = APIRouter(tags=["reports"], responses=PROBLEMS)
+router = APIRouter(tags=["reports"], responses=PROBLEMS)
+links = APIRouter(tags=["reports"], responses=documented(404, 410))
+
+TheReports = Annotated[Reports, Depends(of_request(Reports))]
+ReportId = Annotated[str, Path(max_length=64)]
+
+
+class ReportIn(ReportTask):
+    """A report to make."""
+
+    notify: list[Notify] | Notify = Field(default_factory=list, description="Who is told when it is ready.")  # type: ignore[assignment]
+
+
+class ReportAccepted(BaseModel):
+    """Where it will be."""
+
+    id: str
+    jobId: str  # noqa: N815 - as jobs are named everywhere in the API
+
+
+class ReportOut(BaseModel):
+    id: str
+    jobId: str  # noqa: N815
+    kind: str
+    params: dict[str, Any]
+    format: str
+    status: str = Field(examples=["ready"], description="queued, ready or failed")
+    title: str | None
+    size: int | None
+    error: str | None
+    url: str | None = Field(default=None, description="A link that opens it without a sign-in, for a while.")
+    created_at: str
+    ready_at: str | None
+
+
+class ReportsOut(BaseModel):
+    items: list[ReportOut]
+    next_before: str | None = Field(description="Give it as `before` to go on; null at the end.")
+
+
+class KindOut(BaseModel):
+    """A kind of report, with the JSON Schema of its params."""
+
+    name: str
+    summary: str
+    params: dict[str, Any]
+
+
+@senders.post("/reports", status_code=202, summary="Have a report made")
+async def request_report(reports: TheReports, new: ReportIn) -> ReportAccepted:
+    people = new.notify if isinstance(new.notify, list) else [new.notify]
+    task = ReportTask(kind=new.kind, params=new.params, format=new.format, notify=people)
+    report = await reports.service.request(task)
+    return ReportAccepted(id=report.id, jobId=report.job_id)
+
+
+@router.get("/reports/kinds", summary="What can be made, and what each asks for")
+async def list_kinds(reports: TheReports) -> list[KindOut]:
+    return [
+        KindOut(name=kind.name, summary=kind.summary, params=kind.params.model_json_schema())
+        for kind in reports.kinds.all()
+    ]
+
+
+@router.get("/reports", summary="Reports, newest first")
+async def list_reports(
+    reports: TheReports,
+    kind: Annotated[str | None, Query(max_length=64)] = None,
+    before: Annotated[str | None, Query(max_length=40)] = None,
+    limit: Limit = 50,
+) -> ReportsOut:
+    found = await reports.store.page(kind, _moment(before), limit)
+    last = found[-1].to_dict()["created_at"] if len(found) == limit else None
+    return ReportsOut(items=[ReportOut(**one.to_dict()) for one in found], next_before=last)
+
+
+@router.get("/reports/{report_id}", summary="A report, and its link once it is ready")
+async def get_report(reports: TheReports, report_id: ReportId) -> ReportOut:
+    report = await reports.get(report_id)
+    url = await reports.url_of(report) if report.status == "ready" else None
+    return ReportOut(**report.to_dict(), url=url)
+
+
+@router.get("/reports/{report_id}/file", response_class=FileResponse, summary="The file")
+async def download_report(reports: TheReports, report_id: ReportId) -> FileResponse:
+    return _file(reports, await reports.get(report_id))
+
+
+@router.delete("/reports/{report_id}", status_code=204, summary="Delete a report and its file")
+async def delete_report(reports: TheReports, report_id: ReportId) -> None:
+    await reports.store.remove(await reports.get(report_id))
+
+
+@links.get("/reports/{token}", response_class=FileResponse, summary="The link in a letter")
+async def open_link(reports: TheReports, token: Annotated[str, Path(max_length=1_000)]) -> FileResponse:
+    try:
+        report_id = await reports.app.links.read(LINK, token)
+    except TokenRefused as error:
+        raise HTTPException(HTTPStatus.GONE, str(error)) from None
+    return _file(reports, await reports.get(report_id))
+
+
+def _file(reports: Reports, report: Report) -> FileResponse:
+    place: File = reports.store.file_of(report)
+    if report.status != "ready" or not place.is_file():
+        why = report.error or "it is not ready yet"
+        raise HTTPException(HTTPStatus.CONFLICT, f"Report {report.id} has no file: {why}.")
+    return FileResponse(
+        place,
+        media_type=report.type,
+        filename=report.filename,
+        headers={"x-content-type-options": "nosniff", "cache-control": "private, no-store"},
+    )
+
+
+def _moment(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return to_moment(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        detail = "before: it should be `next_before` of a page."
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail) from None
+
+
+ROUTES = (
+    Routes(senders, access="send"),
+    Routes(router),
+    Routes(links, prefix="", access="public"),
+)

@@ -1,0 +1,358 @@
+"""The kinds that ship: what was sent, how far leads came, and a person's results."""
+
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    column,
+    func,
+    inspect,
+    or_,
+    select,
+    table,
+)
+
+from yamchi.clock import Clock, Millis, as_datetime, isoformat, to_moment
+from yamchi.errors import Unrecoverable
+from yamchi.notifications.tables import notification_delivery as deliveries
+from yamchi.reports.charts import funnel, stacked_bars
+from yamchi.reports.kinds import TEMPLATES, Content, Kinds, ReportKind, Rows
+from yamchi.reports.words import WORDS, Words
+from yamchi.storage.database import Database
+
+Locale = Literal["ru", "en", "kk"]
+BATCH = 1_000
+DAY = timedelta(days=1)
+STATUS_COLORS = {
+    "SENT": "#2f6fde",
+    "FAILED": "#d5533f",
+    "UNKNOWN": "#8458c8",
+    "SUPPRESSED": "#a9b3bf",
+    "EXPIRED": "#6b7785",
+    "CANCELLED": "#c9ced6",
+    "RETRYING": "#e0a030",
+    "QUEUED": "#27a172",
+}
+STATUSES = tuple(STATUS_COLORS)
+COLUMNS = (
+    "job_id",
+    "channel",
+    "template_code",
+    "user_id",
+    "status",
+    "attempts",
+    "last_error",
+    "created_at",
+    "updated_at",
+    "sent_at",
+)
+LONGEST = 400
+"""Days that one report may cover."""
+
+
+class Period(BaseModel):
+    """From the first day to the last, both included; the last seven days if nothing is said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    since: date | None = None
+    until: date | None = None
+    locale: Locale = "ru"
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Period":
+        if self.since and self.until and not timedelta(0) <= self.until - self.since <= DAY * LONGEST:
+            raise ValueError(f"until should be 0 to {LONGEST} days after since")
+        return self
+
+    def days(self, today: date) -> list[date]:
+        last = self.until or today
+        first = self.since or last - DAY * 6
+        return [first + DAY * place for place in range(min((last - first).days, LONGEST) + 1)]
+
+
+class Measured(BaseModel):
+    """One value of a person's results, with its norm."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(max_length=200)
+    value: float
+    unit: str = Field(default="", max_length=32)
+    low: float | None = None
+    high: float | None = None
+
+
+class CheckupParams(BaseModel):
+    """A person's results."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(max_length=200)
+    date: str = Field(default="", max_length=64)
+    results: list[Measured] = Field(min_length=1, max_length=500)
+    conclusion: str = Field(default="", max_length=20_000)
+    locale: Locale = "ru"
+
+
+def add_shipped(kinds: Kinds, database: Database, clock: Clock) -> None:
+    made = Shipped(database, clock)
+    kinds.add(
+        ReportKind(
+            "deliveries",
+            made.deliveries,
+            Period,
+            TEMPLATES / "deliveries.typ",
+            "What was sent, by day, channel and status.",
+        )
+    )
+    kinds.add(ReportKind("leads", made.leads, Period, TEMPLATES / "leads.typ", "How far leads came."))
+    kinds.add(
+        ReportKind(
+            "checkup",
+            made.checkup,
+            CheckupParams,
+            TEMPLATES / "checkup.typ",
+            "A person's results, with norms.",
+        )
+    )
+
+
+class Shipped:
+    """Gathers the data of the kinds that ship."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def deliveries(self, params: Period) -> Content:
+        words = WORDS[params.locale]
+        days = params.days(self._today)
+        counted = await self._count_deliveries(days)
+        by_status: Counter[str] = Counter()
+        by_day: dict[str, Counter[str]] = defaultdict(Counter)
+        by_channel: dict[str, Counter[str]] = defaultdict(Counter)
+        for day, channel, status, count in counted:
+            by_status[status] += count
+            by_day[day][status] += count
+            by_channel[channel][status] += count
+        statuses = [status for status, _ in by_status.most_common()]
+        series = {status: [by_day[str(day)][status] for day in days] for status in statuses}
+        data = {
+            "locale": params.locale,
+            "subtitle": _span(days),
+            "labels": words.deliveries,
+            "facts": [
+                [words.total, _number(sum(by_status.values()))],
+                [words.sent, _number(by_status["SENT"])],
+                [words.failed, _number(by_status["FAILED"])],
+            ],
+            "chart": stacked_bars(
+                [f"{day:%d.%m}" for day in days], series, [STATUS_COLORS[one] for one in statuses] or ["#fff"]
+            ),
+            "columns": [words.channel, *statuses],
+            "rows": [
+                [channel, *(_number(counts[status]) for status in statuses)]
+                for channel, counts in sorted(by_channel.items())
+            ],
+            "errors": await self._errors(days),
+            "error_columns": [words.error, words.count],
+        }
+        return Content(
+            words.deliveries["title"], data, self._delivery_rows(days, sum(by_status.values())), _span(days)
+        )
+
+    async def _count_deliveries(self, days: Sequence[date]) -> list[tuple[str, str, str, int]]:
+        """A query a day, each a few short walks along the index of statuses and times."""
+        found: list[tuple[str, str, str, int]] = []
+        for day in days:
+            query = (
+                select(deliveries.c.channel, deliveries.c.status, func.count())
+                .where(deliveries.c.status.in_(STATUSES), _within(*_bounds(day)))
+                .group_by(deliveries.c.channel, deliveries.c.status)
+            )
+            rows: Sequence[Any] = await self._all(query)
+            found += [(str(day), row[0], row[1], row[2]) for row in rows]
+        return found
+
+    async def _errors(self, days: Sequence[date]) -> list[list[str]]:
+        query = (
+            select(func.substr(deliveries.c.last_error, 1, 120).label("said"), func.count().label("times"))
+            .where(deliveries.c.status == "FAILED", deliveries.c.last_error.is_not(None))
+            .where(_within(_bounds(days[0])[0], _bounds(days[-1])[1]))
+            .group_by("said")
+            .order_by(func.count().desc())
+            .limit(10)
+        )
+        return [[row.said, _number(row.times)] for row in await self._all(query)]
+
+    def _delivery_rows(self, days: Sequence[date], count: int) -> Rows:
+        since, until = _bounds(days[0])[0], _bounds(days[-1])[1]
+
+        async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
+            for status in STATUSES:
+                moment, job_id = since, ""
+                while rows := await self._all(_after(status, moment, job_id, until)):
+                    yield [_row(row) for row in rows]
+                    moment, job_id = rows[-1].updated_at, rows[-1].job_id
+
+        return Rows(COLUMNS, batches, count)
+
+    async def _all(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        return await self._database.read(lambda connection: connection.execute(query).all())
+
+    # ── Leads ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def leads(self, params: Period) -> Content:
+        """Read from the table `leads` by name: the feature that keeps it may be switched off."""
+        words = WORDS[params.locale]
+        days = params.days(self._today)
+        counts = await self._count_leads(days)
+        statuses = counts.pop("statuses")
+        stages = [(words.stages[name], counts[name]) for name in words.stages]
+        data = {
+            "locale": params.locale,
+            "subtitle": _span(days),
+            "labels": words.leads,
+            "facts": [[name, _number(count)] for name, count in (stages[0], stages[-1])],
+            "chart": funnel(stages),
+            "columns": [words.status, words.count],
+            "rows": [[status or "—", _number(count)] for status, count in statuses],
+        }
+        return Content(words.leads["title"], data, period=_span(days))
+
+    async def _count_leads(self, days: Sequence[date]) -> dict[str, Any]:
+        since, until = _bounds(days[0])[0], _bounds(days[-1])[1]
+        columns: list[Any] = [
+            column(name) for name in ("created_at", "status", "bot_activated", "lesson_datetime", "confirmed")
+        ]
+        leads = table("leads", *columns)
+        created = leads.c.created_at
+        low, high = as_datetime(since), as_datetime(until)
+        if self._database.is_embedded:  # moments are text that sorts by time
+            within = (created >= _as_text(low)) & (created < _as_text(high))
+        else:
+            within = (created >= low) & (created < high)
+
+        def count(connection: Any) -> dict[str, Any]:
+            if not inspect(connection).has_table("leads"):
+                raise Unrecoverable("There are no leads here: the plugin leads is not on.")
+            stages = select(
+                func.count().label("created"),
+                func.count().filter(leads.c.bot_activated).label("activated"),
+                func.count().filter(leads.c.lesson_datetime.is_not(None)).label("booked"),
+                func.count().filter(leads.c.confirmed).label("confirmed"),
+            ).where(within)
+            statuses = select(leads.c.status, func.count()).where(within).group_by(leads.c.status)
+            return {
+                **connection.execute(stages).one()._mapping,
+                "statuses": sorted(tuple(row) for row in connection.execute(statuses)),
+            }
+
+        return await self._database.read(count)
+
+    # ── Checkup ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def checkup(self, params: CheckupParams) -> Content:
+        words = WORDS[params.locale]
+        results = [_measured(one, words) for one in params.results]
+        normal = sum(one["is_normal"] for one in results)
+        data = {
+            "locale": params.locale,
+            "subtitle": " · ".join(filter(None, (params.name, params.date))),
+            "labels": words.checkup,
+            "facts": [[words.in_norm, str(normal)], [words.out_of_norm, str(len(results) - normal)]],
+            "columns": [words.parameter, words.value, words.norm, ""],
+            "results": results,
+            "conclusion": params.conclusion,
+        }
+        columns = (words.parameter, words.value, words.unit, words.norm)
+
+        async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
+            yield [(one.name, one.value, one.unit, _norm(one, words)) for one in params.results]
+
+        return Content(
+            words.checkup["title"], data, Rows(columns, batches, len(results)), params.date or None
+        )
+
+    @property
+    def _today(self) -> date:
+        return as_datetime(self._clock.now()).date()
+
+
+def _within(since: Millis, until: Millis) -> ColumnElement[bool]:
+    return and_(deliveries.c.updated_at >= since, deliveries.c.updated_at < until)
+
+
+def _after(status: str, moment: Millis, job_id: str, until: Millis) -> Select[Any]:
+    """The next rows of a status, by the index of statuses and times."""
+    updated = deliveries.c.updated_at
+    is_later = or_(updated > moment, and_(updated == moment, deliveries.c.job_id > job_id))
+    return (
+        select(*(deliveries.c[name] for name in COLUMNS))
+        .where(deliveries.c.status == status, _within(moment, until), is_later)
+        .order_by(updated, deliveries.c.job_id)
+        .limit(BATCH)
+    )
+
+
+def _measured(one: Measured, words: Words) -> dict[str, Any]:
+    is_low = one.low is not None and one.value < one.low
+    is_high = one.high is not None and one.value > one.high
+    return {
+        "name": one.name,
+        "value": f"{one.value:g} {one.unit}".strip(),
+        "norm": _norm(one, words),
+        "is_normal": not (is_low or is_high),
+        "place": _place(one),
+    }
+
+
+def _place(one: Measured) -> float:
+    """Where it stands on a scale whose middle two fifths are the norm."""
+    low = one.low if one.low is not None else (0.0 if one.high is not None else one.value - 1)
+    high = one.high if one.high is not None else max(low * 2, low + 1, one.value)
+    share = (one.value - low) / ((high - low) or 1)
+    return min(max(0.3 + 0.4 * share, 0.02), 0.98)
+
+
+def _norm(one: Measured, words: Words) -> str:
+    if one.low is not None and one.high is not None:
+        return f"{one.low:g}–{one.high:g}"
+    if one.low is not None:
+        return f"{words.at_least} {one.low:g}"
+    return f"{words.at_most} {one.high:g}" if one.high is not None else "—"
+
+
+def _bounds(day: date) -> tuple[Millis, Millis]:
+    begin = datetime.combine(day, time(), UTC)
+    return to_moment(begin), to_moment(begin + DAY)
+
+
+def _as_text(moment: datetime) -> str:
+    return moment.replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def _row(found: Row[Any]) -> list[Any]:
+    moments = ("created_at", "updated_at", "sent_at")
+    return [
+        isoformat(value) if name in moments and value is not None else value
+        for name, value in found._mapping.items()
+    ]
+
+
+def _span(days: Sequence[date]) -> str:
+    return f"{days[0]:%d.%m.%Y} – {days[-1]:%d.%m.%Y}"
+
+
+def _number(count: int) -> str:
+    return f"{count:,}".replace(",", " ")

@@ -1,0 +1,166 @@
+"""Reports that were asked for: a row each, and a file once it is made.
+
+A file is written under another name and renamed, so that there is all of it or nothing.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Row, delete, select, update
+
+from yamchi.clock import Clock, Millis, isoformat
+from yamchi.errors import UnknownJob
+from yamchi.reports.kinds import FORMATS, Format
+from yamchi.reports.tables import reports
+from yamchi.storage.database import Database
+from yamchi.storage.upsert import insert_new
+
+UNFINISHED = ".part"
+
+
+class UnknownReport(UnknownJob):
+    """There is no such report, or it is no longer kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A row of `reports`."""
+
+    id: str
+    job_id: str
+    kind: str
+    params: dict[str, Any]
+    format: Format
+    status: str
+    title: str | None
+    period: str | None
+    size: int | None
+    error: str | None
+    created_at: Millis
+    ready_at: Millis | None
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> "Report":
+        return cls(**{name: getattr(row, name) for name in cls.__slots__})
+
+    @property
+    def type(self) -> str:
+        return FORMATS[self.format]
+
+    @property
+    def filename(self) -> str:
+        """What it is saved as: letters of any language, nothing that a file system minds."""
+        name = "".join(
+            letter if letter.isalnum() or letter in " -–" else " " for letter in self.title or self.kind
+        )
+        return f"{' '.join(name.split())[:80] or 'report'}.{self.format}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "jobId": self.job_id,
+            "kind": self.kind,
+            "params": self.params,
+            "format": self.format,
+            "status": self.status,
+            "title": self.title,
+            "size": self.size,
+            "error": self.error,
+            "created_at": isoformat(self.created_at),
+            "ready_at": None if self.ready_at is None else isoformat(self.ready_at),
+        }
+
+
+class ReportStore:
+    """Rows in the database, files in `var/reports`."""
+
+    def __init__(self, database: Database, folder: Path, clock: Clock) -> None:
+        self._database = database
+        self._folder = folder
+        self._clock = clock
+
+    async def add(self, job_id: str, kind: str, params: dict[str, Any], form: Format) -> Report:
+        """A row for this job; the one that is there, if the job has come before."""
+        row = {
+            "id": secrets.token_urlsafe(18),
+            "job_id": job_id,
+            "kind": kind,
+            "params": params,
+            "format": form,
+            "status": "queued",
+            "created_at": self._clock.now(),
+        }
+        await self._database.write(lambda c: insert_new(c, reports, [row]))
+        query = select(reports).where(reports.c.job_id == job_id)
+        return Report.of(await self._database.read(lambda c: c.execute(query).one()))
+
+    async def get(self, report_id: str) -> Report:
+        query = select(reports).where(reports.c.id == report_id)
+        row = await self._database.read(lambda c: c.execute(query).first())
+        if row is None:
+            raise UnknownReport(f"There is no report {report_id!r}, or it is no longer kept.")
+        return Report.of(row)
+
+    async def page(self, kind: str | None, before: Millis | None, limit: int) -> list[Report]:
+        query = select(reports).order_by(reports.c.created_at.desc(), reports.c.id).limit(limit)
+        if kind:
+            query = query.where(reports.c.kind == kind)
+        if before is not None:
+            query = query.where(reports.c.created_at < before)
+        rows = await self._database.read(lambda c: c.execute(query).all())
+        return [Report.of(row) for row in rows]
+
+    def file_of(self, report: Report) -> Path:
+        return self._folder / f"{report.id}.{report.format}"
+
+    async def make(self, report: Report, write: Callable[[Path], Awaitable[None]]) -> int:
+        """Let somebody write the file; how large it became."""
+        target = self.file_of(report)
+        unfinished = target.with_name(f"{target.name}{UNFINISHED}")
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            await write(unfinished)
+            return await asyncio.to_thread(_finish, unfinished, target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    async def ready(self, report: Report, title: str, period: str | None, size: int) -> Report:
+        now = self._clock.now()
+        fields = {"status": "ready", "title": title, "period": period, "size": size, "error": None}
+        await self._change(report.id, **fields, ready_at=now)
+        return await self.get(report.id)
+
+    async def failed(self, report: Report, error: str) -> None:
+        await self._change(report.id, status="failed", error=error)
+
+    async def remove(self, report: Report) -> None:
+        """The file first: a row without a file is looked at again, a file without a row never."""
+        self.file_of(report).unlink(missing_ok=True)
+        gone = delete(reports).where(reports.c.id == report.id)
+        await self._database.write(lambda c: c.execute(gone).rowcount)
+
+    async def prune(self, before: Millis) -> int:
+        """Remove what is older; how many there were."""
+        query = select(reports).where(reports.c.created_at < before).limit(500)
+        count = 0
+        while rows := await self._database.read(lambda c: c.execute(query).all()):
+            for row in rows:
+                await self.remove(Report.of(row))
+            count += len(rows)
+        return count
+
+    async def _change(self, report_id: str, **values: Any) -> None:
+        change = update(reports).where(reports.c.id == report_id).values(**values)
+        await self._database.write(lambda c: c.execute(change).rowcount)
+
+
+def _finish(unfinished: Path, target: Path) -> int:
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(unfinished, target)
+    return target.stat().st_size

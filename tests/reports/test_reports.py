@@ -1,0 +1,272 @@
+"""Reports as their users get them: a file that opens, a letter with it attached, a link that ends."""
+
+import csv
+import io
+import subprocess
+import zipfile
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from pydantic import BaseModel, Field
+
+from yamchi.clock import as_datetime
+from yamchi.errors import YamchiError
+from yamchi.notifications.schemas.notification_job import derived_id
+from yamchi.reports.kinds import Content, Rows
+from yamchi.reports.rendering import write
+from yamchi.testing import TestApp
+from yamchi.web import create_app
+
+USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
+RESULTS = {
+    "name": "Айгүл Әбдіғали",
+    "date": "16.11.2026",
+    "results": [
+        {"name": "Гемоглобин", "value": 128, "unit": "г/л", "low": 120, "high": 160},
+        {"name": "Глюкоза", "value": 7.4, "unit": "ммоль/л", "low": 3.9, "high": 6.1},
+    ],
+    "conclusion": "Қант деңгейі жоғары. Стоимость повторного анализа: 4 500 ₸ или 800 ₽.",
+}
+
+
+class SalesParams(BaseModel):
+    rows: int = Field(default=3, ge=0)
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[TestApp]:
+    async with TestApp(home=tmp_path) as app:
+
+        @app.reports.kind("sales", params=SalesParams, summary="What was sold.")
+        async def sales(params: SalesParams) -> Content:
+            async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
+                for begin in range(0, params.rows, 1000):
+                    yield [(n, "=1+1", "Қаз") for n in range(begin, min(begin + 1000, params.rows))]
+
+            return Content("Продажи", {}, Rows(("номер", "формула", "слово"), batches, params.rows))
+
+        app.serve()
+        yield app
+
+
+@pytest.fixture
+async def client(app: TestApp) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(create_app(app))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+async def made(app: TestApp, client: httpx2.AsyncClient, **asked: Any) -> dict[str, Any]:
+    answer = await client.post("/api/v1/reports", json=asked)
+    assert answer.status_code == 202, answer.text
+    await app.drain()
+    return dict((await client.get(f"/api/v1/reports/{answer.json()['id']}")).json())
+
+
+def text_of(pdf: bytes) -> str:
+    return subprocess.run(
+        ["pdftotext", "-layout", "-", "-"], input=pdf, capture_output=True, check=True
+    ).stdout.decode()
+
+
+async def test_a_persons_results_as_pdf(app: TestApp, client: httpx2.AsyncClient) -> None:
+    report = await made(app, client, kind="checkup", params=RESULTS)
+    assert report["status"] == "ready", report["error"]
+    answer = await client.get(f"/api/v1/reports/{report['id']}/file")
+    assert answer.headers["content-type"] == "application/pdf"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    said = text_of(answer.content)
+    for words in (
+        "Результаты чекапа",
+        "Айгүл Әбдіғали",
+        "Гемоглобин",
+        "128 г/л",
+        "120–160",
+        "₸",
+        "₽",
+        "Қант деңгейі",
+        "1/1",
+    ):
+        assert words in said, said
+    assert b"pdfaid" in answer.content  # PDF/A says that it is one
+
+
+async def test_what_was_sent(app: TestApp, client: httpx2.AsyncClient) -> None:
+    await client.put(f"/api/v1/users/{USER}", json={"email": "a@example.com", "locale": "en"})
+    for number in range(3):
+        event = {"event_type": "user_registered", "event_id": f"e-{number}", "user_id": USER}
+        await client.post(
+            "/api/v1/events", json={**event, "data": {"first_name": "A", "login_url": "https://x.kz"}}
+        )
+    await app.drain()
+    report = await made(app, client, kind="deliveries", params={"locale": "en"})
+    said = text_of((await client.get(f"/api/v1/reports/{report['id']}/file")).content)
+    assert "What was sent" in said
+    assert "email" in said
+    rows = await made(app, client, kind="deliveries", format="csv")
+    content = (await client.get(f"/api/v1/reports/{rows['id']}/file")).content.decode("utf-8-sig")
+    found = list(csv.DictReader(io.StringIO(content)))
+    assert [row["status"] for row in found] == ["SENT"] * 3
+
+
+async def test_rows_as_a_spreadsheet_and_as_csv(app: TestApp, client: httpx2.AsyncClient) -> None:
+    sheet = await made(app, client, kind="sales", params={"rows": 2500}, format="xlsx")
+    content = (await client.get(f"/api/v1/reports/{sheet['id']}/file")).content
+    inside = zipfile.ZipFile(io.BytesIO(content)).read("xl/worksheets/sheet1.xml").decode()
+    assert inside.count("<row ") == 2501
+    assert "<f>" not in inside  # nothing that came in is a formula
+    lines = await made(app, client, kind="sales", params={"rows": 2}, format="csv")
+    text = (await client.get(f"/api/v1/reports/{lines['id']}/file")).content.decode("utf-8-sig")
+    assert text.splitlines() == ["номер,формула,слово", "0,'=1+1,Қаз", "1,'=1+1,Қаз"]
+    pdf = await made(app, client, kind="sales", params={"rows": 5})
+    assert "формула" in text_of((await client.get(f"/api/v1/reports/{pdf['id']}/file")).content)
+
+
+async def test_the_letter_has_it_attached_and_its_link_ends(app: TestApp, client: httpx2.AsyncClient) -> None:
+    await client.put(f"/api/v1/users/{USER}", json={"email": "boss@example.com", "locale": "ru"})
+    people = [{"user_id": USER}, {"email": "other@example.com", "attach": False}]
+    report = await made(app, client, kind="checkup", params=RESULTS, notify=people)
+    letters = {tuple(one["recipients"]): one for one in (await client.get("/api/v1/mailbox")).json()}
+    mine = (await client.get(f"/api/v1/mailbox/{letters['boss@example.com',]['message_id']}")).json()
+    other = (await client.get(f"/api/v1/mailbox/{letters['other@example.com',]['message_id']}")).json()
+    assert mine["attachments"] == ["Результаты чекапа.pdf"]
+    assert other["attachments"] == []
+    link = urlsplit(report["url"])
+    assert f"http://localhost:3030{link.path}"[:40] in other["text"]
+    opened = await client.get(link.path)
+    assert (opened.status_code, opened.headers["content-type"]) == (200, "application/pdf")
+    forged = await client.get(f"{link.path}x")
+    assert (forged.status_code, forged.json()["detail"]) == (410, "This link was not made here.")
+    await app.clock.advance(timedelta(days=8))
+    assert (await client.get(link.path)).json()["detail"] == "This link has expired."
+
+
+async def test_what_is_too_large_is_linked(tmp_path: Path) -> None:
+    async with TestApp(home=tmp_path, attachments_max_bytes=10) as app:
+        app.serve()
+        await app.reports.request("checkup", RESULTS, notify=[{"email": "a@example.com"}])
+        await app.drain()
+        (letter,) = await app.notifications.mailbox.list(offset=0, limit=5)
+        assert b"Content-Disposition: attachment" not in await app.notifications.mailbox.get(
+            letter["message_id"]
+        )
+
+
+async def test_a_repeat_makes_and_sends_nothing_twice(app: TestApp) -> None:
+    first = await app.reports.request("checkup", RESULTS, id="r-1", notify=[{"email": "a@example.com"}])
+    again = await app.reports.request("checkup", RESULTS, id="r-1", notify=[{"email": "a@example.com"}])
+    assert first.id == again.id
+    await app.drain()
+    file = app.reports.store.file_of(await app.reports.get(first.id))
+    before = file.stat().st_mtime_ns
+    await (await app.queue("report_queue").job("r-1")).retry()
+    await app.drain()
+    assert file.stat().st_mtime_ns == before
+    assert len(await app.notifications.mailbox.list(offset=0, limit=5)) == 1
+
+
+async def test_another_programs_task(app: TestApp) -> None:
+    """As `SELECT pgmq.send('report_queue', '{"kind": …}')` writes it."""
+    await app.queue("report_queue").add({"kind": "checkup", "params": RESULTS, "comment": "kept out"})
+    await app.drain()
+    (report,) = await app.reports.store.page(None, None, 5)
+    assert report.status == "ready"
+
+
+async def test_bad_requests(app: TestApp, client: httpx2.AsyncClient) -> None:
+    for body, status, said in (
+        (
+            {"kind": "nothing"},
+            404,
+            "There is no report 'nothing'; there are: checkup, deliveries, leads, sales.",
+        ),
+        ({"kind": "checkup", "params": {"name": "A"}}, 422, "results: Field required"),
+        (
+            {"kind": "deliveries", "params": {"since": "2026-01-01", "until": "2020-01-01"}},
+            422,
+            "days after since",
+        ),
+        ({"kind": "sales", "format": "docx"}, 422, "format"),
+    ):
+        answer = await client.post("/api/v1/reports", json=body)
+        assert answer.status_code == status, answer.text
+        assert said in answer.json()["detail"]
+    report = await made(app, client, kind="leads")
+    assert report["status"] == "failed"
+    assert "the plugin leads is not on" in report["error"]
+    assert (await client.get(f"/api/v1/reports/{report['id']}/file")).status_code == 409
+
+
+async def test_nothing_in_the_data_is_markup(tmp_path: Path) -> None:
+    evil = '#read("/etc/passwd") $x$ *bold* <script> "; #import "/etc/passwd"'
+    content = Content(evil, {"columns": [evil], "rows": [[evil]]})
+    file = tmp_path / "evil.pdf"
+    await write(file, content, "pdf", None, as_datetime(0), _silent)
+    assert '#read("/etc/passwd")' in text_of(file.read_bytes())
+
+
+async def test_a_template_of_ones_own_reads_only_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "secret.txt").write_text("secret")
+    template = tmp_path / "own" / "report.typ"
+    template.write_text('#let data = json(bytes(sys.inputs.data))\n#data.title\n#read("../secret.txt")')
+    with pytest.raises(YamchiError, match=r"The template report\.typ can't be made into a PDF"):
+        await write(tmp_path / "out.pdf", Content("A"), "pdf", template, as_datetime(0), _silent)
+
+
+async def test_only_what_is_kept_is_attached(app: TestApp) -> None:
+    options = {"to": "a@example.com", "text": "hello", "attachments": ["report:nobody"]}
+    job = await app.notifications.queue.add({"channel": "email", "options": options}, name="send")
+    await app.drain()
+    failed = await job.refresh()
+    assert failed.state == "failed"
+    assert "There is no report 'nobody'" in failed.failed_reason
+    for wrong in ("../../etc/passwd", {"ref": 5}, "file:/etc/passwd"):
+        job = await app.notifications.queue.add(
+            {"channel": "email", "options": {**options, "attachments": [wrong]}}, name="send"
+        )
+        await app.drain()
+        assert "can't be attached" in ((await job.refresh()).failed_reason or "")
+
+
+async def test_reports_by_the_clock(tmp_path: Path) -> None:
+    (tmp_path / "reports.yaml").write_text(
+        '- kind: deliveries\n  cron: "0 9 * * 1"\n  zone: Asia/Almaty\n  notify: [{email: boss@example.com}]\n'
+    )
+    async with TestApp(home=tmp_path) as app:
+        app.serve()
+        await app.clock.advance(timedelta(days=14))
+        assert len(await app.notifications.mailbox.list(offset=0, limit=10)) == 2
+
+
+def test_a_slip_in_the_schedule_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "reports.yaml").write_text(
+        "- kind: deliveries\n  cron: never\n  notify: [{email: a@example.com}]\n"
+    )
+    with pytest.raises(YamchiError, match=r"reports\.yaml:2: "):
+        TestApp(home=tmp_path).serve()
+
+
+async def test_old_reports_are_removed(app: TestApp) -> None:
+    report = await app.reports.request("checkup", RESULTS)
+    await app.drain()
+    file = app.reports.store.file_of(report)
+    assert file.exists()
+    await app.clock.advance(timedelta(days=32))
+    assert not file.exists()
+    assert await app.reports.store.page(None, None, 5) == []
+
+
+async def test_ids_can_not_be_guessed(app: TestApp) -> None:
+    report = await app.reports.request("checkup", RESULTS, id="known-to-many")
+    assert len(report.id) >= 24
+    assert report.id != str(derived_id("known-to-many"))
+
+
+async def _silent(_: float) -> None:
+    pass

@@ -1,0 +1,61 @@
+"""Many reports cost no more each than few do, and a long one no more memory than a short one. Ratios within one run."""
+
+import subprocess
+import sys
+from pathlib import Path
+from time import process_time
+
+from tests.reports.test_reports import RESULTS
+from yamchi.clock import as_datetime
+from yamchi.reports.kinds import TEMPLATES, Content
+from yamchi.reports.rendering import write
+from yamchi.testing import TestApp
+
+SHEET = """
+import asyncio, resource, sys
+from pathlib import Path
+from yamchi.clock import as_datetime
+from yamchi.reports.kinds import Content, Rows
+from yamchi.reports.rendering import write
+
+async def batches():
+    for begin in range(0, int(sys.argv[1]), 1000):
+        yield [[f"cell {row} {column}" for column in range(10)] for row in range(begin, begin + 1000)]
+
+async def say(share): pass
+
+rows = Rows([f"column {n}" for n in range(10)], batches)
+asyncio.run(write(Path(sys.argv[2]), Content("Rows", {}, rows), "xlsx", None, as_datetime(0), say))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+async def test_two_hundred_reports_cost_ten_times_what_twenty_do(tmp_path: Path) -> None:
+    async with TestApp(home=tmp_path) as app:
+        content = await app.reports.preview("checkup", RESULTS)
+        await _make(content, 5, tmp_path)  # fonts are looked at once
+        few = await _make(content, 20, tmp_path)
+        many = await _make(content, 200, tmp_path)
+    assert many / few < 12
+
+
+def test_a_hundred_thousand_rows_need_the_memory_of_ten_thousand(tmp_path: Path) -> None:
+    few, many = (_memory(rows, tmp_path / "rows.xlsx") for rows in (10_000, 100_000))
+    assert many / few < 1.3
+
+
+async def _make(content: Content, count: int, folder: Path) -> float:
+    began = process_time()
+    for number in range(count):
+        file = folder / f"{number}.pdf"
+        await write(file, content, "pdf", TEMPLATES / "checkup.typ", as_datetime(0), _silent)
+    return process_time() - began
+
+
+def _memory(rows: int, file: Path) -> int:
+    program = [sys.executable, "-c", SHEET, str(rows), str(file)]
+    return int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+
+
+async def _silent(_: float) -> None:
+    pass
