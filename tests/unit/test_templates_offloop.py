@@ -75,7 +75,7 @@ async def test_html_that_libraries_read_long_is_read_beside_the_loop() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("{% for i in range(99999) %}{% set x = '2026-02-25'|date %}{% endfor %}", "works for more than 0.5 s."),
+        ("{% for i in range(24000) %}{% set x = now|datetime ~ now|datetime ~ now|datetime %}{% endfor %}", "works for more than 0.5 s."),
         ("{% for a in range(999) %}{% for b in range(999) %}{% endfor %}{% endfor %}", "loops or calls more than 100,000 times."),
         ("{{ 'a' * 9999999 }}{{ 'a' * 9999999 }}", "makes more than 16,000,000 characters of text."),
         ("{{ 'a' * 10001 }}", "writes more than 10,000 characters."),
@@ -84,7 +84,7 @@ async def test_html_that_libraries_read_long_is_read_beside_the_loop() -> None:
 async def test_what_goes_over_its_limit_says_so_and_stops_no_other(body: str, says: str) -> None:
     good = template("fine")
     outcomes = await asyncio.gather(
-        *(render_message(template(body), {}) for _ in range(2)),
+        *(render_message(template(body), {"now": "2026-02-25T15:00:00Z"}) for _ in range(2)),
         *(render_message(good, {}) for _ in range(20)),
         return_exceptions=True,
     )
