@@ -112,7 +112,7 @@ def test_each_channel_has_its_longest_message(channel: str, longest: int) -> Non
 )
 def test_settings_are_code_too(settings: str) -> None:
     with pytest.raises(
-        TemplateError, match=r"more than 16 KB between its \{\{ \}\} and \{% %\} and in its settings"
+        TemplateError, match=r"more than 8 KB between its \{\{ \}\} and \{% %\} and in its settings"
     ):
         render(template("x", settings=settings), {"x": 1})
 

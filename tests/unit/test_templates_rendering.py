@@ -55,6 +55,12 @@ def test_css_is_inlined_and_statements_stay_where_they_are() -> None:
     assert html.index(">A<") < html.index(">B<") < html.index("</table>")
 
 
+def test_a_loop_that_comes_first_writes_the_document_once() -> None:
+    text = "---\nsubject: a\nlayout: false\n---\n{% for film in films %}<p>{{ film }}</p>{% endfor %}"
+    html = render(template(text, channel="email", format="html"), {"films": ["A", "B"]}).html
+    assert html == "<html><head></head><body><p>A</p><p>B</p></body></html>"
+
+
 def test_html_that_the_inliner_would_change_is_inlined_after_rendering() -> None:
     body = "{% if fancy %}<p>{% else %}<h2>{% endif %}x{% if fancy %}</p>{% else %}</h2>{% endif %}"
     fancy, plain = (render(letter(body), {"fancy": fancy}).html for fancy in (True, False))

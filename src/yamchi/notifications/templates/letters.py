@@ -29,6 +29,7 @@ _TEXT_STYLE = ParserConfig(css=CSS_PROFILES["strict"], display_links=True)
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters: no text means anything by them
 _HIDDEN = re.compile(f"(?:<!--)?{_OPEN}(\\d+){_CLOSE}(?:-->)?")
 _SHAPE = re.compile(f"<(/?(?!/|html|head|body|tbody|style)[a-z][\\w-]*)|{_OPEN}(\\d+){_CLOSE}", re.IGNORECASE)
+_DOCUMENT = re.compile(r"<!doctype|<html|<head|<body", re.IGNORECASE)
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?:mailto:|tel:)?([^()\s]*)\)")
 _UNSAFE_TEXT = re.compile(r"\|\s*safe\b")
 
@@ -44,6 +45,8 @@ class Part:
 def inlined(source: str) -> Part:
     """The same HTML source with its CSS in `style` attributes."""
     hidden, marks = _hide(source, _as_comment)
+    if not _DOCUMENT.search(hidden):  # or a loop that comes first would write <html> at each turn
+        hidden = f"<html><head></head><body>{hidden}</body></html>"
     check_styles(hidden)
     try:
         done = _INLINER.inline(hidden)

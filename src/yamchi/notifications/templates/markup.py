@@ -12,8 +12,8 @@ from yamchi.notifications.templates.meter import Refused
 MAX_TAGS = 20_000
 MAX_NESTING = 200
 MAX_FORMATTING = 20  # <b>, <font> and the like: HTML opens those left open again in every paragraph
-MAX_STYLED = 30_000_000  # tags × characters of CSS
-MAX_MATCHED = 100_000_000  # tags × declarations × different properties: some 150 ms
+MAX_STYLED = 20_000_000  # tags × characters of CSS: some 80 ms
+MAX_MATCHED = 60_000_000  # tags × declarations × different properties: some 80 ms
 MAX_TABLE = 30_000_000  # lines × characters of text
 
 _TAG = re.compile(r"<(/?)([a-z][^\s/>]*)", re.IGNORECASE)

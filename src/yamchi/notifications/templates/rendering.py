@@ -24,7 +24,7 @@ LONGEST_LINE = 500
 LONGEST = {"email": MAX_OUTPUT, "telegram": 100_000, "sms": 10_000}
 LONGEST_MESSAGE = 100_000
 """Characters of a rendered body, by channel; the last where none is named: pushes, the inbox."""
-MOST_CODE = 16 * 1024
+MOST_CODE = 8 * 1024
 MOST_TEMPLATES = 1024  # compiled and kept
 LONGEST_CALLBACK = 64  # bytes, Telegram's limit
 
