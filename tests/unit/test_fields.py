@@ -73,7 +73,7 @@ def test_what_is_let_through_can_be_written_and_read_again(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "span",
-    ["3000000d", "1" * 100_000, "9" * 90 + "d", 10**400, 10**12, -(10**12), 1e300, float("nan"), float("inf"),
+    ["3000000d", "1" * 100_000, "9" * 90 + "d", 10**400, 10**12, -(10**12), 1e300, -1.79e308, float("nan"), float("inf"),
      timedelta.max, True, None, "", "\ud800", [1]],
     ids=lambda value: str(value)[:12].encode("ascii", "replace").decode(),
 )  # fmt: skip

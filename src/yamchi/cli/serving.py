@@ -25,6 +25,7 @@ from yamchi.app import Yamchi
 from yamchi.errors import ConfigurationError
 from yamchi.http.connections import LimitedConfig
 from yamchi.observe import logging as house_logging
+from yamchi.observe.watchdog import LoopWatchdog
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
 
@@ -170,6 +171,8 @@ async def live(
             works = [asyncio.create_task(worker.run(), name="worker")] if worker else []
             serves = [asyncio.create_task(server[0].serve([server[1]]), name="server")] if server else []
             asked = asyncio.create_task(stopper.requested.wait())
+            watchdog = LoopWatchdog(app.metrics.observe_loop)
+            watches = asyncio.create_task(app.services.keep("event loop watchdog", watchdog.run))
             on_start()
             await asyncio.wait([*works, *serves, asked], return_when=asyncio.FIRST_COMPLETED)
             asked.cancel()
@@ -181,6 +184,7 @@ async def live(
             if server:
                 server[0].should_exit = True
             ended += await asyncio.gather(*serves, return_exceptions=True)
+            watches.cancel()
     for outcome in ended:
         if isinstance(outcome, BaseException):
             raise outcome

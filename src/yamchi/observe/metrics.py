@@ -94,6 +94,8 @@ class Metrics:
         self.waits: dict[str, Timing] = {}
         self.switches: Counter[tuple[str, str]] = Counter()
         self.service_failures: Counter[str] = Counter()
+        self.loop_pauses = Timing()
+        self.longest_pause = self.longest_busy = 0.0
         self.counts: QueueCounts = {}
         """The jobs of each queue by state, as of the scrape under way."""
 
@@ -118,6 +120,12 @@ class Metrics:
         """Jobs that waited in a queue when the scrape began; None if the queue is not there."""
         kept = self.counts.get(queue)
         return None if kept is None else sum(kept.get(state, 0) for state in PENDING)
+
+    def observe_loop(self, pause: float, busy: float) -> None:
+        """The event loop was late by so many seconds, of which its own thread worked so many."""
+        self.loop_pauses.add((pause,))
+        self.longest_pause = max(self.longest_pause, pause)
+        self.longest_busy = max(self.longest_busy, busy)
 
     def count_service_failure(self, service: str) -> None:
         """A background service failed, and starts again."""
@@ -190,6 +198,15 @@ class _Page:
             ["service"],
             failures,
         )
+        pauses = [((), self.metrics.loop_pauses)]
+        yield histogram("yamchi_event_loop_pause_seconds", "How late the event loop was.", [], pauses)
+        longest = [(("any",), self.metrics.longest_pause), (("busy",), self.metrics.longest_busy)]
+        yield gauge(
+            "yamchi_event_loop_longest_pause_seconds",
+            "The longest pause of the event loop since the start: of any cause, and by its own work.",
+            ["cause"],
+            longest,
+        )
 
     def _of_media(self) -> "Iterator[Metric]":
         """The names that dashboards of the earlier media service already use."""
@@ -214,7 +231,7 @@ class _Page:
             yield gauge(name, f"Jobs that wait in {queue}.", [], [((), size)])
 
 
-Rows = Iterable[tuple[Sequence[str], int]]
+Rows = Iterable[tuple[Sequence[str], float]]
 
 
 def gauge(name: str, text: str, labels: list[str], rows: Rows) -> "Metric":

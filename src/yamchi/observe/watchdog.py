@@ -1,0 +1,84 @@
+"""The watchdog of the event loop: how long it stood still, whether that was our own work, and where.
+
+A timer that should fire every tenth of a second fires late when the loop is held up. The processor time that the loop's
+own thread used meanwhile tells the two causes apart: a callback that computed for 300 ms used 300 ms of it, while a
+machine that is busy with other things gave us none. A thread beside it looks where the loop is when it is late.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import structlog
+
+log = structlog.get_logger("yamchi.watchdog")
+
+TICK = 0.1
+THRESHOLD = 0.25
+"""Seconds: how often the loop is looked at, and from when on a pause is worth a line in the log."""
+
+DEEPEST = 12
+"""Calls that are shown of where it stood."""
+
+Observe = Callable[[float, float], None]
+"""Told of every look: by how much the loop was late, and how much of that its own thread worked, in seconds."""
+
+
+class LoopWatchdog:
+    """Watches the event loop that runs it."""
+
+    def __init__(self, observe: Observe, *, tick: float = TICK, threshold: float = THRESHOLD) -> None:
+        self._observe = observe
+        self._tick, self._threshold = tick, threshold
+        self._ticked_at = 0.0
+        self._place: str | None = None
+        self._stop = threading.Event()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        self._stop.clear()
+        self._ticked_at = time.monotonic()
+        thread = threading.Thread(
+            target=self._look, args=[threading.get_ident()], name="loop-watchdog", daemon=True
+        )
+        thread.start()
+        try:
+            while True:
+                began, worked = time.monotonic(), time.thread_time()
+                await asyncio.sleep(self._tick)
+                self._ticked_at = time.monotonic()
+                pause = max(self._ticked_at - began - self._tick, 0.0)
+                self._tell(pause, min(time.thread_time() - worked, pause))
+        finally:
+            self._stop.set()
+
+    def _tell(self, pause: float, busy: float) -> None:
+        self._observe(pause, busy)
+        place, self._place = self._place, None
+        if pause < self._threshold:
+            return
+        # Without processor time of our own it was the machine: worth knowing, but nothing of ours to mend.
+        say = log.warning if busy >= self._threshold else log.info
+        say(
+            f"the event loop stood still for {pause * 1000:,.0f} ms, {busy * 1000:,.0f} ms of them working",
+            **({"where": place} if place and busy >= self._threshold else {}),
+        )
+
+    def _look(self, loop_thread: int) -> None:
+        """In a thread of its own: note where the loop is while it is late."""
+        while not self._stop.wait(self._tick):
+            late = time.monotonic() - self._ticked_at - self._tick
+            if late >= self._threshold / 2 and self._place is None:
+                frame = sys._current_frames().get(loop_thread)
+                stack = traceback.extract_stack(frame, DEEPEST) if frame else []
+                self._place = " < ".join(
+                    f"{one.name} ({_short(one.filename)}:{one.lineno})" for one in reversed(stack)
+                )
+
+
+def _short(path: str) -> str:
+    """The last parts of a file's path: enough to find it, and nothing of where the program is installed."""
+    return "/".join(path.replace("\\", "/").split("/")[-2:])

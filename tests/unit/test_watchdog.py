@@ -1,0 +1,55 @@
+"""The watchdog tells a loop that computes from one that was merely kept waiting, and says where it stood."""
+
+import asyncio
+import time
+from io import StringIO
+
+import pytest
+
+from yamchi.observe.logging import configure
+from yamchi.observe.metrics import Metrics
+from yamchi.observe.watchdog import LoopWatchdog
+from yamchi.testing import eventually
+
+
+@pytest.fixture
+def log() -> StringIO:
+    lines = StringIO()
+    configure("console", "info", lines)
+    return lines
+
+
+def compute_for(seconds: float) -> None:
+    """Use this much of the processor, however little of it the machine gives us at a time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+async def watched(metrics: Metrics) -> "asyncio.Task[None]":
+    watching = asyncio.create_task(LoopWatchdog(metrics.observe_loop, tick=0.02, threshold=0.2).run())
+    await eventually(lambda: sum(metrics.loop_pauses.counts) >= 2)
+    return watching
+
+
+async def test_a_callback_that_computes_is_our_own_pause(log: StringIO) -> None:
+    metrics = Metrics()
+    watching = await watched(metrics)
+    compute_for(0.5)
+    await eventually(lambda: metrics.longest_busy >= 0.3)
+    watching.cancel()
+    said = await eventually(lambda: [one for one in log.getvalue().splitlines() if "stood still" in one])
+    assert any("compute_for" in line for line in said)
+    page = metrics.render({}, {}).decode()
+    assert "yamchi_event_loop_pause_seconds_bucket" in page
+    assert 'yamchi_event_loop_longest_pause_seconds{cause="busy"}' in page
+
+
+async def test_a_loop_that_waits_for_something_else_is_not_blamed(log: StringIO) -> None:
+    metrics = Metrics()
+    watching = await watched(metrics)
+    time.sleep(0.5)  # noqa: ASYNC251
+    await eventually(lambda: metrics.longest_pause >= 0.3)
+    watching.cancel()
+    assert metrics.longest_busy < metrics.longest_pause / 2
+    assert "compute_for" not in log.getvalue()
