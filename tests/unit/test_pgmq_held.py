@@ -16,6 +16,7 @@ from yamchi.clock import SystemClock
 from yamchi.queues.engines.pgmq import PgmqEngine, adding, leasing, looking, working
 from yamchi.queues.engines.pgmq.bounds import Bounds, Look
 from yamchi.queues.engines.pgmq.connections import Connection
+from yamchi.queues.engines.pgmq.rows import instant
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.job import Completed, JobOptions, NewJob
 from yamchi.testing.conformance.base import claim, failure
@@ -125,11 +126,13 @@ async def _measure_due(engine: PgmqEngine, look: Look) -> int:
 
 
 async def _measure_adopt(engine: PgmqEngine, look: Look) -> int:
-    return await _touched(engine, adding._ADOPT, since=look.tended, until=SystemClock().now() * 1_000)
+    return await _touched(
+        engine, adding._ADOPT, since=instant(look.tended), until=instant(SystemClock().now() * 1_000)
+    )
 
 
 async def _measure_rise(engine: PgmqEngine, look: Look) -> int:
-    return await _touched(engine, adding._RISE, since=look.tended)
+    return await _touched(engine, adding._RISE, since=instant(look.tended))
 
 
 @pytest.mark.parametrize(
@@ -187,8 +190,8 @@ async def test_a_sweep_for_the_stalled_need_not_go_over_everything(engine: PgmqE
             await db.execute("DELETE FROM pgmq.q_mail WHERE vt < now() - interval '50 minutes'")
     since = engine._lookout.of("mail").stalled.since
     assert since is not None
-    whole = await _touched(engine, leasing._STALLED, since=None)
-    assert await _touched(engine, leasing._STALLED, since=since) < whole / 2
+    whole = await _touched(engine, leasing._STALLED, since=instant(None))
+    assert await _touched(engine, leasing._STALLED, since=instant(since)) < whole / 2
 
 
 async def test_a_table_that_was_analyzed_empty_is_not_walked_over_when_it_is_long(

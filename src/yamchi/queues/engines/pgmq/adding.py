@@ -101,8 +101,8 @@ _NOT_OURS = "(headers ? 'yamchi_id') IS NOT TRUE AND (last_read_at IS NULL OR vt
 # They are looked for without a lock, and each is locked by its number: only so is the small index of the untended sure to be used.
 _ADOPT = f"""
 WITH foreigners AS MATERIALIZED (
-    SELECT msg_id FROM {{q}} WHERE {UNTENDED} AND {_NOT_OURS} AND vt >= {instant("%(since)s::bigint", "-infinity")}
-    AND vt <= {instant("%(until)s::bigint", "infinity")} ORDER BY vt
+    SELECT msg_id FROM {{q}} WHERE {UNTENDED} AND {_NOT_OURS} AND vt >= %(since)s::timestamptz
+    AND vt <= %(until)s::timestamptz ORDER BY vt
 ), found AS MATERIALIZED (
     SELECT one.* FROM foreigners, LATERAL (
         SELECT msg_id, message, enqueued_at FROM {{q}} WHERE msg_id = foreigners.msg_id AND {_NOT_OURS}
@@ -130,7 +130,7 @@ _RISE = f"""
 UPDATE {{q}} q SET vt = q.vt - coalesce((q.headers->>'priority')::int, 0) {SHIFT}, headers = q.headers - 'rise'
 WHERE q.msg_id = ANY(ARRAY(
     SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNTENDED} AND headers ? 'rise' AND headers ? 'yamchi_id'
-    AND last_read_at IS NULL AND vt >= {instant("%(since)s::bigint", "-infinity")}
+    AND last_read_at IS NULL AND vt >= %(since)s::timestamptz
     ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED))
 RETURNING {micros("q.vt")}, pg_notify('yamchi_wake', {{table}})
 """
@@ -142,8 +142,9 @@ async def tend(
     """Give messages of other programs an id (the same id again is the same job), and urgent jobs that are due their place;
     where those are now. Messages before a moment, or after another, may be left for later."""
     async with db.pipeline():
-        await db.execute(tables.sql(_ADOPT), {"queue": tables.queue, "since": since, "until": until})
-        risen = await db.execute(tables.sql(_RISE), {"since": since})
+        span = {"since": instant(since), "until": instant(until, "infinity")}
+        await db.execute(tables.sql(_ADOPT), {"queue": tables.queue, **span})
+        risen = await db.execute(tables.sql(_RISE), span)
     return [vt for vt, _ in await risen.fetchall()]
 
 

@@ -9,6 +9,7 @@ and committed late, a job that was put back, another program's message with an o
 found by a look at all that lies below the bounds, at least every `LOOK_EVERY` seconds while there is work or news.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class Bounds:
         # A band is what is due within five years of now, moved back by its priority. The ends are only for us:
         # the order of claims is that of `vt`, whichever band it is in.
         ends = [(now - priority * STEP + STEP // 2) * 1_000 for priority in range(BANDS - 1, 0, -1)]
+        self._inner = ends
         self._begins: tuple[Micros | None, ...] = (None, *ends)
         self._ends: tuple[Micros | None, ...] = (*ends, None)
         self._lows = list(self._begins)
@@ -151,7 +153,7 @@ class Bounds:
         return self._tended
 
     def _band(self, vt: Micros) -> int:
-        return next(band for band, end in enumerate(self._ends) if end is None or vt < end)
+        return bisect_right(self._inner, vt)
 
 
 class Sweep:

@@ -25,12 +25,12 @@ WHERE q.msg_id = held.key AND q.last_read_at = held.token RETURNING q.msg_id
 _STALLED = f"""
 SELECT msg_id, last_read_at::text, read_ct, message::text, headers::text, {millis("enqueued_at")},
     {millis("last_read_at")}, {millis("last_read_at")}, {millis("statement_timestamp()")}
-FROM {{q}} WHERE last_read_at IS NOT NULL AND vt >= {instant("%(since)s::bigint", "-infinity")}
+FROM {{q}} WHERE last_read_at IS NOT NULL AND vt >= %(since)s::timestamptz
 AND vt <= statement_timestamp() AND headers ? 'yamchi_id' ORDER BY vt LIMIT {BATCH}
 """
 _IS_STALLED = f"""
 SELECT {micros("statement_timestamp()")}, EXISTS (
-    SELECT FROM {{q}} WHERE last_read_at IS NOT NULL AND vt >= {instant("%(since)s::bigint", "-infinity")}
+    SELECT FROM {{q}} WHERE last_read_at IS NOT NULL AND vt >= %(since)s::timestamptz
     AND vt <= statement_timestamp() AND headers ? 'yamchi_id')
 """
 _LATE_LEASE: Micros = 60_000_000
@@ -49,12 +49,12 @@ async def recover(db: Connection, tables: Tables, reach: Reach) -> list[tuple[Jo
     await _adopt(db, tables, reach)
     sweep, now = reach.stalled, asyncio.get_running_loop().time
     began, since = now(), sweep.begin(now())
-    ((at, is_any),) = await ask(db, tables, _IS_STALLED, {"since": since})
+    ((at, is_any),) = await ask(db, tables, _IS_STALLED, {"since": instant(since)})
     sweep.finish(since, None if is_any else at - _LATE_LEASE, began, now())
     if not is_any:
         return []
     async with db.transaction():
-        rows = await ask(db, tables, _STALLED + " FOR UPDATE SKIP LOCKED", {"since": since})
+        rows = await ask(db, tables, _STALLED + " FOR UPDATE SKIP LOCKED", {"since": instant(since)})
         verdicts = [_judge_stalled(tables, row) for row in rows]
         trip = await exchange(db, tables, verdicts, 0, 0, "", reach) if verdicts else Trip()
     for vt in trip.put_back:

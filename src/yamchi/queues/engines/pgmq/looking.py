@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from math import inf
 from typing import Any, Protocol, TypeVar
 
@@ -10,9 +11,9 @@ import orjson
 
 from yamchi.clock import Clock
 from yamchi.errors import EngineError
-from yamchi.queues.engines.pgmq.bounds import Bounds, Look, Reach, Seen
+from yamchi.queues.engines.pgmq.bounds import Bounds, Look, Micros, Reach, Seen
 from yamchi.queues.engines.pgmq.connections import Connection
-from yamchi.queues.engines.pgmq.rows import instant, micros
+from yamchi.queues.engines.pgmq.rows import instant, instants, micros
 from yamchi.queues.engines.pgmq.schema import UNTENDED
 from yamchi.queues.engines.pgmq.tables import Tables
 
@@ -21,9 +22,7 @@ T = TypeVar("T")
 SOON = 10
 """Nobody waits for longer without asking again, in seconds: the ends of leases lie beyond."""
 
-_BANDS = f"""(
-    SELECT n, {instant("low", "-infinity")} AS low, {instant("high", "infinity")} AS high
-    FROM unnest(%(lows)s::bigint[], %(highs)s::bigint[]) WITH ORDINALITY AS given(low, high, n)) AS bands"""
+_BANDS = "unnest(%(lows)s::timestamptz[], %(highs)s::timestamptz[]) WITH ORDINALITY AS bands(low, high, n)"
 
 # The first due message of each band. Messages are picked from there on, so that what is dead before it is walked over once.
 SEEING = f"""
@@ -38,8 +37,8 @@ seen AS MATERIALIZED (
 SEEN = f"""
 SELECT NULL::bigint, NULL, NULL::integer, (SELECT json_agg({micros("first")} ORDER BY n)::text FROM seen), NULL,
     {micros("statement_timestamp()")}, (
-        SELECT {micros("vt")} FROM {{q}} WHERE vt >= {instant("%(tended)s::bigint", "-infinity")}
-        AND vt < {instant("%(below)s::bigint", "infinity")} AND vt <= statement_timestamp() AND {UNTENDED}
+        SELECT {micros("vt")} FROM {{q}} WHERE vt >= %(tended)s::timestamptz
+        AND vt < %(below)s::timestamptz AND vt <= statement_timestamp() AND {UNTENDED}
         ORDER BY vt LIMIT 1)
 """
 _LOOK = f"WITH {SEEING} {SEEN}"
@@ -52,9 +51,20 @@ SELECT extract(epoch FROM min(vt) - statement_timestamp()) * 1000 FROM {_BANDS},
 """
 
 
+@lru_cache(maxsize=64)
+def _highs(highs: tuple[Micros | None, ...]) -> str:
+    """They are the same for every look from the bounds on."""
+    return instants(highs, "infinity")
+
+
 def span(look: Look) -> dict[str, Any]:
     """A look's range, as the SQL names it."""
-    return {"lows": list(look.lows), "highs": list(look.highs), "tended": look.tended, "below": None}
+    return {
+        "lows": instants(look.lows, "-infinity"),
+        "highs": _highs(look.highs),
+        "tended": instant(look.tended),
+        "below": "infinity",
+    }
 
 
 def read_seen(row: Sequence[Any]) -> Seen:
@@ -63,7 +73,7 @@ def read_seen(row: Sequence[Any]) -> Seen:
 
 async def look_below(db: Connection, tables: Tables, look: Look) -> Seen:
     """The first of what is due below the bounds."""
-    below = span(look) | {"tended": None, "below": look.tended}
+    below = span(look) | {"tended": "-infinity", "below": instant(look.tended)}
     rows = await (await db.execute(tables.sql(_LOOK), below)).fetchall()
     return read_seen(rows[0])
 

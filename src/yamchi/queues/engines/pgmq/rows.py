@@ -4,6 +4,8 @@ The envelope (`yamchi_id name options priority expires_at`) is written when a jo
 progress slotted cancelling rise`) come and go while it is pending. Of another program's headers only `name` is heeded.
 """
 
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -21,7 +23,9 @@ NOTES = "'worker' - 'reason' - 'stack' - 'progress' - 'slotted' - 'cancelling' -
 OURS = f"{NOTES} - 'name' - 'options' - 'priority' - 'expires_at'"
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANCIENT = "'1000-01-01 UTC'::timestamptz"
+_LONG_AGO = (datetime(1000, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def millis(column: str) -> str:
@@ -40,12 +44,16 @@ def micros(column: str) -> str:
     return f"(extract(epoch FROM {moment}) * 1000000)::bigint"
 
 
-def instant(micros: str, otherwise: str) -> str:
-    """SQL for a moment of PostgreSQL, exact to the microsecond, or for another one if there is none (or it is ancient)."""
-    return (
-        f"CASE WHEN to_timestamp(0) + {micros} * interval '1 microsecond' > {_ANCIENT} "
-        f"THEN to_timestamp(0) + {micros} * interval '1 microsecond' ELSE '{otherwise}' END"
-    )
+def instant(micros: int | None, otherwise: str = "-infinity") -> str:
+    """A moment of PostgreSQL, exact to the microsecond; another one if there is none, or it is older than anybody's clock."""
+    if micros is None or micros <= _LONG_AGO:
+        return otherwise
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat()
+
+
+def instants(micros: Sequence[int | None], otherwise: str) -> str:
+    """An array of moments, as PostgreSQL reads it."""
+    return "{" + ",".join([f'"{instant(one, otherwise)}"' for one in micros]) + "}"
 
 
 def among(column: str, number: str, given: str) -> str:

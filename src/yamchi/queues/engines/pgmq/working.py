@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+from psycopg import AsyncRawCursor
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.pgmq.bounds import Look, Micros, Reach, Seen
@@ -202,8 +203,12 @@ async def _exchange(
 
 
 async def ask(db: Connection, tables: Tables, template: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """What a statement answers. It is sent as it is: psycopg would read one as long as ours anew each time."""
     values["queue"] = tables.queue
-    return await (await db.execute(tables.sql(template), values)).fetchall()
+    statement, names = tables.numbered(template)
+    cursor = AsyncRawCursor(db)
+    await cursor.execute(statement.encode(), [values[name] for name in names])
+    return await cursor.fetchall()
 
 
 async def _end(db: Connection, tables: Tables, verdicts: Sequence[Verdict], trip: Trip, reach: Reach) -> None:
