@@ -76,7 +76,7 @@ class BoardPage:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at. `ok` None means that it is missing but not needed."""
+    """One thing looked at. `ok` None is a warning: something is missing, and the rest works."""
 
     what: str
     ok: bool | None

@@ -18,6 +18,7 @@ from yamchi.console.output import console, print_json, table, text
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.plugins import Check, load_attribute
+from yamchi.queues.overview import unattended
 from yamchi.queues.trials import EngineState, try_engines
 from yamchi.settings import Settings
 
@@ -115,7 +116,8 @@ def _home(settings: Settings) -> Check:
 
 
 async def _everything(app: Yamchi) -> list[Check]:
-    return [*await _engines(app), *await _tables(app), *await _plugins(app)]
+    queues = [Check(f"queue {name}", None, why) for name, why in (await unattended(app.queues)).items()]
+    return [*await _engines(app), *queues, *await _tables(app), *await _plugins(app)]
 
 
 async def _tables(app: Yamchi) -> list[Check]:

@@ -105,6 +105,7 @@ def describe(view: QueueView) -> dict[str, Any]:
         "concurrency": view.queue.definition.concurrency,
         "jobs": list(view.queue.definition.handlers),
         "error": view.error,
+        "warning": view.warning,
     }
 
 
@@ -153,4 +154,6 @@ def _print(views: list[QueueView]) -> None:
 def _note(view: QueueView) -> str:
     if view.error:
         return f"[red]{text(view.error, 200)}[/]"
-    return "[yellow]paused[/]" if view.is_paused else ""
+    if view.is_paused:
+        return "[yellow]paused[/]"
+    return f"[yellow]{text(view.warning, 200)}[/]" if view.warning else ""

@@ -87,6 +87,7 @@ def _queues(views: Sequence[QueueView], now: Millis) -> RenderableType:
     for view in views:
         counts = [number(view.shown_counts[state], STATE_STYLES[state]) for state in SHOWN]
         note = "[yellow]paused[/]" if view.is_paused else f"[red]{text(view.error)}[/]" if view.error else ""
+        note = note or (f"[yellow]{text(view.warning)}[/]" if view.warning else "")
         bars = note or f"[green]{sparkline(view.history, now)}[/]"
         shown.add_row(text(view.queue.name), view.queue.type, *counts, number(pace(view.history, now)), bars)
     return shown

@@ -9,10 +9,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, asc, desc, func, literal, select, tuple_
 
-from yamchi.clock import Millis, isoformat
+from yamchi.clock import Clock, Millis, isoformat
 from yamchi.notifications.cursors import make_cursor, read_cursor
 from yamchi.notifications.deliveries import FINAL
 from yamchi.notifications.tables import notification_delivery as table
+from yamchi.queues.queue import PATIENCE, Queue
 from yamchi.storage.database import Database
 from yamchi.storage.tables import Moment
 
@@ -31,8 +32,10 @@ class HistoryPage:
 class History:
     """The table `notification_delivery`, as one person's story."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, queue: Queue, clock: Clock) -> None:
         self._database = database
+        self._queue = queue
+        self._clock = clock
 
     async def pending(self, user_id: str, cursor: str | None = None, limit: int = 50) -> HistoryPage:
         """What is still to come, soonest first. No `when` means: as soon as somebody is free to send it."""
@@ -43,7 +46,19 @@ class History:
         if cursor is not None:
             query = query.where(tuple_(*place) > _tuple(cursor))
         rows = await self._page(query.order_by(*map(asc, place)), limit)
-        return _page(rows, limit, "due", lambda row: row.due_at)
+        page = _page(rows, limit, "due", lambda row: row.due_at)
+        await self._explain(page, [row.due for row in rows])
+        return page
+
+    async def _explain(self, page: HistoryPage, due: Sequence[Millis]) -> None:
+        """What is due and says no reason of its own may wait for a worker that is not there."""
+        late = self._clock.now() - PATIENCE
+        silent = [
+            item for item, moment in zip(page.items, due, strict=False) if not item["why"] and moment <= late
+        ]
+        if silent and (reason := await self._queue.unattended()):
+            for item in silent:
+                item["why"] = reason
 
     async def past(self, user_id: str, cursor: str | None = None, limit: int = 50) -> HistoryPage:
         """What is over, newest first: sent, failed, or skipped, and why."""

@@ -154,7 +154,7 @@ class Notifications(Plugin):
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
         self.doubts = Doubts(self.deliveries, self.service, queue)
-        self.history = History(database)
+        self.history = History(database, queue, clock)
         self.erasure = Erasure(database, self.service, queue)
         self.register(self._email())
         self.register(NullChannel(clock))

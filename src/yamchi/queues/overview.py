@@ -21,6 +21,8 @@ class QueueView:
     dead_letters: int = 0
     history: Sequence[Minute] = ()
     error: str | None = None
+    warning: str | None = None
+    """Why its jobs do not run, though its engine answers."""
 
     @property
     def shown_counts(self) -> dict[str, int]:
@@ -33,13 +35,27 @@ async def view_queue(queue: Queue, minutes: int = 60) -> QueueView:
         counts, is_paused, history, letters = await asyncio.gather(
             queue.counts(), queue.is_paused(), queue.history(minutes), queue.dead_letters.list(limit=1)
         )
+        warning = await queue.unattended(counts)
     except EngineError as error:
         return QueueView(queue, dict.fromkeys(STATES, 0), error=str(error))
-    return QueueView(queue, counts, is_paused, letters.total, history)
+    return QueueView(queue, counts, is_paused, letters.total, history, warning=warning)
 
 
 async def view_queues(queues: Sequence[Queue], minutes: int = 60) -> list[QueueView]:
     return list(await asyncio.gather(*(view_queue(queue, minutes) for queue in queues)))
+
+
+async def unattended(queues: Sequence[Queue]) -> dict[str, str]:
+    """Queues whose jobs are due while nobody is at work on them, each with the sentence that says so."""
+    said = await asyncio.gather(*(_unattended(queue) for queue in queues))
+    return {queue.name: why for queue, why in zip(queues, said, strict=True) if why}
+
+
+async def _unattended(queue: Queue) -> str | None:
+    try:
+        return await queue.unattended()
+    except EngineError:
+        return None  # what is said of its engine says it
 
 
 async def living_workers(queues: Sequence[Queue]) -> list[WorkerInfo]:

@@ -1,18 +1,19 @@
 """`Queue`: what users call. It does not know which engine is behind it."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from yamchi.clock import Clock, Millis, Span, to_moment
+from yamchi.clock import Clock, Millis, Span, describe_span, to_moment
 from yamchi.errors import InvalidJob, UnknownJob, WrongState
 from yamchi.queues.deadletters import DeadLetters
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.events import Listener, Listeners
 from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
 from yamchi.queues.job import (
+    PENDING,
     Backoff,
     BackoffLike,
     JobOptions,
@@ -29,6 +30,11 @@ from yamchi.queues.job import (
 from yamchi.queues.rates import RateLimit
 from yamchi.queues.ticket import Job
 from yamchi.queues.views import Minute, Page
+
+PATIENCE: Millis = 60_000
+"""How long a job may be due before it is worth a word that nobody works on its queue."""
+
+RECENT_MINUTES = 5
 
 
 class New(NamedTuple):
@@ -232,6 +238,23 @@ class Queue:
         counts = await self.engine.counts(self.name)
         shown = {state: counts[state] for state in ("waiting", "active", "delayed", "completed", "failed")}
         return {**shown, "type": self.engine.type}
+
+    async def unattended(self, counts: Mapping[State, int] | None = None) -> str | None:
+        """One sentence when jobs are due here for a minute and nobody is at work on them, anywhere; else None."""
+        counts = counts or await self.engine.counts(self.name)
+        if counts["active"] or not (counts["waiting"] or counts["delayed"]):
+            return None
+        if any(self.name in worker.queues for worker in await self.engine.workers()):
+            return None
+        # Workers of other programs, such as Node's, are not listed; but what they do is.
+        if await self.engine.history(self.name, RECENT_MINUTES):
+            return None
+        first = [await self.engine.page(self.name, state, "", 0, 1) for state in PENDING]
+        due = min((job.run_at for page in first for job in page.jobs), default=None)
+        if due is None or due > self._clock.now() - PATIENCE:
+            return None
+        since = describe_span(self._clock.now() - due)
+        return f"Its jobs are due for {since}, and no worker is at work on it: start one with yamchi worker."
 
     def on(self, event: str, listener: Listener) -> None:
         """Call `listener` on "completed" (job, result), "failed" (job, error), "progress" (job, progress),

@@ -46,6 +46,7 @@ class QueueOut(BaseModel):
     jobs: list[str] = Field(description="Names of the jobs this application handles.")
     history: list[Minute]
     error: str | None = Field(None, description="Why its engine does not answer, if it does not.")
+    warning: str | None = Field(None, description="Why its jobs do not run: nobody is at work on them.")
 
 
 class JobRow(BaseModel):

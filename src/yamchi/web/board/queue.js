@@ -45,6 +45,7 @@ function about(info) {
 export function head(info, refresh) {
   return h("div", { class: "row", key: "head" },
     h("h1", {}, info.name), h("span", { class: "badge plain" }, info.type), info.paused && h("span", { class: "badge paused" }, "paused"),
+    info.warning && h("span", { class: "badge paused", title: info.warning }, "no worker"),
     h("span", { class: "grow" }),
     h("button", { acts: true, class: "primary", type: "button", onclick: () => addJob(info).then(refresh) }, "Add job"),
     toggle(info, refresh),

@@ -13,7 +13,7 @@ from yamchi.http.access import requires
 from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
 from yamchi.plugins import Check
-from yamchi.queues.overview import view_queues
+from yamchi.queues.overview import unattended, view_queues
 from yamchi.queues.trials import EngineState, ping_engines
 from yamchi.web.routes.queues import App
 from yamchi.web.schemas import CheckOut, EngineHealth, Readiness, Ready, ServiceHealth
@@ -50,8 +50,9 @@ async def readyz(app: App, request: Request, response: Response) -> Readiness | 
 
 
 async def _checks(app: Yamchi) -> list[Check]:
-    """What the features say of themselves, and which of them are not there."""
+    """What the features say of themselves, which of them are not there, and queues that nobody works on."""
     checks = [Check(f"plugin {name}", False, why) for name, why in app.failed_plugins.items()]
+    checks += [Check(f"queue {name}", None, why) for name, why in (await unattended(app.queues)).items()]
     for plugin in app.plugins.values():
         try:
             checks += await plugin.checks()

@@ -87,4 +87,5 @@ def _shown(view: QueueView) -> QueueOut:
             for minute in view.history
         ],
         error=mask(view.error),
+        warning=view.warning,
     )
