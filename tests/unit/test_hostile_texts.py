@@ -14,8 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from yamchi.clock import to_millis
 from yamchi.errors import YamchiError
 from yamchi.notifications.channels import chathtml, mime, textparts
+from yamchi.notifications.channels.conversation import _stuffed
+from yamchi.notifications.recipients import User
 from yamchi.notifications.templates import Layout, letters, locale_chain, read_template, render
 from yamchi.notifications.templates.filters import FILTERS
 from yamchi.notifications.templates.markup import (
@@ -28,6 +31,7 @@ from yamchi.notifications.templates.markup import (
 from yamchi.notifications.templates.meter import METER, Meter, Refused
 from yamchi.notifications.templates.sandbox import Sandbox
 from yamchi.observe.logging import mask
+from yamchi.queues.engines.names import pgmq_name
 
 SMALL = 8_000
 """Characters; the large text has four times as many."""
@@ -110,6 +114,10 @@ READERS: dict[str, Callable[[str], object]] = {
     "statements alone on a line": lambda text: Sandbox(autoescape=False).preprocess(text),
     "a locale": locale_chain,
     "a log line": mask,
+    "a span of time": to_millis,
+    "a table's name": pgmq_name,
+    "a person": lambda text: User(email=text, phone=text[:32], timezone=text, locale=text[:16]),
+    "a dotted line": lambda text: _stuffed(text.encode("utf-8", "replace")),
     "a rendered text": _plain_words,
     "a rendered letter": _letter,
 }  # fmt: skip

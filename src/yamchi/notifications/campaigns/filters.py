@@ -23,6 +23,9 @@ TEXTS = ("user_id", "email", "phone", "telegram_id", "locale", "timezone")
 FIELDS = (*TEXTS, "created_at", "attributes.<name>")
 MOST = 1_000
 """Values in one list."""
+MOST_CONDITIONS = 50
+MOST_VALUES = 5_000
+"""In all lists together. Each value is a part of the query, which is put together on the event loop."""
 
 _PATH = re.compile(r"attributes(\.[\w-]{1,100}){1,8}", re.ASCII)
 
@@ -46,7 +49,7 @@ class Field:
         self._is_embedded = is_embedded
         self._path = name.split(".")[1:]
         if name not in (*TEXTS, "created_at") and not _PATH.fullmatch(name):
-            raise InvalidJob(f"audience.where: there is no field {name!r}: use {', '.join(FIELDS)}.")
+            raise InvalidJob(f"audience.where: there is no field {name[:60]!r}: use {', '.join(FIELDS)}.")
 
     def as_kind_of(self, value: Any) -> tuple[Value, Any]:
         """The field and the value, fit to be compared."""
@@ -61,7 +64,7 @@ class Field:
                 return users.c.created_at, self._moment(value)
             case str():
                 return users.c[self.name], value
-        raise InvalidJob(f"audience.where: {self.name} can't be compared with {value!r}.")
+        raise InvalidJob(f"audience.where: {self.name} can't be compared with {repr(value)[:60]}.")
 
     def is_missing(self) -> ColumnElement[bool]:
         if not self._path:
@@ -73,7 +76,7 @@ class Field:
             return to_moment(in_utc(datetime.fromisoformat(value)))
         except ValueError as error:
             raise InvalidJob(
-                f"audience.where: {value!r} is no moment such as 2026-01-31T12:00:00Z."
+                f"audience.where: {value[:60]!r} is no moment such as 2026-01-31T12:00:00Z."
             ) from error
 
     # ── JSON, in two dialects ─────────────────────────────────────────────────────────────────────────────────────
@@ -108,11 +111,22 @@ class Field:
 
 def compile_where(where: Mapping[str, Any], *, is_embedded: bool) -> ColumnElement[bool]:
     """The filter as SQL; one sentence about what can't be understood."""
+    _check_size(where)
     try:
         conditions = [_condition(Field(name, is_embedded), wish) for name, wish in where.items()]
     except ArgumentError as error:
         raise InvalidJob(f"audience.where can't be understood: {error}.") from error
     return and_(true(), *conditions)
+
+
+def _check_size(where: Mapping[str, Any]) -> None:
+    wishes = [
+        part for wish in where.values() for part in (wish.values() if isinstance(wish, dict) else [wish])
+    ]
+    if len(wishes) > MOST_CONDITIONS:
+        raise InvalidJob(f"audience.where has {len(wishes):,} conditions: give at most {MOST_CONDITIONS}.")
+    if (values := sum(len(wish) for wish in wishes if isinstance(wish, list))) > MOST_VALUES:
+        raise InvalidJob(f"audience.where has {values:,} values in its lists: give at most {MOST_VALUES:,}.")
 
 
 def _condition(field: Field, wish: Any) -> ColumnElement[bool]:
@@ -150,9 +164,9 @@ def _operation(field: Field, operator: str, value: Any) -> ColumnElement[bool]:
         kept, wanted = field.as_kind_of(value)
         return COMPARISONS[operator](kept, wanted)
     if operator in OPERATORS:
-        raise InvalidJob(f"audience.where: {field.name}: {operator} can't be used with {value!r}.")
+        raise InvalidJob(f"audience.where: {field.name}: {operator} can't be used with {repr(value)[:60]}.")
     raise InvalidJob(
-        f"audience.where: {field.name}: there is no operator {operator!r}: use {', '.join(OPERATORS)}."
+        f"audience.where: {field.name}: there is no operator {operator[:60]!r}: use {', '.join(OPERATORS)}."
     )
 
 
