@@ -12,7 +12,7 @@ from yamchi.queues.queue import Queue
 async def find_queue(app: Yamchi, name: str) -> Queue:
     """A queue by name, declared here or not."""
     if name not in {queue.name for queue in app.queues} and name in await _kept_names(app):
-        app.define(name)
+        app.define(name).is_foreign = True
     try:
         return app.queue(name)
     except UnknownQueue:
@@ -24,7 +24,7 @@ async def all_queues(app: Yamchi) -> list[Queue]:
     """Every queue, declared ones first and in their order."""
     declared = {queue.name for queue in app.queues}
     for name in sorted(await _kept_names(app) - declared):
-        app.define(name)
+        app.define(name).is_foreign = True
     return app.queues
 
 

@@ -95,6 +95,21 @@ async def test_nobody_adds_to_a_campaign_of_ours(house: House) -> None:
     assert foreign.status_code == 202
 
 
+async def test_guessing_the_id_of_an_event_tells_nothing_of_it(house: House) -> None:
+    event = {
+        "event_type": "film_out",
+        "event_id": "order-7",
+        "user_id": USER,
+        "data": {"film_title": "Solaris"},
+    }
+    first = (await house.client.post("/events", json=event)).json()
+    again = (await house.client.post("/events", json=event)).json()
+    assert (again["duplicate"], again["jobs"]) == (True, first["jobs"])
+    for other in ({"user_id": OTHER}, {"event_type": "paid"}, {"user_id": None}):
+        guess = await house.client.post("/events", json=event | {"data": {}} | other)
+        assert (guess.status_code, guess.json()["duplicate"], guess.json()["jobs"]) == (202, True, [])
+
+
 async def test_a_digest_is_told_to_its_own_person_only(house: House) -> None:
     """Even where the job comes by the broker, which nobody checks."""
     await house.person(OTHER, email="mallory@example.com")

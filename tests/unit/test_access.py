@@ -19,6 +19,7 @@ from yamchi.http.audit import AuditLog, Entry, short
 from yamchi.http.buckets import Buckets
 from yamchi.http.scopes import Caller, check_scopes
 from yamchi.observe import logging
+from yamchi.queues.job import NewJob
 from yamchi.queues.ticket import Job
 from yamchi.settings import Quota
 from yamchi.testing import MovableClock, TestApp
@@ -156,6 +157,19 @@ async def test_a_sender_reads_no_metrics(client: httpx2.AsyncClient) -> None:
 async def test_a_sender_does_not_run_the_applications_own_schedules(client: httpx2.AsyncClient) -> None:
     body = {"data": None}
     assert (await client.post("/api/queues/cron/jobs", json=body, headers=bearer(SENDER))).status_code == 403
+
+
+async def test_a_sender_does_not_add_to_queues_of_other_programs(
+    app: TestApp, client: httpx2.AsyncClient
+) -> None:
+    engine = app.queue("letters").engine
+    await engine.add("theirs", [NewJob("1", "work", b"{}")])
+    path = "/api/queues/theirs/jobs"
+    assert (await client.post(path, json={"data": 1}, headers=bearer(SENDER))).status_code == 403
+    assert (await client.get("/api/queues", headers=bearer(ADMIN))).status_code == 200  # which finds it, too
+    assert (await client.post(path, json={"data": 1}, headers=bearer(SENDER))).status_code == 403
+    named = await key(client, "send:theirs")
+    assert (await client.post(path, json={"data": 1}, headers=named)).status_code == 201
 
 
 async def test_a_key_for_one_queue_learns_nothing_of_others(client: httpx2.AsyncClient) -> None:

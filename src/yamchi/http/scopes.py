@@ -48,6 +48,10 @@ class Caller:
             return scope.removeprefix(OF_QUEUE) not in OWN_QUEUES
         return scope in self.scopes
 
+    def names(self, scope: str) -> bool:
+        """Whether this very scope was given, or all of them."""
+        return scope in self.scopes or ADMIN in self.scopes
+
     @property
     def may_look(self) -> bool:
         """Whether the board is for them."""

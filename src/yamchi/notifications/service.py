@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 from pydantic import ValidationError
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Row, select
 
 from yamchi.clock import Clock, Millis, to_moment
 from yamchi.errors import InvalidJob, YamchiError
@@ -197,7 +197,12 @@ class NotificationService:
             log.error(f"the notification {job_id} has failed: {reason}")
 
     async def _repeat(self, event: Event) -> EventAnswer:
-        """An event that was accepted before: if it was interrupted then, finish it now."""
+        """An event that was accepted before: if it was interrupted then, finish it now.
+
+        Who tells of another event under the same id learns no more than that it is taken.
+        """
+        if not await self._is_known(event):
+            return EventAnswer(event_id=event.event_id, jobs=[], duplicate=True)
         is_interrupted = await self.outbox.is_pending(event.event_id)
         rows = await (self._finish if is_interrupted else self._deliveries.of_event)(event.event_id)
         planned = [
@@ -207,6 +212,13 @@ class NotificationService:
             for row in rows
         ]
         return EventAnswer(event_id=event.event_id, jobs=planned, duplicate=True)
+
+    async def _is_known(self, event: Event) -> bool:
+        """Whether the event that is kept under this id is of the same type and about the same person."""
+        query = select(events.c.event_type, events.c.user_id).where(events.c.event_id == event.event_id)
+        kept = await self._database.read(lambda connection: connection.execute(query).first())
+        told = (event.event_type, None if event.user_id is None else str(event.user_id))
+        return kept is not None and tuple(kept) == told
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Many
 from yamchi.http.paging import PageNumber, PageSize, Search, pages
 from yamchi.http.problems import documented
-from yamchi.http.scopes import ADMIN, Caller
+from yamchi.http.scopes import ADMIN, SEND, Caller
 from yamchi.queues.job import State
 from yamchi.web.routes.queues import ThatQueue
 from yamchi.web.schemas import Edit, JobIn, JobOut, JobPage, JobRow, StateOut
@@ -62,6 +62,11 @@ async def _from_outside(queue: ThatQueue, caller: Caller, new: JobIn) -> dict[st
         raise HTTPException(
             HTTPStatus.FORBIDDEN,
             "keep_completed and keep_failed say what is kept of everybody's jobs: only an admin may give them.",
+        )
+    if queue.definition.is_foreign and not caller.names(f"{SEND}:{queue.name}"):
+        raise HTTPException(
+            HTTPStatus.FORBIDDEN,
+            f"The queue {queue.name} is another program's: a key needs the scope {SEND}:{queue.name} to add to it.",
         )
     take_in = queue.definition.take_in
     if caller.is_test and take_in is None:
