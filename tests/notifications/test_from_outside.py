@@ -83,6 +83,7 @@ async def test_nobody_adds_to_a_campaign_of_ours(house: House) -> None:
         "template_code": "new_film_recommendation",
         "channel": "email",
         "audience": {"user_ids": [USER]},
+        "data": {"film_title": "Solaris"},
     }
     answer = await house.client.post("/campaigns", json=asked)
     assert answer.status_code == 202, answer.text
