@@ -1,6 +1,7 @@
 """The documentation tells the truth: links lead somewhere, code runs, settings exist, tables match the code."""
 
 import ast
+import asyncio
 import os
 import re
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from yamchi import Yamchi
 from yamchi.envfile import env_example
+from yamchi.notifications.recipients import User
 from yamchi.queues.engines.base import Capabilities
 from yamchi.queues.engines.bull import BullEngine
 from yamchi.queues.engines.kafka import KafkaEngine
@@ -19,7 +22,9 @@ from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.pgmq import PgmqEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.supabase import SupabaseEngine
+from yamchi.settings import Settings
 
+USER = "0b5e2f6c-5a0d-4b8e-9c44-3d1c7f1f3a10"
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -64,6 +69,50 @@ def blocks() -> Iterator[tuple[str, str, bool]]:
         for found in _PYTHON.finditer(text):
             line = text.count("\n", 0, found.start("code")) + 1
             yield f"{named(page)}:{line}", textwrap.dedent(found["code"]), bool(found["mark"])
+
+
+def test_the_files_of_the_design_are_there() -> None:
+    """Every file and folder that the list of folders and the walks of docs/design.md name."""
+    text = (ROOT / "docs" / "design.md").read_text()
+    (listing,) = re.findall(r"```text\nsrc/yamchi/\n(.*?)```", text, re.DOTALL)
+    folders: list[str] = []
+    for line in listing.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2 - 1
+        first = line.split()[0]
+        folders = [*folders[:depth], first.rstrip("/")] if first.endswith("/") else folders[:depth]
+        place = ROOT / "src" / "yamchi" / Path(*folders)
+        for name in re.findall(r"\b\w+\.py\b", line):
+            assert (place / name).exists(), f"docs/design.md names {name} in {place.relative_to(ROOT)}"
+        assert place.is_dir(), f"docs/design.md names the folder {place.relative_to(ROOT)}"
+    for name in re.findall(r"`((?:queues|storage|engines|notifications)/[\w/.]+)`", text):
+        place = ROOT / "src" / "yamchi" / ("queues" if name.startswith("engines/") else "") / name
+        assert place.exists(), f"docs/design.md names {name}"
+
+
+def test_the_backup_of_the_documentation_saves_everything(tmp_path: Path) -> None:
+    """While another process has both files open, as it stands on the page."""
+    (script,) = re.findall(
+        r"<!-- backup -->\n```bash\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL
+    )
+
+    async def write(home: Path, saved: bool) -> tuple[int, object]:
+        async with Yamchi(Settings(home=home)) as app:
+            app.define("mail")
+            if saved:
+                return (await app.queue("mail").stats())["waiting"], await app.notifications.recipients.get(
+                    USER
+                )
+            await app.queue("mail").add("hello")
+            await app.notifications.recipients.put(USER, User(email="asel@example.com"))
+            await asyncio.to_thread(subprocess.run, ["bash", "-ec", script], cwd=home, check=True, timeout=60)
+            return 0, None
+
+    asyncio.run(write(tmp_path / "home", saved=False))
+    (tmp_path / "home" / "backup").rename(tmp_path / "var")
+    assert not list((tmp_path / "var").glob("*-wal")), "a copy is one file"
+    waiting, person = asyncio.run(write(tmp_path, saved=True))
+    assert waiting == 1
+    assert getattr(person, "email", None) == "asel@example.com"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
