@@ -45,12 +45,17 @@ class Place:
         return set(self.ledger.read_text().splitlines()) if self.ledger.exists() else set()
 
     async def round(self, name: str, chance: random.Random | None) -> float:
-        """Good jobs, with nonsense among them if there is chance; how many seconds until all of them have run."""
+        """Good jobs, with nonsense among them if there is chance; how many seconds until all of them have run.
+
+        What it takes to write the nonsense is not counted: that is its writer's time.
+        """
         ids = [f"{name}-{number}" for number in range(GOOD)]
         began = monotonic()
         for start in range(0, GOOD, 15):
             if chance:
+                paused = monotonic()
                 await asyncio.to_thread(self.producer.bad, chance, BAD * 15 // GOOD)
+                began += monotonic() - paused
             await asyncio.to_thread(self.producer.good, ids[start : start + 15])
         wanted = {repr(job_id) for job_id in ids}
         await eventually(lambda: wanted <= self.ran, PATIENCE)
@@ -138,7 +143,7 @@ async def _is_ready(client: httpx2.AsyncClient, queue: str) -> bool:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("engine_name", BROKERS[:1], indirect=True)
+@pytest.mark.parametrize("engine_name", BROKERS, indirect=True)
 async def test_nonsense_of_others_costs_good_jobs_nothing(
     engine_name: str, engine_url: str, own_home: Path
 ) -> None:

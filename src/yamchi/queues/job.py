@@ -118,7 +118,9 @@ class JobOptions:
 
     @staticmethod
     def decode(text: str | None) -> "JobOptions":
-        return _decode_options(text) if text and isinstance(text, str) else DEFAULT_OPTIONS
+        if not text or not isinstance(text, str):
+            return DEFAULT_OPTIONS
+        return _decode_options(text) if len(text) <= LONGEST_CACHED else _decode_options.__wrapped__(text)
 
 
 def _check_count(what: str, value: object, least: int, most: int) -> None:
@@ -127,6 +129,8 @@ def _check_count(what: str, value: object, least: int, most: int) -> None:
 
 
 DEFAULT_OPTIONS = JobOptions()
+LONGEST_CACHED = 4_096
+"""Characters of options that are remembered: those of ours are a tenth of that."""
 
 
 @lru_cache(maxsize=1024)

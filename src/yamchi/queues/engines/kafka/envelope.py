@@ -6,6 +6,7 @@ place in the topic, and its name is left empty for the queue's default handler.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -13,7 +14,8 @@ import structlog
 
 from yamchi.clock import Millis
 from yamchi.errors import InvalidJob
-from yamchi.queues.job import JobOptions, check_id
+from yamchi.queues import foreign
+from yamchi.queues.job import check_id
 
 log = structlog.get_logger("yamchi.kafka")
 
@@ -26,6 +28,9 @@ PRIORITY, EXPIRES_AT, ATTEMPTS, ROUND = (
     "yamchi-attempts",
     "yamchi-round",
 )
+
+LONGEST_OPTIONS = 65_536
+OPTION_FIELDS = ("attempts", "timeout", "keep_completed", "keep_failed")
 
 AGAIN = "again-"
 """How the round of a job begins that was run or parked before, and is sent on."""
@@ -73,33 +78,52 @@ def read(raw: Any) -> Message:
     """The job in a message of confluent-kafka. Never refuses: what is wrong with the value is for the worker to say."""
     message = _enveloped(raw) or _foreign(raw)
     message.partition, message.offset = raw.partition(), raw.offset()
-    _, message.stamp = raw.timestamp()
+    message.stamp = foreign.whole(raw.timestamp()[1], 0, 0, foreign.LATEST)
     return message
 
 
 def _enveloped(raw: Any) -> Message | None:
     """None where there is no envelope, or one that Yamchi did not write."""
-    envelope = dict(raw.headers() or ())
-    if ID not in envelope:
-        return None
     try:
-        options = envelope[OPTIONS].decode() if OPTIONS in envelope else None
-        JobOptions.decode(options)
-        return Message(
-            check_id(envelope[ID].decode()),
-            envelope[NAME].decode(),
-            raw.value() or b"",
-            options,
-            int(envelope.get(PRIORITY, 0)),
-            int(envelope[EXPIRES_AT]) if EXPIRES_AT in envelope else None,
-            int(envelope.get(ATTEMPTS, 0)),
-            envelope.get(ROUND, b"").decode(),
-        )
+        envelope = dict(raw.headers() or ())
+        return _read(envelope, raw.value() or b"") if ID in envelope else None
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        log.warning(
-            f"the envelope of {_place(raw)} can't be read; taken as a plain message", error=str(error)
-        )
+        said = foreign.text(str(error), 200)
+        log.warning(f"the envelope of {_place(raw)} can't be read; taken as a plain message", error=said)
         return None
+
+
+def _read(envelope: dict[str, bytes], payload: bytes) -> Message:
+    """An envelope of ours. One that says what we would not is somebody else's, and a `ValueError`."""
+    name, round, options = envelope[NAME].decode(), envelope.get(ROUND, b"").decode(), envelope.get(OPTIONS)
+    if not f"{name}{round}".isprintable() or max(len(name), len(round)) > foreign.LONGEST_NAME:
+        raise ValueError("a name or round that no job has")
+    expires_at = envelope.get(EXPIRES_AT)
+    return Message(
+        check_id(envelope[ID].decode()),
+        name,
+        payload,
+        None if options is None else _read_options(options),
+        _within(envelope.get(PRIORITY, b"0"), 0, 10),
+        None if expires_at is None else _within(expires_at, 0, foreign.LATEST),
+        _within(envelope.get(ATTEMPTS, b"0"), 0, foreign.MOST_ATTEMPTS),
+        round,
+    )
+
+
+@lru_cache(maxsize=256)
+def _read_options(given: bytes) -> str:
+    fields = orjson.loads(given[:LONGEST_OPTIONS])
+    known = foreign.options(fields)
+    if any(fields[name] not in (None, known.get(name)) for name in OPTION_FIELDS if name in fields):
+        raise ValueError("options out of bounds")
+    return given.decode()
+
+
+def _within(value: bytes, least: int, most: int) -> int:
+    if not value.isdigit() or len(value) > 15 or not least <= int(value) <= most:
+        raise ValueError(f"{value[:20]!r} is out of bounds")
+    return int(value)
 
 
 def _foreign(raw: Any) -> Message:

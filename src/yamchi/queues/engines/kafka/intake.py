@@ -216,8 +216,10 @@ class Intake:
         return [raw for raw in raws if raw is not None and not raw.error()]
 
     def _take(self, raws: Sequence[Any]) -> None:
+        self._take_in(envelope.read_all(raws))
+
+    def _take_in(self, messages: Sequence[envelope.Message]) -> None:
         """Into the ledger; a batch that can't be written now is tried again, for it is not delivered twice."""
-        messages = envelope.read_all(raws)
         while messages:
             mine = [message for message in messages if message.partition in self._positions]
             try:
@@ -228,10 +230,25 @@ class Intake:
                 if self._stop.wait(1):
                     return
                 continue
+            except Exception:
+                self._take_one_by_one(messages)
+                return
             for message in mine:
                 self._positions[message.partition] = message.offset + 1
             self._ring()
             return
+
+    def _take_one_by_one(self, messages: Sequence[envelope.Message]) -> None:
+        """One of these can't be written at all, for a reason nobody foresaw: it must not take its neighbors along."""
+        if len(messages) > 1:
+            for message in messages:
+                self._take_in([message])
+            return
+        (message,) = messages
+        log.exception(
+            f"[{self._queue}:kafka] {message.id} at {message.partition}:{message.offset} is left out"
+        )
+        self._positions[message.partition] = message.offset + 1
 
     # ── Committing ────────────────────────────────────────────────────────────────────────────────────────────────
 
