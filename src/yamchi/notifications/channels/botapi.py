@@ -14,13 +14,20 @@ from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from yamchi import outgoing
 from yamchi.errors import MissingExtra, Outage, Retryable, Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import AnswerLost, Attachment, Unreachable
+from yamchi.outgoing import TooMuch, ask
 
 if TYPE_CHECKING:
     import httpx2
 
 PATIENCE = 30.0
+DEADLINE = 50.0
+"""Seconds for a whole call: a large document takes its time, but a turn to send is held no longer than a minute."""
+
+LARGEST_ANSWER = 1_048_576
+LONGEST_REASON = 1_000
 CONNECTIONS = 50
 KEPT_OPEN = 30.0
 """Seconds that a connection may be idle: shorter than the server keeps it."""
@@ -37,11 +44,12 @@ class Answer:
 
     @property
     def says(self) -> str:
-        return f"{self.status} {self.body.get('description') or 'no description'}"
+        return f"{self.status} {str(self.body.get('description') or 'no description')[:LONGEST_REASON]}"
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        return self.body.get("parameters") or {}
+        found = self.body.get("parameters")
+        return found if isinstance(found, dict) else {}
 
     @property
     def moved_to(self) -> str | None:
@@ -85,21 +93,29 @@ class BotApi:
         import httpx2
 
         try:
-            response = await client.post(f"{self._base}/{method}", **_body(fields, file))
-        except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError) as error:
+            response = await ask(
+                client,
+                "POST",
+                f"{self._base}/{method}",
+                seconds=DEADLINE,
+                most=LARGEST_ANSWER,
+                **_body(fields, file),
+            )
+        except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError, TooMuch) as error:
             said = f"{self._host} was asked to {method}, but its answer was lost: {_why(error)}"
             raise AnswerLost(said, outage=await self._gone()) from error
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
             raise self._unreachable(error) from error
-        return Answer(response.status_code, _read(response))
+        return Answer(response.status, _read(response))
 
     async def _gone(self) -> Outage | None:
         """Whether Telegram has gone, or only broke off over one message."""
         import httpx2
 
         try:
-            await self._client.post(f"{self._base}/getMe")
-        except httpx2.TransportError as error:
+            url = f"{self._base}/getMe"
+            await ask(self._client, "POST", url, seconds=PATIENCE, most=LARGEST_ANSWER)
+        except (httpx2.TransportError, TooMuch) as error:
             return self._unreachable(error)
         return None
 
@@ -116,11 +132,11 @@ def _body(fields: Fields, file: tuple[str, Attachment] | None) -> dict[str, Any]
     return {"data": flat, "files": {name: (attachment.filename, attachment.content, attachment.type)}}
 
 
-def _read(response: "httpx2.Response") -> Mapping[str, Any]:
+def _read(response: outgoing.Answer) -> Mapping[str, Any]:
     try:
-        body = response.json()
-    except ValueError:
-        return {"description": f"{response.reason_phrase} (and no JSON)"}
+        body = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return {"description": f"{response.reason} (and no JSON)"}
     return body if isinstance(body, dict) else {"description": "JSON that is no answer of a Bot API"}
 
 
@@ -129,11 +145,17 @@ def _why(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+def _wish(answer: Answer) -> timedelta:
+    """For how long to wait: as long as Telegram says, if that is a time, and no longer than a day."""
+    wish = answer.parameters.get("retry_after", 1)
+    is_number = isinstance(wish, int | float) and not isinstance(wish, bool)
+    return timedelta(seconds=min(max(float(wish), 0), 86_400) if is_number and abs(wish) < 1e9 else 1)
+
+
 def _refused(answer: Answer) -> YamchiError:
     match answer.status:
         case HTTPStatus.TOO_MANY_REQUESTS:
-            wish = answer.parameters.get("retry_after", 1)
-            return Outage(f"Telegram asks to wait: {answer.says}", retry_after=timedelta(seconds=float(wish)))
+            return Outage(f"Telegram asks to wait: {answer.says}", retry_after=_wish(answer))
         case HTTPStatus.UNAUTHORIZED | HTTPStatus.NOT_FOUND:
             return Outage(
                 f"Telegram does not know TELEGRAM_BOT_TOKEN ({answer.says}): copy it from @BotFather."

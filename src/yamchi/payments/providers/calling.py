@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from yamchi.errors import MissingExtra, Outage
+from yamchi.outgoing import Answer, TooMuch, ask
 from yamchi.payments.providers.base import NotThere, Refused, UnknownOutcome
 
 if TYPE_CHECKING:
@@ -47,38 +48,37 @@ class ProviderApi:
         import httpx2
 
         try:
-            async with client.stream(method, f"{self._url}{path}", **request) as response:
-                body = await _bounded(response)
+            answer = await ask(
+                client, method, f"{self._url}{path}", seconds=TIMEOUT, most=LARGEST_ANSWER, **request
+            )
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             raise Outage(f"{self._name} can't be reached: {_why(error)}") from error
         except httpx2.TransportError as error:
             raise UnknownOutcome(f"{self._name} was asked, but its answer was lost: {_why(error)}") from error
-        if response.is_success:
+        except TooMuch as error:
+            raise UnknownOutcome(f"{self._name} was asked, but {error}") from error
+        body = _read(answer.content)
+        if answer.is_success:
             return body
-        raise self._failure(response, body)
+        raise self._failure(answer, body)
 
-    def _failure(self, response: "httpx2.Response", body: Mapping[str, Any]) -> Exception:
-        said = f"{self._name} answered {response.status_code}: {_sentence(body)}"
-        match response.status_code:
+    def _failure(self, answer: Answer, body: Mapping[str, Any]) -> Exception:
+        said = f"{self._name} answered {answer.status}: {_sentence(body)}"
+        match answer.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
                 return Outage(f"{said}. Check the account's id and secret in the settings")
             case HTTPStatus.NOT_FOUND:
                 return NotThere(said)
             case HTTPStatus.TOO_MANY_REQUESTS:
-                return Outage(said, retry_after=_retry_after(response))
+                return Outage(said, retry_after=_retry_after(answer))
             case status if status >= 500:
                 return UnknownOutcome(said)
         return Refused(said)
 
 
-async def _bounded(response: "httpx2.Response") -> Mapping[str, Any]:
-    parts = bytearray()
-    async for part in response.aiter_bytes():
-        parts += part
-        if len(parts) > LARGEST_ANSWER:
-            raise UnknownOutcome(f"An answer of more than {LARGEST_ANSWER} bytes was not read to its end")
+def _read(content: bytes) -> Mapping[str, Any]:
     try:
-        body = orjson.loads(bytes(parts))
+        body = orjson.loads(content)
     except orjson.JSONDecodeError:
         return {}
     return body if isinstance(body, dict) else {}
@@ -91,8 +91,8 @@ def _sentence(body: Mapping[str, Any]) -> str:
     return str(said or "no reason given").rstrip(".")
 
 
-def _retry_after(response: "httpx2.Response") -> timedelta | None:
-    said = response.headers.get("retry-after", "")
+def _retry_after(answer: Answer) -> timedelta | None:
+    said = answer.headers.get("retry-after", "")
     return min(timedelta(seconds=int(said[:9])), LONGEST_WAIT) if said.isdecimal() else None
 
 

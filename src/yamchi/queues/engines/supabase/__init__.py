@@ -22,7 +22,7 @@ from yamchi.queues.engines import ledger
 from yamchi.queues.engines.base import Capabilities, Exchange
 from yamchi.queues.engines.sqlite import keeping
 from yamchi.queues.engines.supabase import messages
-from yamchi.queues.engines.supabase.rest import Rest
+from yamchi.queues.engines.supabase.rest import Rest, TooLarge
 from yamchi.queues.job import NewJob, State, Verdict
 
 log = structlog.get_logger("yamchi.supabase")
@@ -54,6 +54,7 @@ class SupabaseEngine(ledger.LedgerEngine):
         self._interval = interval
         self._at_most = at_most
         self._tender: asyncio.Task[None] | None = None
+        self._one_by_one: dict[str, Millis] = {}
 
     async def open(self) -> None:
         if self._tender:
@@ -113,10 +114,16 @@ class SupabaseEngine(ledger.LedgerEngine):
         return got
 
     async def _take_in(self, queue: str, limit: int) -> None:
-        arrived = await self._rest.read(queue, HOLD // 1000, limit)
+        now = self._clock.now()
+        try:
+            arrived = await self._rest.read(
+                queue, HOLD // 1000, 1 if now < self._one_by_one.get(queue, 0) else limit
+            )
+        except TooLarge:
+            self._one_by_one[queue] = now + HOLD  # so that one that is huge keeps none of the others
+            raise
         if not arrived:
             return
-        now = self._clock.now()
         known = await self._file.write(lambda db: messages.arrive(db, queue, arrived, now))
         if known:
             await self._try(lambda: self._delete([(queue, number) for number in known]))

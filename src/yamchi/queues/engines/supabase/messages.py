@@ -12,8 +12,10 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.errors import InvalidJob
+from yamchi.queues import foreign
 from yamchi.queues.engines.ledger import LETTER_TABLES, Db, among, shift, surface
 from yamchi.queues.engines.sqlite import adding, keeping
+from yamchi.queues.engines.supabase.reading import Message
 from yamchi.queues.job import NewJob, check_id
 
 TABLES = (
@@ -103,18 +105,18 @@ def send_on(
 # ── Coming in ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def arrive(db: Db, queue: str, messages: Sequence[Mapping[str, Any]], now: Millis) -> list[int]:
+def arrive(db: Db, queue: str, messages: Sequence[Message], now: Millis) -> list[int]:
     """Take messages in as jobs that can be claimed here; the numbers of those that are nothing new."""
-    return [int(message["msg_id"]) for message in messages if not _take_in(db, queue, message, now)]
+    return [message.number for message in messages if not _take_in(db, queue, message, now)]
 
 
-def _take_in(db: Db, queue: str, message: Mapping[str, Any], now: Millis) -> bool:
-    number, body = int(message["msg_id"]), message["message"]
+def _take_in(db: Db, queue: str, message: Message, now: Millis) -> bool:
+    number, body = message.number, foreign.shown(message.body)
     row = db.execute("SELECT id FROM messages WHERE queue = ? AND number = ?", (queue, number)).fetchone()
     job_id = row[0] if row else _unconfirmed(db, queue, body)
     if job_id is None:
         job_id = _foreign_id(body, number)
-        is_new = adding.add(db, queue, [NewJob(job_id, "", orjson.dumps(body))], now)[0]
+        is_new = adding.add(db, queue, [NewJob(job_id, "", message.body)], now)[0]
     else:
         is_new = bool(surface(db, queue, [job_id]))
     db.execute("INSERT OR REPLACE INTO messages VALUES (?, ?, ?, ?)", (queue, number, job_id, now))

@@ -9,9 +9,19 @@ import httpx2
 import orjson
 
 from yamchi.errors import EngineError, EngineUnavailable, InvalidJob
+from yamchi.outgoing import Answer, TooMuch, ask
 from yamchi.queues.engines.names import pgmq_name
+from yamchi.queues.engines.supabase.reading import Message, read_messages
 
 PATIENCE = 30.0
+DEADLINE = 60.0
+"""Seconds for a whole call; a batch of large jobs takes its time."""
+
+LARGEST_ANSWER = 64 * 1_048_576
+
+
+class TooLarge(EngineError):
+    """What was asked for is more than anybody would send; less of it may be asked for."""
 
 
 class NoSuchQueue(EngineError):
@@ -34,12 +44,12 @@ class Rest:
     async def send(self, queue: str, bodies: Sequence[bytes], *, suffix: str = "") -> list[int]:
         """Messages at once; their numbers, in the same order."""
         body = {"queue_name": pgmq_name(queue) + suffix, "messages": [orjson.Fragment(one) for one in bodies]}
-        return [int(number) for number in await self._call("send_batch", body)]
+        return [int(number) for number in orjson.loads(await self._call("send_batch", body))]
 
-    async def read(self, queue: str, hold: int, limit: int) -> list[dict[str, Any]]:
+    async def read(self, queue: str, hold: int, limit: int) -> list[Message]:
         """Up to so many messages, hidden from other readers for `hold` seconds."""
         body = {"queue_name": pgmq_name(queue), "sleep_seconds": hold, "n": limit}
-        return list(await self._call("read", body))
+        return read_messages(await self._call("read", body))
 
     async def delete(self, queue: str, number: int) -> None:
         """Take a message off; one that is gone already is fine."""
@@ -57,19 +67,23 @@ class Rest:
             if loop is here:
                 await client.aclose()
 
-    async def _call(self, function: str, body: dict[str, Any]) -> Any:
+    async def _call(self, function: str, body: dict[str, Any]) -> bytes:
+        """What the function gives, as JSON."""
+        url, content = f"{self.project}/rest/v1/rpc/{function}", orjson.dumps(body)
         try:
-            response = await self._client().post(
-                f"{self.project}/rest/v1/rpc/{function}", content=orjson.dumps(body)
+            answer = await ask(
+                self._client(), "POST", url, seconds=DEADLINE, most=LARGEST_ANSWER, content=content
             )
+        except TooMuch as error:
+            raise TooLarge(f"Supabase answered, but {error}.") from error
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
             said = str(error) or type(error).__name__
             raise EngineUnavailable(
                 f"Supabase at {self.project} can't be reached ({said}): check SUPABASE_URL and the network."
             ) from error
-        if response.is_success:
-            return orjson.loads(response.content) if response.content else None
-        raise self._explain(response, str(body["queue_name"]))
+        if answer.is_success:
+            return answer.content or b"null"
+        raise self._explain(answer, str(body["queue_name"]))
 
     def _client(self) -> httpx2.AsyncClient:
         loop = asyncio.get_running_loop()
@@ -78,9 +92,9 @@ class Rest:
             client = self._clients[loop] = httpx2.AsyncClient(headers=self._headers, timeout=PATIENCE)
         return client
 
-    def _explain(self, response: httpx2.Response, queue: str) -> EngineError | InvalidJob:
-        code, said = _read_error(response)
-        if response.status_code in (401, 403):
+    def _explain(self, answer: Answer, queue: str) -> EngineError | InvalidJob:
+        code, said = _read_error(answer)
+        if answer.status in (401, 403):
             return EngineUnavailable(
                 f"Supabase at {self.project} refused the key: correct SUPABASE_SERVICE_ROLE_KEY."
             )
@@ -95,15 +109,13 @@ class Rest:
             )
         if code.startswith("22"):
             return InvalidJob(f"Supabase can't keep this data as JSON ({said}): nothing was written.")
-        kind = (
-            EngineUnavailable if response.status_code >= 500 or response.status_code == 429 else EngineError
-        )
-        return kind(f"Supabase answered {response.status_code} ({said}).")
+        kind = EngineUnavailable if answer.status >= 500 or answer.status == 429 else EngineError
+        return kind(f"Supabase answered {answer.status} ({said}).")
 
 
-def _read_error(response: httpx2.Response) -> tuple[str, str]:
+def _read_error(answer: Answer) -> tuple[str, str]:
     try:
-        body = orjson.loads(response.content)
-        return str(body.get("code") or ""), str(body.get("message") or response.reason_phrase)
+        body = orjson.loads(answer.content)
+        return str(body.get("code") or "")[:20], str(body.get("message") or answer.reason)[:1_000]
     except (orjson.JSONDecodeError, AttributeError):
-        return "", response.reason_phrase
+        return "", answer.reason
