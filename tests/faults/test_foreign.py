@@ -142,7 +142,7 @@ async def _is_ready(client: httpx2.AsyncClient, queue: str) -> bool:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("engine_name", ("bull", "kafka"), indirect=True)
+@pytest.mark.parametrize("engine_name", ["bull", "kafka"], indirect=True)
 async def test_nonsense_of_others_costs_good_jobs_nothing(
     engine_name: str, engine_url: str, own_home: Path
 ) -> None:
