@@ -10,9 +10,10 @@ from tests.services.databases import Database
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.pgmq import PgmqEngine
-from yamchi.queues.engines.pgmq.bounds import BANDS, LATE, LOOK_EVERY, SHARE, Bounds, Seen, Sweep
+from yamchi.queues.engines.pgmq.bounds import BANDS, LATE, LOOK_EVERY, Bounds, Seen
 from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.job import Claim, Completed, NewJob, Released, RetryAt
+from yamchi.storage.sweeping import SHARE, Sweep
 from yamchi.testing.conformance.base import claim, claim_all, complete, failure, settle
 from yamchi.testing.waiting import eventually
 

@@ -4,22 +4,27 @@
 done. Every step may be repeated, because ids are derived. A row that stayed `pending` was interrupted: `watch` finishes it.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from sqlalchemy import Column, Connection, select, update
+from sqlalchemy import Column, Connection, Select, select, update
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.storage.database import Database
 from yamchi.storage.hotrows import write_rows
+from yamchi.storage.sweeping import Sweep
 
 SWEEP_AFTER: Millis = 10_000
 """A row that has been pending for this long was interrupted."""
 
 SWEPT_AT_ONCE = 200
+
+LATE: Millis = 60_000
+"""A sweep that does not begin at the beginning goes back this far: a row may be committed long after it was written."""
 
 MOST_TRIES = 5
 """After so many, an interrupted row that can't be finished for a reason nobody foresaw is given up."""
@@ -57,6 +62,7 @@ class Outbox:
         self._pending, self._done = pending, done
         self._table = key.table
         self._new = database.insert(self._table).on_conflict_do_nothing()
+        self._sweep = Sweep()
         self._tries: Counter[str] = Counter()
 
     def store(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
@@ -94,17 +100,21 @@ class Outbox:
 
     async def sweep(self) -> int:
         """Finish rows that a crash interrupted; how many there were."""
-        before = self._clock.now() - SWEEP_AFTER
-        query = (
-            select(self._key)
-            .where((self._state == self._pending) & (self._since <= before))
-            .order_by(self._since)
-            .limit(SWEPT_AT_ONCE)
-        )
+        before, time = self._clock.now() - SWEEP_AFTER, asyncio.get_running_loop().time
+        began, since = time(), self._sweep.begin(time())
+        query = self.interrupted(before, since)
         found = await self._database.read(lambda connection: connection.execute(query).scalars().all())
+        self._sweep.finish(since, None if found else before - LATE, began, time())
         for key in found:
             await self._finish_or_give_up(key)
         return len(found)
+
+    def interrupted(self, before: Millis, since: Millis | None) -> Select[str]:
+        """The keys of those that have been pending since before a moment, oldest first; of all, or since another."""
+        query = select(self._key).where((self._state == self._pending) & (self._since <= before))
+        if since is not None:
+            query = query.where(self._since >= since)
+        return query.order_by(self._since).limit(SWEPT_AT_ONCE)
 
     async def watch(self) -> None:
         """Sweep for ever; any number of processes may."""

@@ -17,6 +17,7 @@ from math import inf
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.pgmq.rows import STEP
+from yamchi.storage.sweeping import Sweep
 
 Micros = int
 """Microseconds since 1970 of the database's clock, as exact as `vt` itself."""
@@ -32,9 +33,6 @@ LATE: Micros = 100_000
 
 POLITE = 0.05
 """Between two tries to claim what somebody else has locked, in seconds."""
-
-SHARE = 20
-"""After a sweep over everything the next such one waits for so many times as long as it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,25 +152,6 @@ class Bounds:
 
     def _band(self, vt: Micros) -> int:
         return bisect_right(self._inner, vt)
-
-
-class Sweep:
-    """Where something that runs every few seconds begins: at the beginning, but when that is long, not every time."""
-
-    __slots__ = ("_next_full", "since")
-
-    def __init__(self) -> None:
-        self.since: int | None = None
-        self._next_full = 0.0
-
-    def begin(self, now: float) -> int | None:
-        return None if now >= self._next_full else self.since
-
-    def finish(self, began_at: int | None, since: int | None, began: float, now: float) -> None:
-        """It began at a place, and the next one may begin at `since`."""
-        self.since = since
-        if began_at is None:
-            self._next_full = now + SHARE * (now - began)
 
 
 @dataclass(slots=True)
