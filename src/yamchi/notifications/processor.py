@@ -40,6 +40,8 @@ log = structlog.get_logger("yamchi.notifications")
 
 Enqueue = Callable[[Sequence[NotificationJob]], Awaitable[None]]
 Observer = Callable[[str, str, str], None]
+Entering = Callable[[], Awaitable[None]]
+"""Called right before a message is handed over; what it raises keeps the message back."""
 
 
 class JobProcessor:
@@ -102,6 +104,12 @@ class JobProcessor:
             job, notification, directs.at(addresses[0]), directs.ready_words(direct.options)
         )
 
+    async def deliver(
+        self, job: Job[Any], notification: NotificationJob, recipient: Recipient, entering: Entering
+    ) -> dict[str, Any]:
+        """Send one notification inside a job of another feature, whose retries are then the message's."""
+        return await self._handle(job, notification, recipient, entering=entering)
+
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """A job that ended without its handler's last word, such as one that killed its workers."""
         try:
@@ -119,6 +127,7 @@ class JobProcessor:
         notification: NotificationJob,
         recipient: Recipient | None,
         ready: Rendered | None = None,
+        entering: Entering | None = None,
     ) -> dict[str, Any]:
         if settled := await self._settled(notification):
             if settled == "SENT":  # perhaps by one who got no further
@@ -140,7 +149,7 @@ class JobProcessor:
             raise
         except Exception as error:
             return await self._unsent(job, notification, error)
-        return await self._send(errand, message)
+        return await self._send(errand, message, entering)
 
     # ── Whether ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -236,11 +245,13 @@ class JobProcessor:
         now = as_datetime(self._clock.now())
         return await render_message(errand.template, data, now=now, unsubscribe_url=unsubscribe_url)
 
-    async def _send(self, errand: Errand, message: Message) -> dict[str, Any]:
+    async def _send(self, errand: Errand, message: Message, entering: Entering | None) -> dict[str, Any]:
         if settled := await self._settled(errand.job):
             return {"status": settled}
         if campaign := errand.job.meta.campaign_id:
             await self._campaigns.take_turn(campaign)
+        if entering:
+            await entering()
         began = self._clock.now()
         try:
             answer = await errand.channel.send(message)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from sqlalchemy import delete, or_, select
+from sqlalchemy import Connection, delete, or_, select
 
 from yamchi.clock import Clock
 from yamchi.fields import Email, JsonObject, Locale, Name, Phone, Timezone
@@ -103,10 +103,17 @@ class Recipients:
         statement = delete(users).where(users.c.user_id == user_id)
         return bool(await self._database.write(lambda connection: connection.execute(statement).rowcount))
 
+    def get_in(self, connection: Connection, user_id: str) -> Recipient | None:
+        """The same inside a transaction of the caller."""
+        return _found(connection, [user_id]).get(user_id)
+
     async def _fetch(self, user_ids: Sequence[str]) -> Mapping[str, Recipient]:
-        query = _PEOPLE.where(users.c.user_id.in_(user_ids))
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return {user_id: _recipient(list(own)) for user_id, own in groupby(rows, lambda row: row.user_id)}
+        return await self._database.read(lambda connection: _found(connection, user_ids))
+
+
+def _found(connection: Connection, user_ids: Sequence[str]) -> Mapping[str, Recipient]:
+    rows = connection.execute(_PEOPLE.where(users.c.user_id.in_(user_ids))).all()
+    return {user_id: _recipient(list(own)) for user_id, own in groupby(rows, lambda row: row.user_id)}
 
 
 def _recipient(rows: Sequence[Any]) -> Recipient:

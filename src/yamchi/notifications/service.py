@@ -8,7 +8,7 @@ which finishes events that stayed `accepted`.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from pydantic import ValidationError
@@ -37,6 +37,19 @@ JOB = "send"
 """The name of notification jobs, whoever adds them: a process that only takes events in has no handlers to tell."""
 
 PRIORITIES = {"normal": 5, "high": 10}
+
+
+class EventFollower(Protocol):
+    """A feature that takes part when events are stored: `notifications.service.followers.append(…)`."""
+
+    async def prepare(self, events: Sequence[Event]) -> Any:
+        """What it needs to know of these events from outside the database."""
+
+    def store(self, connection: Connection, events: Sequence[Event], prepared: Any, now: Millis) -> Any:
+        """In the transaction that stores these events, which are new: what they lead to is written down."""
+
+    async def follow(self, stored: Any) -> None:
+        """After that transaction: do what was written down. A crash in between is the follower's own sweeper's."""
 
 
 class NotificationService:
@@ -68,6 +81,7 @@ class NotificationService:
             what="events",
         )
         self._arriving: Batcher[Event, EventAnswer] = Batcher(self._accept_each)
+        self.followers: list[EventFollower] = []
 
     async def handle_event(self, event: Event) -> EventAnswer:
         """Accept one event; when this returns, everything it leads to is safely queued.
@@ -99,8 +113,13 @@ class NotificationService:
         if not batch:
             return []
         fault_point("event.received")
-        fresh = await self._database.write(lambda connection: self._store(connection, batch, plans, now))
+        prepared = [await follower.prepare(batch) for follower in self.followers]
+        fresh, stored = await self._database.write(
+            lambda connection: self._store(connection, batch, plans, prepared, now)
+        )
         fault_point("event.stored")
+        for follower, what in zip(self.followers, stored, strict=True):
+            await follower.follow(what)
         new = [(event, plan) for event, plan, is_new in zip(batch, plans, fresh, strict=True) if is_new]
         await self._queue.add_prepared([job for _, plan in new for job in plan.prepared])
         fault_point("event.enqueued")
@@ -152,14 +171,20 @@ class NotificationService:
         connection: Connection,
         batch: Sequence[Event],
         plans: Sequence["_Plan"],
+        prepared: Sequence[Any],
         now: Millis,
-    ) -> list[bool]:
-        """The event and its deliveries together. True for each event that is new."""
+    ) -> tuple[list[bool], list[Any]]:
+        """The event, its deliveries and what features make of it, together. True for each event that is new."""
         rows = [_event_row(event, now) for event in batch]
         fresh = self.outbox.store(connection, rows)
         planned = [job for plan, is_new in zip(plans, fresh, strict=True) if is_new for job in plan.jobs]
         self._deliveries.queue(connection, planned)
-        return fresh
+        new = [event for event, is_new in zip(batch, fresh, strict=True) if is_new]
+        stored = [
+            follower.store(connection, new, known, now)
+            for follower, known in zip(self.followers, prepared, strict=True)
+        ]
+        return fresh, stored
 
     async def _finish(self, event_id: str) -> list[Row[Any]]:
         """Queue what an accepted event leads to, from its own rows, and mark it. What can't be queued has failed."""

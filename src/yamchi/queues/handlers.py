@@ -161,6 +161,8 @@ class QueueDefinition:
     is_foreign: bool = False
     """Nobody declared it here; it was found on the engine, and is another program's."""
     handlers: dict[str, Handler] = field(default_factory=dict)
+    any_name: Handler | None = None
+    """Who handles jobs of names that have no handler of their own."""
 
     def __post_init__(self) -> None:
         if not _QUEUE_NAME.fullmatch(self.name):
@@ -177,6 +179,8 @@ class QueueDefinition:
         try:
             return self.handlers[name or self.default_name]
         except KeyError:
+            if self.any_name:
+                return self.any_name
             known = ", ".join(self.handlers) or "none"
             raise UnknownJob(f"Queue {self.name} has no job {name!r}; it has: {known}.") from None
 

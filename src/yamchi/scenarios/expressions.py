@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from jinja2 import TemplateError, Undefined
 
+from yamchi.clock import isoformat
 from yamchi.errors import Unrecoverable
 from yamchi.notifications.templates.meter import METER, Meter, Refused
 from yamchi.notifications.templates.sandbox import Sandbox, generate
+from yamchi.scenarios.moments import read_moment
 
 LONGEST_EXPRESSION = 2_000
 
@@ -17,16 +20,29 @@ class ExpressionFailed(Unrecoverable):
     """An expression could not be worked out on these values."""
 
 
-class _Conditions(Sandbox):
-    """What the data lacks is no mistake in a condition: it is neither equal to anything nor true."""
+def _in_utc(value: Any) -> str:
+    """`{{ lead.lesson_datetime|utc }}`: 2026-02-25T10:00:00Z; a date without an offset is read in the entity's zone."""
+    return isoformat(read_moment(value, ZoneInfo(METER.get().timezone)))
+
+
+class _Texts(Sandbox):
+    """Templates of messages have no need of `utc`; data for other programs does."""
 
     def __init__(self) -> None:
         super().__init__(autoescape=False)
+        self.filters["utc"] = _in_utc
+
+
+class _Conditions(_Texts):
+    """What the data lacks is no mistake in a condition: it is neither equal to anything nor true."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.undefined = Undefined
 
 
 _conditions = _Conditions()
-_texts = Sandbox(autoescape=False)
+_texts = _Texts()
 
 
 def check_expression(text: str) -> str:
@@ -39,33 +55,33 @@ def check_text(text: str) -> str:
     return _checked(text, _template)
 
 
-def holds(expression: str, values: Mapping[str, Any]) -> bool:
+def holds(expression: str, values: Mapping[str, Any], zone: str = "UTC") -> bool:
     """Whether the expression is true of these values."""
-    return bool(_evaluated(_expression, expression, values))
+    return bool(_evaluated(_expression, expression, values, zone))
 
 
-def fill(value: Any, values: Mapping[str, Any]) -> Any:
+def fill(value: Any, values: Mapping[str, Any], zone: str = "UTC") -> Any:
     """A value with the templates in it filled in. `{{ lead.age }}` alone stays the number that it is."""
     if isinstance(value, str):
-        return _filled(value, values) if "{" in value else value
+        return _filled(value, values, zone) if "{" in value else value
     if isinstance(value, Mapping):
-        return {name: fill(part, values) for name, part in value.items()}
+        return {name: fill(part, values, zone) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [fill(part, values) for part in value]
+        return [fill(part, values, zone) for part in value]
     return value
 
 
-def _filled(text: str, values: Mapping[str, Any]) -> Any:
+def _filled(text: str, values: Mapping[str, Any], zone: str) -> Any:
     bare = text.strip()
     if bare.startswith("{{") and bare.endswith("}}") and bare.count("{{") == 1:
-        found = _evaluated(_strict_expression, bare[2:-2].strip(), values)
+        found = _evaluated(_strict_expression, bare[2:-2].strip(), values, zone)
         return None if isinstance(found, Undefined) else found
-    return _evaluated(_template, text, values)
+    return _evaluated(_template, text, values, zone)
 
 
-def _evaluated(compiled: Any, text: str, values: Mapping[str, Any]) -> Any:
+def _evaluated(compiled: Any, text: str, values: Mapping[str, Any], zone: str) -> Any:
     given = dict(values)
-    meter = METER.set(Meter(data=given))
+    meter = METER.set(Meter(timezone=zone, data=given))
     try:
         return compiled(text)(given)
     except (TemplateError, Refused, ArithmeticError, TypeError, ValueError, LookupError) as error:

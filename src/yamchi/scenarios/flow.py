@@ -245,9 +245,9 @@ def _conditions(definition: Definition, run: Run, step: Step, scene: Scene, now:
         return Skip(step, f"there is no {definition.entity} {run.entity_id} any more")
     values = values_of(definition, run, scene, now)
     try:
-        if step.unless is not None and holds(step.unless, values):
+        if step.unless is not None and holds(step.unless, values, scene.zone.key):
             return Skip(step, f"unless: {step.unless}")
-        if step.when is not None and not holds(step.when, values):
+        if step.when is not None and not holds(step.when, values, scene.zone.key):
             return Skip(step, f"when: {step.when} does not hold")
     except ExpressionFailed as error:
         return Fail(step, str(error))
@@ -399,6 +399,14 @@ def revive(definition: Definition, run: Run, step: str, now: Millis) -> Moved:
     back = replace(run, status="running", reason=None, ended_at=None, position=step, since=now, armed=None)
     after, change = _arm(back, Arm(definition.step(step), now, run.anchors.get(step)), now)
     return after, [change]
+
+
+def rearm(definition: Definition, run: Run, now: Millis, reason: str) -> Moved:
+    """The pending step, under a new number, for the same moment."""
+    assert run.armed is not None
+    step, due = definition.step(run.armed.step), run.armed.due
+    after, change = _arm(run, Arm(step, due, run.anchors.get(step.job)), now)
+    return after, [_ended(run.armed, "cancelled", now, reason), change]
 
 
 def stop(run: Run, reason: str, now: Millis) -> Moved:

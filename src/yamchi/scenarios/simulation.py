@@ -66,7 +66,7 @@ class Simulation:
         values = flow.values_of(self.definition, self.run, self.scene, now)
         entity = self.scene.entity
         try:
-            fields = fill(step.set, values)
+            fields = fill(step.set, values, self.scene.zone.key)
         except ExpressionFailed as error:
             self._moved(flow.fail(self.definition, self.run, self.scene, now, str(error)))
             return

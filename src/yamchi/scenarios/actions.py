@@ -1,0 +1,209 @@
+"""What a person does to a run: by a button in a chat, by a link in a letter, or at the board.
+
+A link is signed, lives for a while and works once. Opening it changes nothing, since mail scanners open links too: the
+page has one button, and that acts. A link of a message whose date has moved since does nothing either.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import UnknownJob, WrongState
+from yamchi.notifications.signing import Signer
+from yamchi.scenarios import flow, store
+from yamchi.scenarios.definition import STOP, Action, Definition
+from yamchi.scenarios.engine import ScenarioEngine, Stopped
+from yamchi.scenarios.entities import Change, EntityKinds, LogLine, TransactionalEntities
+from yamchi.scenarios.expressions import fill
+from yamchi.scenarios.flow import Run
+from yamchi.scenarios.library import Library
+from yamchi.scenarios.outbox import Entry
+from yamchi.scenarios.scenes import Fetched, Scenes
+from yamchi.scenarios.store import StepId
+from yamchi.scenarios.tables import scenario_acts as table
+from yamchi.storage.database import Database
+
+PURPOSE = "scenario"
+PATH = "/act"
+LONGEST_TOKEN = 1_000
+
+
+class DeadLink(WrongState):
+    """A link that does nothing any more, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a link lets its holder do, for which message, until when."""
+
+    step: StepId
+    action: str
+    expires_at: Millis
+
+    @property
+    def id(self) -> str:
+        return sha256(f"{self.step}\n{self.action}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What became of it."""
+
+    scenario: str
+    key: str
+    action: str
+    stopped: Stopped | None = None
+
+
+class Actions:
+    """Does what buttons and links ask for, each once."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        library: Library,
+        kinds: EntityKinds,
+        scenes: Scenes,
+        engine: ScenarioEngine,
+        signer: Signer,
+        base: str | None,
+        lifetime: Millis,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._library = library
+        self._kinds = kinds
+        self._scenes = scenes
+        self._engine = engine
+        self._signer = signer
+        self._base = base
+        self._lifetime = lifetime
+        dialect = sqlite if database.is_embedded else postgresql
+        self._note = dialect.insert(table).on_conflict_do_nothing()
+
+    # ── Links ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def links(self, definition: Definition, run: Run) -> Mapping[str, str]:
+        """The addresses for a message of the pending step, by action; none where nobody knows our address."""
+        if self._base is None or run.armed is None or not definition.actions:
+            return {}
+        step = StepId(run.id, run.armed.step, run.armed.arming)
+        until = self._clock.now() + self._lifetime
+        names = [*definition.actions, *([] if STOP in definition.actions else [STOP])]
+        return {name: await self.url(Link(step, name, until)) for name in names}
+
+    async def url(self, link: Link) -> str:
+        return f"{self._base}{PATH}/{await self.token(link)}"
+
+    async def token(self, link: Link) -> str:
+        said = (
+            urlsafe_b64encode(f"{link.step}\n{link.action}\n{link.expires_at}".encode()).decode().rstrip("=")
+        )
+        return f"{said}.{await self._signer.sign(PURPOSE, said)}"
+
+    async def read(self, token: str) -> Link:
+        """What a link says; `DeadLink` if it is none of ours, or too old, or was used."""
+        said, _, signature = token.partition(".")
+        if len(token) > LONGEST_TOKEN or not await self._signer.is_genuine(PURPOSE, said, signature):
+            raise DeadLink("This link is not genuine: open it from the letter, or copy it whole.")
+        step, action, until = urlsafe_b64decode(said + "=" * (-len(said) % 4)).decode().split("\n")
+        id = StepId.read(step)
+        if id is None or int(until) <= self._clock.now():
+            raise DeadLink("This link has expired: ask for a new message.")
+        link = Link(id, action, int(until))
+        used = select(table.c.act_id).where(table.c.act_id == link.id)
+        if await self._database.read(lambda connection: connection.execute(used).first()):
+            raise DeadLink("This link has been used already: nothing was changed again.")
+        return link
+
+    # ── Acting ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def follow_link(self, token: str) -> Acted:
+        """Do what a link says, once."""
+        link = await self.read(token)
+        row = await self._database.read(lambda connection: store.read(connection, link.step.run_id))
+        if row is None:
+            raise DeadLink("What this link was about is over.")
+        return await self._act(row.scenario, row.key, link.action, f"link:{link.step}", link)
+
+    async def act(self, scenario: str, key: str, action: str, *, by: str) -> Acted:
+        """Do what a button says, for whoever has shown that it is theirs to press: `act("lesson_reminders", lead_id, "confirm", by="telegram:123")`."""
+        return await self._act(scenario, key, action, by, None)
+
+    async def _act(self, scenario: str, key: str, action: str, by: str, link: Link | None) -> Acted:
+        row = await self._database.read(lambda connection: store.latest(connection, scenario, key))
+        fetched = Fetched() if row is None else await self._scenes.fetch(row.entity_kind, row.entity_id)
+        now = self._clock.now()
+
+        def do(connection: Connection) -> tuple[Row[Any], Action, Change, list[Entry]]:
+            return self._do(connection, scenario, key, action, by, link, fetched, now)
+
+        found, meant, change, entries = await self._database.write(do)
+        entities = self._kinds.of(found.entity_kind) if found.entity_kind else None
+        if change and entities and not isinstance(entities, TransactionalEntities):
+            await entities.apply(found.entity_id, change)
+        await self._engine.follow(entries)
+        stopped = await self._engine.stop(scenario, key, f"{action} by {by}") if meant.stop else None
+        return Acted(scenario, key, action, stopped)
+
+    def _do(
+        self,
+        connection: Connection,
+        scenario: str,
+        key: str,
+        action: str,
+        by: str,
+        link: Link | None,
+        fetched: Fetched,
+        now: Millis,
+    ) -> tuple[Row[Any], Action, Change, list[Entry]]:
+        store.lock_keys(connection, [(scenario, key)])
+        row = store.latest(connection, scenario, key, lock=True)
+        if row is None:
+            raise UnknownJob(f"The scenario {scenario!r} has no run of {key!r}.")
+        run = store.restored(row)
+        definition = self._library.version(connection, run.scenario, run.version)
+        meant = _meaning(definition, action)
+        self._check(connection, run, link, action, by, now)
+        scene = self._scenes.of(connection, definition, run, fetched)
+        values = {**flow.values_of(definition, run, scene, now), "by": by}
+        act_id = link.id if link else f"{run.id}.{action}.{now}"
+        text = fill(meant.log, values, scene.zone.key) if meant.log else None
+        change = Change(fill(meant.set, values, scene.zone.key), LogLine(act_id, str(text)) if text else None)
+        entities = self._kinds.of(definition.entity) if definition.entity else None
+        if change and run.entity_id and isinstance(entities, TransactionalEntities):
+            entities.apply_in(connection, run.entity_id, change)
+        entries = []
+        if meant.emit:
+            entries.append(
+                self._engine.emit(connection, run, definition, f"act.{act_id}", meant.emit, {"by": by})
+            )
+        return row, meant, change, entries
+
+    def _check(
+        self, connection: Connection, run: Run, link: Link | None, action: str, by: str, now: Millis
+    ) -> None:
+        """A link works once, and only while the message that carried it is the latest word on its date."""
+        if link is None:
+            return
+        if run.id != link.step.run_id or run.armings.get(link.step.step, 0) != link.step.arming:
+            raise DeadLink("The date has changed since this message was sent: use the newest one.")
+        row = {"act_id": link.id, "run_id": run.id, "action": action, "done_by": by, "done_at": now}
+        if not connection.execute(self._note, row).rowcount:
+            raise DeadLink("This link has been used already: nothing was changed again.")
+
+
+def _meaning(definition: Definition, action: str) -> Action:
+    if action in definition.actions:
+        return definition.actions[action]
+    if action == STOP:
+        return Action(stop=True)
+    known = ", ".join([*definition.actions, STOP])
+    raise UnknownJob(f"The scenario {definition.scenario!r} has no action {action!r}; it has: {known}.")

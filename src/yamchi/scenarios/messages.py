@@ -1,0 +1,123 @@
+"""A step's message: to whom, over which channel, in which words. It goes out inside the step's own job."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from yamchi.clock import Clock, as_datetime
+from yamchi.notifications import direct
+from yamchi.notifications.channels.base import Channel, Recipient
+from yamchi.notifications.deliveries import Deliveries, Status
+from yamchi.notifications.processor import JobProcessor
+from yamchi.notifications.rules import DEFAULT_LOCALE
+from yamchi.notifications.schemas.notification_job import ALIASES, Meta, NotificationJob, derived_id
+from yamchi.queues.ticket import Job
+from yamchi.scenarios import flow
+from yamchi.scenarios.definition import Definition, Send, Step
+from yamchi.scenarios.expressions import fill
+from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.scenes import Scenes
+from yamchi.scenarios.store import StepId
+from yamchi.storage.database import Database
+
+Links = Callable[[Definition, Run], Awaitable[Mapping[str, str]]]
+"""Addresses of what a person can do by a link, by action."""
+
+
+class Messages:
+    """Makes notifications of steps and hands them to the processor of notifications."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        processor: JobProcessor,
+        deliveries: Deliveries,
+        channels: Mapping[str, Channel],
+        scenes: Scenes,
+        links: Links,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._processor = processor
+        self._deliveries = deliveries
+        self._channels = channels
+        self._scenes = scenes
+        self._links = links
+
+    def delivery_id(self, id: StepId) -> str:
+        return str(derived_id("scenario", str(id)))
+
+    async def status(self, id: StepId) -> Status | None:
+        return await self._deliveries.status(self.delivery_id(id))
+
+    async def send(
+        self,
+        job: Job[Any],
+        definition: Definition,
+        step: Step,
+        run: Run,
+        scene: Scene,
+        entering: Callable[[], Awaitable[None]],
+    ) -> dict[str, Any]:
+        """Send the step's message; what became of it."""
+        assert step.send is not None
+        values = flow.values_of(definition, run, scene, self._clock.now())
+        recipient = await self._recipient(step.send, run, scene, values)
+        channel = self._channel(step.send, recipient)
+        notification = NotificationJob(
+            job_id=derived_id("scenario", job.id),
+            user_id=_uuid(recipient.user_id),
+            channel=channel,
+            template_code=step.send.template,
+            locale=self._locale(step.send, recipient, run, scene, values),
+            data=await self._data(definition, step.send, run, scene, values),
+            meta=Meta(
+                event_type=f"scenario.{definition.scenario}", event_id=job.id, priority=step.send.priority
+            ),
+            created_at=as_datetime(self._clock.now()),
+        )
+        answer = await self._processor.deliver(job, notification, recipient, entering)
+        return {**answer, "delivery": notification.delivery_id, "channel": channel}
+
+    async def _recipient(self, send: Send, run: Run, scene: Scene, values: Mapping[str, Any]) -> Recipient:
+        person = await self._database.read(lambda c: self._scenes.recipient(c, run, scene))
+        if send.to is None:
+            return person
+        address = str(fill(send.to, values, scene.zone.key) or "")
+        return replace(direct.at(address), locale=person.locale, timezone=person.timezone)
+
+    def _channel(self, send: Send, recipient: Recipient) -> str:
+        """The first on which the person has an address; the last one, if there is none, says so."""
+        for name in send.channels:
+            channel = self._channels.get(ALIASES.get(name, name))
+            if channel and channel.address(recipient):
+                return name
+        return send.channels[-1]
+
+    def _locale(
+        self, send: Send, recipient: Recipient, run: Run, scene: Scene, values: Mapping[str, Any]
+    ) -> str:
+        asked = fill(send.locale, values, scene.zone.key) if send.locale else None
+        told = (run.event.get("data") or {}).get("locale")
+        return str(asked or recipient.locale or told or DEFAULT_LOCALE)
+
+    async def _data(
+        self, definition: Definition, send: Send, run: Run, scene: Scene, values: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What the template sees: the event's data, the entity's fields and its id, links, and what the step adds."""
+        data = dict(run.event.get("data") or {})
+        if definition.entity and scene.entity:
+            data |= {name: value for name, value in scene.entity.fields.items() if value is not None}
+            data[f"{definition.entity}_id"] = run.entity_id
+        if links := await self._links(definition, run):
+            data["links"] = dict(links)
+        return {**data, **fill(send.data, values, scene.zone.key)}
+
+
+def _uuid(user_id: str | None) -> UUID:
+    try:
+        return UUID(user_id or "")
+    except ValueError:
+        return direct.NOBODY

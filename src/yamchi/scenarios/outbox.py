@@ -1,0 +1,145 @@
+"""What a transaction of the engine leads to outside: jobs to queue or drop, keys to write or delete, events to emit.
+
+Written in the transaction, done right after it, and forgotten when done. What a crash left undone, the sweeper does: ids
+are derived, so doing a thing twice is doing it once.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import structlog
+from sqlalchemy import Connection, asc, delete, insert, select
+
+from yamchi.clock import Clock, Millis, as_datetime
+from yamchi.errors import EngineError, WrongState, YamchiError
+from yamchi.faultpoints import fault_point
+from yamchi.notifications.schemas.event import Event
+from yamchi.queues.queue import Queue
+from yamchi.scenarios.tables import scenario_outbox as table
+from yamchi.storage.database import Database
+
+log = structlog.get_logger("yamchi.scenarios")
+
+Kind = Literal["job", "drop", "event"]
+
+SWEEP_AFTER: Millis = 10_000
+"""What has been there for so long was left undone."""
+
+SWEPT_AT_ONCE = 500
+
+
+class Keys(Protocol):
+    """Keys with a lifetime, for other programs to see."""
+
+    async def get(self, name: str) -> Any: ...
+    async def set(self, name: str, value: Any, ttl: Millis) -> None: ...
+    async def delete(self, name: str) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing to do, as its row says it."""
+
+    number: int
+    kind: Kind
+    job_id: str | None
+    body: dict[str, Any]
+
+
+class Outbox:
+    """The table `scenario_outbox`."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        queue: Callable[[str], Queue],
+        keys: Keys,
+        emit: Callable[[Event], Awaitable[Any]],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._queue = queue
+        self._keys = keys
+        self._emit = emit
+
+    # ── In a transaction ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def put(
+        self, connection: Connection, kind: Kind, body: dict[str, Any], job_id: str | None = None
+    ) -> Entry:
+        row = {"kind": kind, "job_id": job_id, "body": body, "created_at": self._clock.now()}
+        number = connection.execute(insert(table).values(row).returning(table.c.number)).scalar_one()
+        return Entry(number, kind, job_id, body)
+
+    def withdraw(self, connection: Connection, job_id: str) -> None:
+        """A job that was not queued yet need not be."""
+        connection.execute(delete(table).where(table.c.job_id == job_id, table.c.kind == "job"))
+
+    # ── After it ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def follow(self, entries: Sequence[Entry]) -> None:
+        """Do these now. What can't be done now is the sweeper's, and no error of whoever asked."""
+        done = []
+        for entry in entries:
+            try:
+                await self._do(entry)
+            except EngineError as error:
+                log.warning(
+                    "what a scenario leads to can't be queued now; trying again soon", error=str(error)
+                )
+            else:
+                done.append(entry.number)
+        fault_point("scenario.queued")
+        if done:
+            gone = delete(table).where(table.c.number.in_(done))
+            try:
+                await self._database.write(lambda connection: connection.execute(gone).rowcount)
+            except EngineError as error:
+                log.warning("the outbox of scenarios can't be cleared now", error=str(error))
+
+    async def sweep(self) -> int:
+        """Do what was left undone; how much there was."""
+        before = self._clock.now() - SWEEP_AFTER
+        query = select(table.c.number, table.c.kind, table.c.job_id, table.c.body)
+        query = query.where(table.c.created_at <= before).order_by(asc(table.c.number)).limit(SWEPT_AT_ONCE)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        await self.follow([Entry(*row) for row in rows])
+        return len(rows)
+
+    async def _do(self, entry: Entry) -> None:
+        body = entry.body
+        match entry.kind:
+            case "job":
+                assert entry.job_id is not None
+                await self._add(entry.job_id, body)
+            case "drop":
+                assert entry.job_id is not None
+                await self._drop(entry.job_id, body)
+            case "event":
+                await self._emit(Event.model_validate(body))
+
+    async def _add(self, job_id: str, body: dict[str, Any]) -> None:
+        run_at = None if body["run_at"] is None else as_datetime(body["run_at"])
+        await self._queue(body["queue"]).add(body["data"], name=body["name"], id=job_id, run_at=run_at)
+        fault_point("scenario.job_added")
+        if body["key"]:
+            await self._keys.set(body["key"], job_id, body["ttl"])
+
+    async def _drop(self, job_id: str, body: dict[str, Any]) -> None:
+        await self.forget_key(body["key"], job_id)
+        if body["is_own"]:
+            return  # the job at hand ends by itself
+        try:
+            job = await self._queue(body["queue"]).job(job_id)
+            await job.remove()
+        except EngineError:
+            raise
+        except (WrongState, YamchiError) as error:
+            log.debug("the job is running or gone; its arming is enough", job=job_id, error=str(error))
+
+    async def forget_key(self, key: str | None, job_id: str) -> None:
+        """Delete a key if it still names this job."""
+        if key and await self._keys.get(key) == job_id:
+            await self._keys.delete(key)

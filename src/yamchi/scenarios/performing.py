@@ -1,0 +1,537 @@
+"""The life of a step, which is one job.
+
+1. Lock the run, read it with its step and the newest entity. Not running, or another arming: no effect.
+2. Conditions and lateness: skipped, with the reason; the next step is armed in the same transaction.
+3. Send inside the job, so that the queue's retries are the step's. Right before the message leaves, a hold on the run is
+   taken, which is refused if the run was stopped, its date moved or its conditions changed meanwhile.
+4. One transaction: fields, log line, step done, next step armed, outbox.
+5. Then the next job is queued; a sweeper does it if a crash did not.
+Killed between any two of these and run again, it ends the same: the delivery's id is derived from the step.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Row
+
+from yamchi import errors
+from yamchi.clock import Clock, Millis
+from yamchi.errors import ConfigurationError, Outage, Snooze, Unrecoverable
+from yamchi.faultpoints import fault_point
+from yamchi.queues.ticket import Job
+from yamchi.scenarios import flow, store
+from yamchi.scenarios.definition import Definition, Step
+from yamchi.scenarios.engine import ScenarioEngine
+from yamchi.scenarios.entities import Change, Entity, EntityKinds, LogLine, TransactionalEntities
+from yamchi.scenarios.expressions import fill
+from yamchi.scenarios.flow import Fail, Perform, Run, Scene, StepChange
+from yamchi.scenarios.library import Library
+from yamchi.scenarios.messages import Messages
+from yamchi.scenarios.outbox import Entry, Outbox
+from yamchi.scenarios.scenes import Fetched, Scenes
+from yamchi.scenarios.store import StepId
+from yamchi.storage.database import Database
+
+log = structlog.get_logger("yamchi.scenarios")
+
+HOLD: Millis = 60_000
+"""How long a hold is believed of a process that gives no sign of life: longer than a message takes to leave."""
+
+CLAIMS = 5
+"""How often the world may change between looking and sending before the job is tried again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a function of one's own gets: `@app.scenarios.function("book_room")`.
+
+    It may be called again after a crash or a failure: `id` is the same then. What it returns is set on the entity.
+    """
+
+    id: str
+    scenario: str
+    key: str
+    step: str
+    entity: Entity | None
+    event: Mapping[str, Any]
+    user: Mapping[str, Any]
+
+
+Function = Callable[[Context], Awaitable[Mapping[str, Any] | None]]
+
+
+class HeldBack(Exception):
+    """The run changed at the last moment: look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """There is nothing to do, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """It was decided without doing anything outside."""
+
+    state: str
+    reason: str | None
+    entries: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """It can't be done, ever: a dead letter is due."""
+
+    reason: str
+    entries: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Something is to be done outside."""
+
+    definition: Definition
+    step: Step
+    run: Run
+    scene: Scene
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The run went on without it, or was stopped, after its message may have left."""
+
+    definition: Definition
+    step: Step
+
+
+Claimed = Nothing | Settled | GivenUp | Begun | Left
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done outside: effects for the record, fields for the entity; or why nothing was, after all."""
+
+    effects: dict[str, Any]
+    fields: Mapping[str, Any]
+    skipped: str | None = None
+    said: str | None = None
+
+
+class Performer:
+    """Handles the jobs of scenarios."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        library: Library,
+        kinds: EntityKinds,
+        scenes: Scenes,
+        engine: ScenarioEngine,
+        outbox: Outbox,
+        messages: Messages,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._library = library
+        self._kinds = kinds
+        self._scenes = scenes
+        self._engine = engine
+        self._outbox = outbox
+        self._messages = messages
+        self.functions: dict[str, Function] = {}
+
+    async def handle(self, job: Job[Any]) -> dict[str, Any]:
+        """Run one step; the answer says what became of it."""
+        id = StepId.read(job.id)
+        if id is None:
+            raise Unrecoverable(
+                f"{job.id} is no step of a run: steps are queued by the engine, when an event starts a scenario."
+            )
+        for _ in range(CLAIMS):
+            fetched = await self._fetch(id)
+            claim = partial(self._claim, id=id, attempt=job.attempts_made, fetched=fetched)
+            claimed = await self._database.write(claim)
+            fault_point("step.claimed")
+            try:
+                return await self._go_on(job, id, claimed)
+            except HeldBack:
+                continue
+        raise errors.Retryable("The run changed again and again while its message was about to leave.")
+
+    async def note_failure(self, job: Job[Any], error: str) -> None:
+        """A job that ended without its handler's last word, such as one that killed its workers."""
+        if id := StepId.read(job.id):
+            await self.fail(id, error)
+
+    async def _go_on(self, job: Job[Any], id: StepId, claimed: Claimed) -> dict[str, Any]:
+        match claimed:
+            case Nothing(reason=reason):
+                return {"status": "nothing", "reason": reason}
+            case Settled(state=state, reason=said, entries=entries):
+                await self._outbox.follow(entries)
+                return {"status": state, "reason": said}
+            case GivenUp(reason=reason, entries=entries):
+                await self._outbox.follow(entries)
+                raise Unrecoverable(reason)
+            case Left(definition=definition, step=step):
+                return await self._recall(id, definition, step)
+            case Begun():
+                return await self._perform(job, id, claimed)
+
+    async def _fetch(self, id: StepId) -> Fetched:
+        """The newest entity, where it is kept outside the database."""
+        if all(isinstance(self._kinds.of(kind), TransactionalEntities) for kind in self._kinds):
+            return Fetched()
+        row = await self._database.read(lambda connection: store.read(connection, id.run_id))
+        return Fetched() if row is None else await self._scenes.fetch(row.entity_kind, row.entity_id)
+
+    # ── 1, 2: whether ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _claim(self, connection: Connection, id: StepId, attempt: int, fetched: Fetched) -> Claimed:
+        now = self._clock.now()
+        row, record = store.locked(connection, id.run_id), store.step_row(connection, id)
+        if row is None or record is None:
+            return Nothing("there is no such run any more")
+        run = store.restored(row)
+        definition = self._library.version(connection, run.scenario, run.version)
+        if not _is_pending(run, id):
+            return self._stale(connection, definition, row, record, id, attempt, now)
+        scene = self._scenes.of(connection, definition, run, fetched)
+        decision, after, changes = flow.fire(definition, run, scene, now)
+        match decision:
+            case Perform(step=step):
+                return self._begin(connection, definition, row, record, run, scene, step, now)
+            case Fail(reason=reason):
+                after, changes = flow.fail(definition, run, scene, now, reason)
+                return GivenUp(
+                    reason,
+                    self._engine.save(connection, definition, row, after, changes, scene, now, by=str(id)),
+                )
+        own = next((change for change in changes if change.step == id.step), None)
+        entries = self._engine.save(connection, definition, row, after, changes, scene, now, by=str(id))
+        return Settled(own.state if own else "nothing", own.reason if own else None, entries)
+
+    def _begin(
+        self,
+        connection: Connection,
+        definition: Definition,
+        row: Row[Any],
+        record: Row[Any],
+        run: Run,
+        scene: Scene,
+        step: Step,
+        now: Millis,
+    ) -> Claimed:
+        """What changes nothing but our own tables is done at once."""
+        id = StepId(run.id, record.step, record.arming)
+        # What came after the first attempt may be an answer to it.
+        begun = run if record.began_at is not None else replace(run, heard=scene.last_event)
+        is_inside = definition.entity is None or isinstance(
+            self._kinds.of(definition.entity), TransactionalEntities
+        )
+        if not step.acts_outside and is_inside:
+            entries = self._finish(connection, definition, row, begun, step, id, Done({}, {}), Fetched())
+            return Settled("done", None, entries)
+        store.record(connection, run.id, StepChange(id.step, id.arming, "running", now))
+        store.save(connection, begun)
+        return Begun(definition, step, begun, scene)
+
+    def _stale(
+        self,
+        connection: Connection,
+        definition: Definition,
+        row: Row[Any],
+        record: Row[Any],
+        id: StepId,
+        attempt: int,
+        now: Millis,
+    ) -> Claimed:
+        """A job whose step is not pending under this arming: an old one, a replayed one, or one that was overtaken."""
+        run = store.restored(row)
+        is_last = run.armings.get(id.step) == id.arming
+        if record.state == "failed" and is_last and run.status == "failed":
+            if attempt > 1:  # it failed, and its dead letter was not written before a crash
+                return GivenUp(record.reason or "It had failed", [])
+            return self._revive(connection, definition, row, run, id, now)
+        if record.state in ("running", "cancelled") and record.began_at is not None:
+            return Left(definition, definition.step(id.step))
+        why = run.reason or "its date moved, or it was armed anew"
+        return Nothing(f"the step is {record.state} and the run {run.status}: {why}")
+
+    def _revive(
+        self,
+        connection: Connection,
+        definition: Definition,
+        row: Row[Any],
+        run: Run,
+        id: StepId,
+        now: Millis,
+    ) -> Claimed:
+        """A replayed dead letter: the step is armed anew, and the run goes on."""
+        if store.living(connection, [(run.scenario, run.key)], []):
+            return Nothing("another run of this key has begun since")
+        after, changes = flow.revive(definition, run, id.step, now)
+        scene = self._scenes.of(connection, definition, run, Fetched())
+        entries = self._engine.save(connection, definition, row, after, changes, scene, now)
+        return Settled("armed", "armed anew from its dead letter", entries)
+
+    # ── 3: the effect ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _perform(self, job: Job[Any], id: StepId, begun: Begun) -> dict[str, Any]:
+        try:
+            done = await self._act(job, id, begun)
+            fault_point("step.sent")
+            await self._apply_outside(id, begun, done)
+            fault_point("step.applied")
+            fetched = await self._scenes.fetch(begun.definition.entity, begun.run.entity_id)
+            entries = await self._database.write(lambda c: self._complete(c, begun, id, done, fetched))
+        except HeldBack:
+            raise
+        except (Outage, Snooze) as error:
+            await self._note(id, str(error))
+            raise
+        except Exception as error:
+            await self._went_wrong(job, id, error)
+            raise
+        fault_point("step.completed")
+        await self._outbox.follow(entries)
+        fault_point("step.followed")
+        return {"status": "skipped" if done.skipped else "done", "reason": done.skipped, **done.effects}
+
+    async def _act(self, job: Job[Any], id: StepId, begun: Begun) -> Done:
+        """Call and send. Each of them only while the run wants it."""
+        step, fields = begun.step, {}
+
+        async def entering() -> None:
+            await self._hold(id)
+
+        if step.call:
+            await entering()
+            fields = dict(await self._function(step.call)(_context(id, begun)) or {})
+        if not step.send:
+            return Done({}, fields)
+        try:
+            effects = await self._messages.send(job, begun.definition, step, begun.run, begun.scene, entering)
+        except errors.Cancelled:
+            return Done({}, {}, skipped="the message was cancelled")
+        status = effects["status"]
+        if status in ("SENT", "UNKNOWN"):
+            said = None if status == "SENT" else "the provider's answer was lost"
+            return Done({"delivery": effects["delivery"], "channel": effects["channel"]}, fields, said=said)
+        return Done(effects, {}, skipped=f"{status.lower()}: {effects.get('reason') or 'see the delivery'}")
+
+    def _function(self, name: str) -> Function:
+        try:
+            return self.functions[name]
+        except KeyError:
+            raise ConfigurationError(
+                f"Nobody registered a function {name!r}: write @app.scenarios.function({name!r}) above one."
+            ) from None
+
+    async def _hold(self, id: StepId) -> None:
+        """The last moment: from here on the message leaves, unless the run is no longer what it was."""
+        fetched = await self._fetch(id)
+
+        def take(connection: Connection) -> bool:
+            now = self._clock.now()
+            row = store.locked(connection, id.run_id)
+            run = None if row is None else store.restored(row)
+            if run is None or not _is_pending(run, id):
+                return False
+            definition = self._library.version(connection, run.scenario, run.version)
+            scene = self._scenes.of(connection, definition, run, fetched)
+            decision, _, _ = flow.fire(definition, run, scene, now)
+            if not isinstance(decision, Perform):
+                return False
+            store.hold(connection, run.id, str(id), now + HOLD)
+            return True
+
+        if not await self._database.write(take):
+            raise HeldBack
+        fault_point("step.held")
+
+    # ── 4: what is written ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _apply_outside(self, id: StepId, begun: Begun, done: Done) -> None:
+        """A store without transactions gets its fields by value, and its log line under the step's id."""
+        kind, entity_id = begun.definition.entity, begun.run.entity_id
+        if kind is None or entity_id is None or done.skipped:
+            return
+        entities = self._kinds.of(kind)
+        if not isinstance(entities, TransactionalEntities):
+            change = self._change(begun.definition, begun.step, begun.run, begun.scene, id, done)
+            if change:
+                await entities.apply(entity_id, change)
+
+    def _complete(
+        self, connection: Connection, begun: Begun, id: StepId, done: Done, fetched: Fetched
+    ) -> list[Entry]:
+        row = store.locked(connection, id.run_id)
+        if row is None:
+            return []
+        run = store.restored(row)
+        if not _is_pending(run, id):
+            return self._leave(connection, begun.definition, begun.step, row, id, done)
+        return self._finish(connection, begun.definition, row, run, begun.step, id, done, fetched)
+
+    def _finish(
+        self,
+        connection: Connection,
+        definition: Definition,
+        row: Row[Any],
+        run: Run,
+        step: Step,
+        id: StepId,
+        done: Done,
+        fetched: Fetched,
+    ) -> list[Entry]:
+        """Fields, log line, this step done and the next one armed."""
+        now = self._clock.now()
+        self._apply_inside(connection, definition, step, run, id, done, fetched)
+        scene = self._scenes.of(connection, definition, run, fetched)
+        after, changes = flow.complete(
+            definition, run, scene, now, heard=run.heard, skipped=done.skipped, said=done.said
+        )
+        entries = []
+        if step.emit and not done.skipped:
+            data = fill(step.emit.data, flow.values_of(definition, run, scene, now), scene.zone.key)
+            entries.append(self._engine.emit(connection, run, definition, str(id), step.emit.event, data))
+        effects = self._effects(step, run, scene, definition, id, done)
+        return entries + self._engine.save(
+            connection, definition, row, after, changes, scene, now, by=str(id), effects=effects
+        )
+
+    def _apply_inside(
+        self,
+        connection: Connection,
+        definition: Definition,
+        step: Step,
+        run: Run,
+        id: StepId,
+        done: Done,
+        fetched: Fetched,
+    ) -> None:
+        if definition.entity is None or run.entity_id is None or done.skipped:
+            return
+        entities = self._kinds.of(definition.entity)
+        if isinstance(entities, TransactionalEntities):
+            scene = self._scenes.of(connection, definition, run, fetched)
+            change = self._change(definition, step, run, scene, id, done)
+            if change.fields:
+                entities.apply_in(connection, run.entity_id, Change(fields=change.fields))
+            fault_point("step.fields_set")
+            if change.log:
+                entities.apply_in(connection, run.entity_id, Change(log=change.log))
+            fault_point("step.logged")
+
+    def _change(
+        self, definition: Definition, step: Step, run: Run, scene: Scene, id: StepId, done: Done
+    ) -> Change:
+        values = flow.values_of(definition, run, scene, self._clock.now())
+        fields = {**done.fields, **fill(step.set, values, scene.zone.key)}
+        text = fill(step.log, values, scene.zone.key) if step.log else None
+        return Change(fields, LogLine(str(id), str(text)) if text else None)
+
+    def _effects(
+        self, step: Step, run: Run, scene: Scene, definition: Definition, id: StepId, done: Done
+    ) -> dict[str, Any]:
+        """For the record and the timeline: what was sent, set and logged."""
+        effects = dict(done.effects)
+        if not done.skipped and (step.set or done.fields):
+            effects["set"] = sorted({*step.set, *done.fields})
+        if not done.skipped and step.log:
+            effects["log"] = step.log
+        return effects
+
+    async def _recall(self, id: StepId, definition: Definition, step: Step) -> dict[str, Any]:
+        """The run was stopped or moved while this step's message may have been leaving: find out, and write it down."""
+        status = await self._messages.status(id)
+        done = Done({"delivery": self._messages.delivery_id(id)}, {})
+        if status != "SENT":
+            done = replace(done, skipped="the run was stopped or moved before it was known to have left")
+
+        def leave(connection: Connection) -> list[Entry]:
+            row = store.locked(connection, id.run_id)
+            return [] if row is None else self._leave(connection, definition, step, row, id, done)
+
+        await self._outbox.follow(await self._database.write(leave))
+        return {"status": "skipped" if done.skipped else "done"}
+
+    def _leave(
+        self,
+        connection: Connection,
+        definition: Definition,
+        step: Step,
+        row: Row[Any],
+        id: StepId,
+        done: Done,
+    ) -> list[Entry]:
+        """A message left although the run did not wait for it: fields and log say so, and nothing follows from it."""
+        run, now = store.restored(row), self._clock.now()
+        self._apply_inside(connection, definition, step, run, id, done, Fetched())
+        said = (
+            f"it left before the run was {run.status}" if run.status != "running" else "its date moved since"
+        )
+        change = StepChange(
+            id.step, id.arming, "cancelled" if done.skipped else "done", now, None, done.skipped or said
+        )
+        scene = self._scenes.of(connection, definition, run, Fetched())
+        store.record(connection, run.id, change, self._effects(step, run, scene, definition, id, done))
+        store.release(connection, run.id, str(id))
+        return []
+
+    # ── What went wrong ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _went_wrong(self, job: Job[Any], id: StepId, error: Exception) -> None:
+        said = str(error) if isinstance(error, errors.YamchiError) and str(error) else repr(error)
+        if isinstance(error, Unrecoverable) or job.is_last_attempt:
+            await self.fail(id, said)
+        else:
+            await self._note(id, f"attempt {job.attempts_made} failed: {said}")
+
+    async def _note(self, id: StepId, said: str) -> None:
+        """Why it has not happened yet, for whoever looks."""
+
+        def note(connection: Connection) -> None:
+            store.locked(connection, id.run_id)
+            store.note(connection, id, said)
+            store.release(connection, id.run_id, str(id))
+
+        await self._database.write(note)
+
+    async def fail(self, id: StepId, reason: str) -> None:
+        """The step has used up its attempts: what its `on_failure` says."""
+        fetched = await self._fetch(id)
+
+        def fail(connection: Connection) -> list[Entry]:
+            row = store.locked(connection, id.run_id)
+            run = None if row is None else store.restored(row)
+            if row is None or run is None or not _is_pending(run, id):
+                return []
+            definition = self._library.version(connection, run.scenario, run.version)
+            scene = self._scenes.of(connection, definition, run, fetched)
+            now = self._clock.now()
+            after, changes = flow.fail(definition, run, scene, now, reason)
+            return self._engine.save(connection, definition, row, after, changes, scene, now, by=str(id))
+
+        entries = await self._database.write(fail)
+        fault_point("step.failed")
+        await self._outbox.follow(entries)
+
+
+def _is_pending(run: Run, id: StepId) -> bool:
+    armed = run.armed
+    return (
+        run.status == "running" and armed is not None and (armed.step, armed.arming) == (id.step, id.arming)
+    )
+
+
+def _context(id: StepId, begun: Begun) -> Context:
+    run, scene = begun.run, begun.scene
+    return Context(str(id), run.scenario, run.key, id.step, scene.entity, run.event, scene.user)

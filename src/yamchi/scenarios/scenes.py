@@ -1,0 +1,115 @@
+"""What is known at the moment of a decision, read in the same transaction as the run wherever that is possible."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
+
+from yamchi.notifications.channels.base import Recipient
+from yamchi.notifications.quiet import zone_of
+from yamchi.notifications.recipients import Recipients, as_template_data
+from yamchi.notifications.schemas.event import Event
+from yamchi.scenarios import store
+from yamchi.scenarios.definition import Definition
+from yamchi.scenarios.entities import Entity, EntityKinds, TransactionalEntities
+from yamchi.scenarios.flow import Run, Scene
+
+
+@dataclass
+class Fetched:
+    """Entities that are kept elsewhere, fetched right before the transaction."""
+
+    entities: dict[tuple[str, str], Entity | None] = field(default_factory=dict)
+
+
+class Scenes:
+    """Puts together what a decision may look at."""
+
+    def __init__(self, kinds: EntityKinds, recipients: Recipients, default_zone: str) -> None:
+        self._kinds = kinds
+        self._recipients = recipients
+        self._default_zone = default_zone
+
+    # ── Before a transaction ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def fetch_for(self, events: Sequence[Event]) -> Fetched:
+        """Tell stores outside the database of these events, and get the entities that they concern."""
+        fetched = Fetched()
+        for kind in self._kinds:
+            entities = self._kinds.of(kind)
+            if isinstance(entities, TransactionalEntities):
+                continue
+            for event in events:
+                if (entity_id := entities.id_of(event)) is not None:
+                    await entities.note(event)
+                    fetched.entities[kind, entity_id] = await entities.get(entity_id)
+        return fetched
+
+    async def fetch(self, kind: str | None, entity_id: str | None) -> Fetched:
+        """The same for one entity, if it is kept elsewhere."""
+        fetched = Fetched()
+        if kind and entity_id and kind in self._kinds:
+            entities = self._kinds.of(kind)
+            if not isinstance(entities, TransactionalEntities):
+                fetched.entities[kind, entity_id] = await entities.get(entity_id)
+        return fetched
+
+    # ── In a transaction ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def note(self, connection: Connection, event: Event) -> dict[str, str]:
+        """Tell the stores inside the database of an event; the entities that it concerns, by kind."""
+        concerned = {}
+        for kind in self._kinds:
+            entities = self._kinds.of(kind)
+            if (entity_id := entities.id_of(event)) is not None:
+                concerned[kind] = entity_id
+                if isinstance(entities, TransactionalEntities):
+                    entities.note_in(connection, event)
+        return concerned
+
+    def entity(
+        self, connection: Connection, kind: str | None, entity_id: str | None, fetched: Fetched
+    ) -> Entity | None:
+        if kind is None or entity_id is None or kind not in self._kinds:
+            return None
+        entities = self._kinds.of(kind)
+        if isinstance(entities, TransactionalEntities):
+            return entities.get_in(connection, entity_id)
+        return fetched.entities.get((kind, entity_id))
+
+    def of(self, connection: Connection, definition: Definition, run: Run, fetched: Fetched) -> Scene:
+        entity = self.entity(connection, definition.entity, run.entity_id, fetched)
+        user = self._user(connection, run.user_id)
+        events, last = store.heard(connection, definition, run)
+        return Scene(entity, _known(user), self._zone(entity, user), events, last)
+
+    def at_start(
+        self,
+        connection: Connection,
+        definition: Definition,
+        event: Event,
+        entity_id: str | None,
+        fetched: Fetched,
+    ) -> Scene:
+        """Before there is a run."""
+        entity = self.entity(connection, definition.entity, entity_id, fetched)
+        user = self._user(connection, None if event.user_id is None else str(event.user_id))
+        return Scene(entity, _known(user), self._zone(entity, user))
+
+    def recipient(self, connection: Connection, run: Run, scene: Scene) -> Recipient:
+        """Whom to write to: the person behind the entity, or the one whom the event named."""
+        person = scene.entity.recipient if scene.entity else self._user(connection, run.user_id)
+        return replace(person or Recipient(), timezone=scene.zone.key)
+
+    def _user(self, connection: Connection, user_id: str | None) -> Recipient | None:
+        return None if user_id is None else self._recipients.get_in(connection, user_id)
+
+    def _zone(self, entity: Entity | None, user: Recipient | None) -> ZoneInfo:
+        named = (entity and (entity.zone or entity.recipient.timezone)) or (user and user.timezone)
+        return zone_of(named or None, self._default_zone)
+
+
+def _known(user: Recipient | None) -> Mapping[str, Any]:
+    return as_template_data(user) if user else {}

@@ -1,0 +1,236 @@
+"""Runs and their steps in the database. Every function works in a transaction of the caller.
+
+Whoever changes a run has locked its row (on SQLite the whole file), so that a timer, an event and a stop that come at the
+same moment are done one after the other.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from sqlalchemy import Connection, Row, and_, asc, desc, func, insert, or_, select, text, update
+
+from yamchi.clock import Millis
+from yamchi.notifications.schemas.event import Event
+from yamchi.scenarios.definition import Definition
+from yamchi.scenarios.flow import Armed, Heard, Run, StepChange
+from yamchi.scenarios.tables import scenario_events, scenario_runs, scenario_steps
+
+LONGEST_KEY = 255
+NAMESPACE = uuid5(NAMESPACE_URL, "yamchi:scenarios")
+
+runs, steps = scenario_runs, scenario_steps
+
+
+@dataclass(frozen=True, slots=True)
+class StepId:
+    """A step of a run under one arming; as text it is its job's id."""
+
+    run_id: str
+    step: str
+    arming: int
+
+    def __str__(self) -> str:
+        return f"{self.run_id}.{self.step}.{self.arming}"
+
+    @classmethod
+    def read(cls, text: str) -> "StepId | None":
+        parts = text.split(".")
+        if len(parts) != 3 or not parts[2].isdecimal():
+            return None
+        return cls(parts[0], parts[1], int(parts[2]))
+
+
+def run_id_of(scenario: str, key: str, generation: int) -> str:
+    return uuid5(NAMESPACE, f"{scenario}\x1f{key}\x1f{generation}").hex
+
+
+# ── Locking and reading ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lock_keys(connection: Connection, keys: Iterable[tuple[str, str]]) -> None:
+    """Let nobody else start a run or write down an event for these keys until this transaction ends."""
+    if connection.dialect.name != "postgresql":
+        return  # BEGIN IMMEDIATE has the whole file
+    numbers = sorted({_number(f"{scenario}\x1f{key}") for scenario, key in keys})
+    for number in numbers:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True)
+
+
+def living(
+    connection: Connection, keys: Collection[tuple[str, str]], entities: Collection[tuple[str, str]]
+) -> list[Row[Any]]:
+    """The running runs of these keys and of these entities, locked, always in the same order."""
+    which = [and_(runs.c.scenario == scenario, runs.c.key == key) for scenario, key in keys]
+    which += [and_(runs.c.entity_kind == kind, runs.c.entity_id == id) for kind, id in entities]
+    if not which:
+        return []
+    query = select(runs).where(runs.c.status == "running", or_(*which)).order_by(asc(runs.c.run_id))
+    return list(connection.execute(query.with_for_update()).all())
+
+
+def locked(connection: Connection, run_id: str) -> Row[Any] | None:
+    return connection.execute(select(runs).where(runs.c.run_id == run_id).with_for_update()).first()
+
+
+def read(connection: Connection, run_id: str) -> Row[Any] | None:
+    return connection.execute(select(runs).where(runs.c.run_id == run_id)).first()
+
+
+def latest(connection: Connection, scenario: str, key: str, *, lock: bool = False) -> Row[Any] | None:
+    """The newest run of a key, whatever became of it."""
+    query = select(runs).where(runs.c.scenario == scenario, runs.c.key == key)
+    query = query.order_by(desc(runs.c.generation)).limit(1)
+    return connection.execute(query.with_for_update() if lock else query).first()
+
+
+def step_row(connection: Connection, id: StepId) -> Row[Any] | None:
+    which = (steps.c.run_id == id.run_id, steps.c.step == id.step, steps.c.arming == id.arming)
+    return connection.execute(select(steps).where(*which)).first()
+
+
+def steps_of(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
+    query = select(steps).where(steps.c.run_id == run_id)
+    return connection.execute(query.order_by(asc(steps.c.armed_at), asc(steps.c.arming))).all()
+
+
+def is_held(row: Row[Any], now: Millis) -> bool:
+    """Whether somebody is sending for this run at this moment."""
+    return row.held_by is not None and row.held_until is not None and row.held_until > now
+
+
+# ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_down(connection: Connection, scenario: str, key: str, event: Event, now: Millis) -> int:
+    """An event for a key, whether or not somebody waits for it; its number."""
+    row = {"scenario": scenario, "key": key, "event_type": event.event_type, "event_id": event.event_id}
+    new = insert(scenario_events).values(**row, received_at=now).returning(scenario_events.c.number)
+    return int(connection.execute(new).scalar_one())
+
+
+def heard(connection: Connection, definition: Definition, run: Run) -> tuple[list[Heard], int]:
+    """The events that its waiting steps may count, and the number of the last one of any kind."""
+    if not definition.waits_for:
+        return [], run.heard
+    table = scenario_events
+    of_key = and_(table.c.scenario == run.scenario, table.c.key == run.key)
+    floor = min(run.heard, run.heard_at_start)
+    query = select(table.c.number, table.c.event_type).where(
+        of_key, table.c.number > floor, table.c.event_type.in_(definition.waits_for)
+    )
+    found = [Heard(row.number, row.event_type) for row in connection.execute(query.order_by(table.c.number))]
+    last = connection.execute(select(func.max(table.c.number)).where(of_key)).scalar()
+    return found, last or 0
+
+
+# ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def add(connection: Connection, run: Run, entity_kind: str | None) -> None:
+    connection.execute(insert(runs).values(**_row(run), entity_kind=entity_kind))
+
+
+def save(connection: Connection, run: Run, *, release: bool = False) -> None:
+    """The run as it is now. Who was sending for it and is not any more says so."""
+    row = _row(run)
+    if release:
+        row |= {"held_by": None, "held_until": None}
+    connection.execute(update(runs).where(runs.c.run_id == run.id).values(row))
+
+
+def hold(connection: Connection, run_id: str, by: str, until: Millis) -> None:
+    connection.execute(update(runs).where(runs.c.run_id == run_id).values(held_by=by, held_until=until))
+
+
+def release(connection: Connection, run_id: str, by: str) -> None:
+    which = (runs.c.run_id == run_id, runs.c.held_by == by)
+    connection.execute(update(runs).where(*which).values(held_by=None, held_until=None))
+
+
+def record(
+    connection: Connection, run_id: str, change: StepChange, effects: Mapping[str, Any] | None = None
+) -> None:
+    """What became of a step. A record is made when the step is reached."""
+    which = (steps.c.run_id == run_id, steps.c.step == change.step, steps.c.arming == change.arming)
+    ended = None if change.state in ("armed", "running") else change.at
+    values: dict[str, Any] = {"state": change.state, "ended_at": ended, "reason": change.reason}
+    if effects is not None:
+        values["effects"] = effects
+    if change.state == "running":
+        values["began_at"] = change.at
+    if connection.execute(update(steps).where(*which).values(values)).rowcount:
+        return
+    row = {"run_id": run_id, "step": change.step, "arming": change.arming, "due_at": change.due}
+    connection.execute(insert(steps).values(**row, armed_at=change.at, **values))
+
+
+def _row(run: Run) -> dict[str, Any]:
+    armed = run.armed
+    return {
+        "run_id": run.id,
+        "scenario": run.scenario,
+        "key": run.key,
+        "generation": run.generation,
+        "version": run.version,
+        "status": run.status,
+        "reason": run.reason,
+        "started_at": run.started_at,
+        "ended_at": run.ended_at,
+        "event": dict(run.event),
+        "entity_id": run.entity_id,
+        "user_id": run.user_id,
+        "position": run.position,
+        "since": run.since,
+        "heard": run.heard,
+        "heard_at_start": run.heard_at_start,
+        "armed_step": armed.step if armed else None,
+        "arming": armed.arming if armed else None,
+        "due_at": armed.due if armed else None,
+        "progress": {
+            "armings": dict(run.armings),
+            "anchors": dict(run.anchors),
+            "done": sorted(run.done),
+        },
+    }
+
+
+def restored(row: Row[Any]) -> Run:
+    """The run of a row."""
+    progress = row.progress
+    armed = Armed(row.armed_step, row.arming, row.due_at) if row.armed_step else None
+    return Run(
+        id=row.run_id,
+        scenario=row.scenario,
+        key=row.key,
+        generation=row.generation,
+        version=row.version,
+        started_at=row.started_at,
+        event=row.event,
+        entity_id=row.entity_id,
+        user_id=row.user_id,
+        status=row.status,
+        reason=row.reason,
+        ended_at=row.ended_at,
+        position=row.position,
+        since=row.since,
+        heard=row.heard,
+        heard_at_start=row.heard_at_start,
+        armed=armed,
+        armings=progress["armings"],
+        anchors=progress["anchors"],
+        done=frozenset(progress["done"]),
+    )
+
+
+def note(connection: Connection, id: StepId, said: str) -> None:
+    """Why a pending step has not happened yet."""
+    which = (steps.c.run_id == id.run_id, steps.c.step == id.step, steps.c.arming == id.arming)
+    pending = steps.c.state.in_(("armed", "running"))
+    connection.execute(update(steps).where(*which, pending).values(reason=said))
