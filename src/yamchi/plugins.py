@@ -38,6 +38,7 @@ SHIPPED = {
     "notifications": "yamchi.notifications.plugin:Notifications",
     "payments": "yamchi.payments.plugin:Payments",
     "reports": "yamchi.reports.plugin:Reports",
+    "scenarios": "yamchi.scenarios.plugin:Scenarios",
 }
 """The features that ship, by name: a feature adds its line here."""
 

@@ -32,7 +32,7 @@ class Unsubscribing:
     def __init__(self, signer: Signer, preferences: PreferenceBook, base: str | None) -> None:
         self._signer = signer
         self._preferences = preferences
-        self._base = base
+        self.base = base
 
     @property
     def has_links(self) -> bool:
@@ -42,10 +42,10 @@ class Unsubscribing:
     async def url_of(self, errand: Errand) -> str | None:
         """The link for a message; none for what must arrive, and where nobody knows our address."""
         user_id = errand.recipient.user_id
-        if self._base is None or user_id is None or errand.is_transactional:
+        if self.base is None or user_id is None or errand.is_transactional:
             return None
         token = await self.token(Link(user_id, errand.channel.name, errand.category))
-        return f"{self._base}{PATH}/{token}"
+        return f"{self.base}{PATH}/{token}"
 
     async def token(self, link: Link) -> str:
         said = urlsafe_b64encode("\n".join((link.user_id, link.channel, link.category)).encode()).decode()

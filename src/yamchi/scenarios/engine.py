@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, select
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
+from yamchi.notifications.tables import events as known_events
 from yamchi.scenarios import flow, store
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
@@ -25,7 +26,6 @@ from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
 from yamchi.storage.database import Database
-from yamchi.storage.tables import events as known_events
 
 log = structlog.get_logger("yamchi.scenarios")
 
@@ -316,7 +316,10 @@ class ScenarioEngine:
         body = {
             "queue": definition.queue,
             "name": change.step,
-            "data": self._filled(definition.data_of(step), definition, run, scene, now) or {},
+            "data": {
+                name: self._filled(value, definition, run, scene, now)
+                for name, value in definition.data_of(step).items()
+            },
             "run_at": change.due if change.due > now else None,
             "key": key,
             "ttl": to_millis(step.remember.ttl) if step.remember and key else None,
@@ -359,7 +362,7 @@ class ScenarioEngine:
         try:
             return fill(value, flow.values_of(definition, run, scene, now), scene.zone.key)
         except ExpressionFailed as error:
-            log.warning(f"{definition.scenario}: the data of a job is left empty, since {error}", key=run.key)
+            log.warning(f"{definition.scenario}: a value for its job is left empty, since {error}", key=run.key)
             return None
 
     def emit(

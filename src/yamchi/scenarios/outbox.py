@@ -6,12 +6,13 @@ are derived, so doing a thing twice is doing it once.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 import structlog
 from sqlalchemy import Connection, asc, delete, insert, select
 
-from yamchi.clock import Clock, Millis, as_datetime
+from yamchi.clock import Clock, Millis, Span, as_datetime
 from yamchi.errors import EngineError, WrongState, YamchiError
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
@@ -33,7 +34,7 @@ class Keys(Protocol):
     """Keys with a lifetime, for other programs to see."""
 
     async def get(self, name: str) -> Any: ...
-    async def set(self, name: str, value: Any, ttl: Millis) -> None: ...
+    async def set(self, name: str, value: str, ttl: Span) -> None: ...
     async def delete(self, name: str) -> Any: ...
 
 
@@ -125,7 +126,7 @@ class Outbox:
         await self._queue(body["queue"]).add(body["data"], name=body["name"], id=job_id, run_at=run_at)
         fault_point("scenario.job_added")
         if body["key"]:
-            await self._keys.set(body["key"], job_id, body["ttl"])
+            await self._keys.set(body["key"], job_id, timedelta(milliseconds=body["ttl"]))
 
     async def _drop(self, job_id: str, body: dict[str, Any]) -> None:
         await self.forget_key(body["key"], job_id)

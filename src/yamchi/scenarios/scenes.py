@@ -103,6 +103,9 @@ class Scenes:
         person = scene.entity.recipient if scene.entity else self._user(connection, run.user_id)
         return replace(person or Recipient(), timezone=scene.zone.key)
 
+    def zone_of(self, entity: Entity | None) -> ZoneInfo:
+        return self._zone(entity, None)
+
     def _user(self, connection: Connection, user_id: str | None) -> Recipient | None:
         return None if user_id is None else self._recipients.get_in(connection, user_id)
 

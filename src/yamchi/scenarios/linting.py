@@ -1,0 +1,86 @@
+"""What is wrong with a scenario although it can be read: templates that are missing, kinds and functions nobody has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from yamchi.notifications.schemas.notification_job import ALIASES
+from yamchi.notifications.templates.locales import locale_chain
+from yamchi.notifications.templates.model import TemplateStore
+from yamchi.scenarios.definition import Definition, Step
+from yamchi.scenarios.entities import EntityKinds
+from yamchi.scenarios.library import Library
+
+LANGUAGES = ("ru", "en", "kk")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or odd."""
+
+    scenario: str
+    level: Literal["error", "warning"]
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.scenario}: {self.said}."
+
+
+class Linter:
+    """Looks at the scenarios in force as this application would run them."""
+
+    def __init__(
+        self,
+        library: Library,
+        kinds: EntityKinds,
+        templates: TemplateStore,
+        functions: Mapping[str, Any],
+    ) -> None:
+        self._library = library
+        self._kinds = kinds
+        self._templates = templates
+        self._functions = functions
+
+    async def lint(self) -> list[Finding]:
+        self._library.refresh()
+        definitions = list(self._library.current.values())
+        found = [
+            Finding(problem.source, "error", _said(problem.line, problem.problem))
+            for problem in self._library.problems
+        ]
+        for definition in definitions:
+            found += await self.look_at(definition)
+        return found
+
+    async def look_at(self, definition: Definition) -> list[Finding]:
+        found = []
+        if definition.entity and definition.entity not in self._kinds:
+            said = f"nobody keeps entities of the kind {definition.entity!r}, so no event starts it"
+            found.append(Finding(definition.scenario, "warning", said))
+        for step in definition.steps:
+            found += [
+                Finding(definition.scenario, level, f"step {step.job}: {said}")
+                for level, said in await self._problems(step)
+            ]
+        return found
+
+    async def _problems(self, step: Step) -> list[tuple[Literal["error", "warning"], str]]:
+        found: list[tuple[Literal["error", "warning"], str]] = []
+        if step.call and step.call not in self._functions:
+            found.append(("error", f"nobody registered a function {step.call!r}"))
+        for name in step.send.channels if step.send else ():
+            assert step.send is not None
+            channel = ALIASES.get(name, name)
+            missing = [
+                language
+                for language in LANGUAGES
+                if not await self._templates.find(step.send.template, channel, locale_chain(language))
+            ]
+            if missing:
+                said = f"there is no template {step.send.template!r} for {name} in {', '.join(missing)}"
+                found.append(("error", said))
+        return found
+
+
+def _said(line: int | None, problem: str) -> str:
+    return problem.rstrip(".") if line is None else f"line {line}: {problem.rstrip('.')}"

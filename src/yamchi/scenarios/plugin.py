@@ -1,0 +1,235 @@
+"""The feature of scenarios: what an application gets as `app.scenarios`."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, delete, select
+
+from yamchi.clock import Span, to_millis
+from yamchi.errors import ConfigurationError
+from yamchi.notifications.plugin import Notifications
+from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
+from yamchi.queues.handlers import Handler
+from yamchi.queues.queue import Queue
+from yamchi.queues.ticket import Job
+from yamchi.scenarios.actions import Acted, Actions
+from yamchi.scenarios.definition import DEFAULT_QUEUE
+from yamchi.scenarios.engine import ScenarioEngine, Stopped
+from yamchi.scenarios.entities import EntityKinds
+from yamchi.scenarios.library import Library
+from yamchi.scenarios.linting import Linter
+from yamchi.scenarios.messages import Messages
+from yamchi.scenarios.migrating import Migrator
+from yamchi.scenarios.outbox import Entry, Outbox
+from yamchi.scenarios.performing import Function, Performer
+from yamchi.scenarios.scenes import Scenes
+from yamchi.scenarios.settings import ScenarioSettings
+from yamchi.scenarios.sweeping import Sweeper
+from yamchi.scenarios.tables import scenario_runs, scenario_steps
+from yamchi.scenarios.timeline import Timelines
+
+HERE = Path(__file__).parent
+
+QUEUE_LIMITS: dict[str, Any] = {
+    "concurrency": 5,
+    "attempts": 3,
+    "backoff": ["1m", "5m", "15m"],
+    "keep_completed": 100,
+    "keep_failed": 200,
+}
+
+
+class Scenarios(Plugin):
+    """Durable flows: an event starts them, time and events move them, and they stop when the client reacts."""
+
+    name = "scenarios"
+    summary = (
+        "Follow-ups in YAML that wait, send and stop when the client reacts: letters, reminders, alerts."
+    )
+    requires = ("notifications",)
+    settings_class = ScenarioSettings
+    migrations = HERE / "migrations"
+    commands: ClassVar = {"scenario": "yamchi.scenarios.commands:group"}
+
+    def __init__(self, app: Application) -> None:
+        super().__init__(app)
+        self.settings: ScenarioSettings
+        settings, database, clock = app.settings, app.database, app.clock
+        notifications = app.plugin(Notifications)
+        self.entities = EntityKinds()
+        """Who keeps leads, orders and the like: `app.scenarios.entities.register("order", Orders())`."""
+        self.library = Library(
+            [settings.home / "scenarios", HERE / "defaults"], clock, is_embedded=database.is_embedded
+        )
+        self.scenes = Scenes(self.entities, notifications.recipients, settings.default_timezone)
+        self.outbox = Outbox(database, clock, self.queue, _Keys(app), notifications.service.handle_event)
+        self.engine = ScenarioEngine(database, clock, self.library, self.entities, self.scenes, self.outbox)
+        self.actions = Actions(
+            database,
+            clock,
+            self.library,
+            self.entities,
+            self.scenes,
+            self.engine,
+            notifications.signer,
+            notifications.unsubscribing.base,
+            to_millis(self.settings.scenario_link_lifetime),
+        )
+        self.messages = Messages(
+            database,
+            clock,
+            notifications.processor,
+            notifications.deliveries,
+            notifications.channels,
+            self.scenes,
+            self.actions.links,
+        )
+        self.performer = Performer(
+            database,
+            clock,
+            self.library,
+            self.entities,
+            self.scenes,
+            self.engine,
+            self.outbox,
+            self.messages,
+        )
+        self.sweeper = Sweeper(
+            database,
+            clock,
+            self.library,
+            self.scenes,
+            self.engine,
+            self.performer,
+            self.outbox,
+            self.queue,
+            to_millis(self.settings.scenario_keep),
+        )
+        self.timelines = Timelines(database, clock, self.library, self.entities, self.scenes)
+        self.migrator = Migrator(database, clock, self.library, self.scenes, self.engine)
+        self.linter = Linter(self.library, self.entities, notifications.templates, self.performer.functions)
+        notifications.service.followers.append(self.engine)
+
+    # ── Being part of an application ──────────────────────────────────────────────────────────────────────────────
+
+    def declare(self) -> None:
+        for name in {DEFAULT_QUEUE, *(one.queue for one in self.library.current.values())}:
+            self.app.define(name, **QUEUE_LIMITS)
+
+    def serve(self) -> None:
+        for name in sorted({DEFAULT_QUEUE, *(one.queue for one in self.library.current.values())}):
+            self._serve(self.app.queue(name))
+        self.app.service("scenario sweeper", self.sweeper.watch)
+
+    def _serve(self, queue: Queue) -> None:
+        """Its jobs are steps, those of older versions too, whose names no file has any more."""
+
+        async def step(job: Job[Any]) -> dict[str, Any]:
+            return await self.performer.handle(job)
+
+        handlers = queue.definition.handlers
+        for definition in self.library.current.values():
+            if definition.queue == queue.name:
+                for one in definition.steps:
+                    handlers.setdefault(one.job, Handler(one.job, step))
+        queue.definition.any_name = Handler("step", step)
+        handlers.setdefault("step", queue.definition.any_name)
+        queue.listeners.on("failed", self.performer.note_failure)  # this process's own failures
+
+    def queue(self, name: str) -> Queue:
+        """A queue of a scenario; one whose file came after this process was started is declared now."""
+        if name not in self._queues:
+            self.app.define(name, **QUEUE_LIMITS)
+            self._queues.add(name)
+        return self.app.queue(name)
+
+    @cached_property
+    def _queues(self) -> set[str]:
+        return {DEFAULT_QUEUE, *(one.queue for one in self.library.current.values())}
+
+    def routers(self) -> Iterable[Routes]:
+        found: tuple[Routes, ...] = load_attribute("yamchi.scenarios.routes:ROUTES")
+        return found
+
+    async def checks(self) -> Sequence[Check]:
+        """Files that can't be used, and runs that fail."""
+        scenarios = self.library.current
+        said = f"{len(scenarios)} in force: {', '.join(sorted(scenarios)) or 'none'}"
+        found = [Check("scenarios", True, said)]
+        return found + [Check("scenario file", False, str(problem)) for problem in self.library.problems]
+
+    async def erase(self, user_id: str) -> dict[str, int]:
+        """Stop and forget the runs of a person."""
+        living = select(scenario_runs.c.run_id).where(scenario_runs.c.user_id == user_id)
+        ids = await self.app.database.read(lambda connection: connection.execute(living).scalars().all())
+        return {"scenario_runs": await self._forget(ids)}
+
+    async def forget(self, kind: str, entity_id: str) -> int:
+        """Stop and forget the runs of an entity that is being erased; how many there were."""
+        runs = scenario_runs
+        query = select(runs.c.run_id).where(runs.c.entity_kind == kind, runs.c.entity_id == entity_id)
+        ids = await self.app.database.read(lambda connection: connection.execute(query).scalars().all())
+        return await self._forget(ids)
+
+    async def _forget(self, ids: Sequence[str]) -> int:
+        for run_id in ids:
+            await self.engine.stop_run(run_id, "the person was erased")
+
+        def drop(connection: Connection) -> int:
+            connection.execute(delete(scenario_steps).where(scenario_steps.c.run_id.in_(ids)))
+            return connection.execute(delete(scenario_runs).where(scenario_runs.c.run_id.in_(ids))).rowcount
+
+        return await self.app.database.write(drop) if ids else 0
+
+    # ── For other features and the user's own code ────────────────────────────────────────────────────────────────
+
+    def function(self, name: str) -> Callable[[Function], Function]:
+        """Let steps call the function below: `call: book_room`. It may be called again, with the same `context.id`."""
+
+        def register(function: Function) -> Function:
+            if name in self.performer.functions:
+                raise ConfigurationError(f"There is a function {name!r} already: give this one another name.")
+            self.performer.functions[name] = function
+            return function
+
+        return register
+
+    async def act(self, scenario: str, key: str, action: str, *, by: str) -> Acted:
+        """Do what a button says: `act("lesson_reminders", lead_id, "confirm", by="telegram:123")`.
+
+        Who calls this has made sure that the button was theirs to press.
+        """
+        return await self.actions.act(scenario, key, action, by=by)
+
+    async def stop(self, scenario: str, key: str, reason: str = "stopped by hand") -> Stopped | None:
+        """Stop the living run of a key; None if there is none."""
+        return await self.engine.stop(scenario, key, reason)
+
+    async def changed(self, kind: str, entity_id: str) -> None:
+        """An entity was changed otherwise than by an event: its runs look at their dates anew."""
+        await self.engine.changed(kind, entity_id)
+
+    def changed_in(self, connection: Connection, kind: str, entity_id: str) -> list[Entry]:
+        """The same in the transaction that changes it; pass what it returns to `follow` after the commit."""
+        return self.engine.changed_in(connection, kind, entity_id)
+
+    async def follow(self, entries: Sequence[Entry]) -> None:
+        await self.engine.follow(entries)
+
+
+class _Keys:
+    """The application's keys with a lifetime, asked for when they are used."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def get(self, name: str) -> Any:
+        return await self._app.keys.get(name)
+
+    async def set(self, name: str, value: str, ttl: Span) -> None:
+        await self._app.keys.set(name, value, ttl)
+
+    async def delete(self, name: str) -> Any:
+        return await self._app.keys.delete(name)

@@ -1,0 +1,5 @@
+"""Scenarios over HTTP."""
+
+from yamchi.plugins import Routes
+
+ROUTES: tuple[Routes, ...] = ()

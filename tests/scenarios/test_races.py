@@ -1,0 +1,226 @@
+"""Orders that break other engines, each over many random interleavings: what is shared waits at random before it goes on."""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios.house import House, a_house
+from tests.scenarios.invariants import check_leads
+from yamchi.storage.database import Database
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+SCHEDULES = 3_000 if os.environ.get("FAULTS") == "full" else 40
+
+WAITING = """
+scenario: waiting
+on: go
+entity: lead
+key: "{{ lead.id }}"
+steps:
+  - {job: first, wait: 1h, send: {channel: email, template: note}}
+  - {job: answer, wait_for: replied, timeout: 1h, on_timeout: late}
+  - {job: thanks, send: {channel: telegram, template: note}, next: end}
+  - {job: late, send: {channel: telegram, template: note}}
+"""
+
+
+@asynccontextmanager
+async def shaken(home: Path) -> AsyncIterator[tuple[House, random.Random]]:
+    """A house in which every transaction is put off by a random number of turns of the event loop."""
+    dice = random.Random(1)
+    write = Database.write
+
+    async def later(self: Database, op: Any) -> Any:
+        for _ in range(dice.randrange(12)):
+            await asyncio.sleep(0)
+        result = await write(self, op)
+        for _ in range(dice.randrange(6)):
+            await asyncio.sleep(0)
+        return result
+
+    async with a_house(home) as house:
+        for channel in ("email", "telegram"):
+            house.template("note", "---\nsubject: note\ntransactional: true\n---\nnote", channel)
+        house.scenario(WAITING, "waiting")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Database, "write", later)
+            yield house, dice
+        await house.check()
+        await check_leads(house.app)
+
+
+async def at_once(dice: random.Random, *acts: Callable[[], Awaitable[Any]]) -> list[Any]:
+    """Do these at the same time, each after a random number of turns."""
+
+    async def begin(act: Callable[[], Awaitable[Any]]) -> Any:
+        for _ in range(dice.randrange(40)):
+            await asyncio.sleep(0)
+        return await act()
+
+    return await asyncio.gather(*(begin(act) for act in acts))
+
+
+async def test_the_event_comes_before_during_or_after_the_message_it_answers(tmp_path: Path) -> None:
+    """The client answers while the letter is leaving, before the engine knows that it left: that still counts."""
+    async with shaken(tmp_path) as (house, dice):
+        for number in range(SCHEDULES):
+            lead = f"lead-{number}"
+            await house.lead(lead)
+            await house.event("go", lead)
+            place = dice.choice(["during", "after", "at once"])
+
+            async def reply(lead: str = lead) -> None:
+                await house.event("replied", lead)
+
+            tasks: list[Any] = []
+
+            async def answer(_: Any, reply: Any = reply, tasks: list[Any] = tasks) -> None:
+                tasks.append(asyncio.create_task(reply()))
+                if dice.random() < 0.5:
+                    await tasks[-1]
+
+            house.email.before = answer if place == "during" else None
+            if place == "at once":
+                house.app.clock._now += 3_600_000
+                await at_once(dice, house.app.drain, reply)
+            else:
+                await house.pass_time("1h")
+            await asyncio.gather(*tasks)
+            if place == "after":
+                await reply()
+            await house.app.drain()
+            steps = {
+                step: reason for step, state, reason in await house.steps("waiting", lead) if state == "done"
+            }
+            if place == "at once":  # before the letter was begun, it is no answer to it
+                await house.pass_time("2h")
+                run = await house.run("waiting", lead)
+                assert run["status"] == "finished", run
+            else:
+                assert steps.get("answer") == "received replied", (place, steps)
+                assert "thanks" in steps
+
+
+async def test_timer_and_event_in_the_same_millisecond(tmp_path: Path) -> None:
+    async with shaken(tmp_path) as (house, dice):
+        outcomes = set()
+        for number in range(SCHEDULES):
+            lead = f"lead-{number}"
+            await house.lead(lead)
+            await house.event("go", lead)
+            await house.pass_time("1h")
+            house.app.clock._now += 3_600_000  # both are due now
+            house.telegram.sent.clear()
+            await at_once(dice, house.app.drain, lambda lead=lead: house.event("replied", lead))
+            await house.app.drain()
+            run = await house.run("waiting", lead)
+            done = [line["step"] for line in run["timeline"] if line["state"] == "done"]
+            assert done in (["first", "answer", "thanks"], ["first", "answer", "late"]), run
+            assert len(house.telegram.sent) == 1
+            outcomes.add(done[-1])
+        assert outcomes == {"thanks", "late"}, "both orders were tried"
+
+
+async def test_crossed_keys(tmp_path: Path) -> None:
+    """An event is heard by the run of its own key and by no other."""
+    async with shaken(tmp_path) as (house, dice):
+        for number in range(SCHEDULES):
+            one, other = f"lead-{number}-a", f"lead-{number}-b"
+            for lead in (one, other):
+                await house.lead(lead)
+            await at_once(dice, *(lambda lead=lead: house.event("go", lead) for lead in (one, other)))
+            await house.pass_time("1h")
+            answering = dice.choice([one, other])
+            await at_once(dice, lambda lead=answering: house.event("replied", lead), house.app.drain)
+            await house.pass_time("2h")
+            for lead in (one, other):
+                done = [step for step, state, _ in await house.steps("waiting", lead) if state == "done"]
+                assert done[-1] == ("thanks" if lead == answering else "late"), (lead, answering, done)
+
+
+async def test_a_stop_that_was_acknowledged_is_kept(tmp_path: Path) -> None:
+    """No send begins after the answer; what had begun before is named in it."""
+    async with shaken(tmp_path) as (house, dice):
+        begun: list[str] = []
+
+        async def leaving(message: Any) -> None:
+            begun.append(message.to)
+            for _ in range(dice.randrange(10)):
+                await asyncio.sleep(0)
+
+        house.email.before = leaving
+        outcomes = set()
+        for number in range(SCHEDULES):
+            lead = f"lead-{number}"
+            await house.lead(lead, email=f"{lead}@example.com")
+            await house.event("go", lead)
+            house.app.clock._now += 3_600_000
+
+            async def stop(lead: str = lead) -> tuple[Any, bool]:
+                if dice.random() < 0.5:
+                    answer = await house.scenarios.stop("waiting", lead)
+                    return answer, f"{lead}@example.com" in begun
+                await house.scenarios.act("waiting", lead, "stop", by="test")
+                return None, f"{lead}@example.com" in begun
+
+            _, (answer, had_begun) = await at_once(dice, house.app.drain, stop)
+            await house.app.drain()
+            await house.pass_time("3h")
+            assert (f"{lead}@example.com" in begun) == had_begun, "nothing began after the acknowledgement"
+            if answer is not None and not had_begun:
+                assert answer.on_its_way is None
+            run = await house.run("waiting", lead)
+            assert run["status"] == "stopped"
+            assert len([address for address in begun if address == f"{lead}@example.com"]) <= 1
+            outcomes.add(had_begun)
+        assert outcomes == {True, False}, "both orders were tried"
+
+
+async def test_a_hundred_reschedules_while_reminders_fall_due(tmp_path: Path) -> None:
+    """However often a lesson moves, and whatever is being sent meanwhile: one reminder of each kind for its last date."""
+    async with shaken(tmp_path) as (house, dice):
+        rounds = max(SCHEDULES // 20, 3)
+        for number in range(rounds):
+            lead = f"lead-{number}"
+            house.telegram.sent.clear()
+            await house.lead(lead, tg_id=lead)
+            await house.event("lesson.booked", lead, lesson_datetime=house.ahead(days=10))
+            for _ in range(100):
+                days = dice.randrange(2, 20)
+
+                async def move(lead: str = lead, days: int = days) -> None:
+                    await house.event("lesson.rescheduled", lead, lesson_datetime=house.ahead(days=days))
+
+                await at_once(dice, move, house.app.drain)
+            assert house.telegram.sent == []
+            await house.pass_time("30d")
+            assert house.chats() == ["remind_24h", "remind_5h"]
+
+
+async def test_the_clock_is_set_back_an_hour(tmp_path: Path) -> None:
+    async with a_house(tmp_path) as house:
+        for channel in ("email", "telegram"):
+            house.template("note", "---\nsubject: note\ntransactional: true\n---\nnote", channel)
+        house.scenario(WAITING, "waiting")
+        for back_after in ("30m", "1h", "90m"):
+            lead = f"lead-{back_after}"
+            house.email.sent.clear(), house.telegram.sent.clear()
+            await house.lead(lead)
+            await house.event("go", lead)
+            await house.pass_time(back_after)
+            house.app.clock._now -= 3_600_000
+            await house.pass_time("3h")
+            assert len(house.email.sent) == 1
+            await house.event("replied", lead)
+            await house.pass_time("4h")
+            assert len(house.email.sent) == 1
+            assert len(house.telegram.sent) == 1
+            assert (await house.run("waiting", lead))["status"] == "finished"
+        await house.check()

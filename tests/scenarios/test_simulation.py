@@ -1,0 +1,190 @@
+"""What `simulate` prints is what a run does, step by step and moment by moment."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from tests.scenarios.house import House, a_house
+from yamchi.clock import as_datetime, isoformat
+from yamchi.scenarios.entities import Entity
+from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.reading import read_text
+from yamchi.scenarios.simulation import Happening, simulate
+from yamchi.scenarios.tables import scenario_runs, scenario_steps
+
+MINUTE = 60_000
+EXAMPLES = 1_000 if os.environ.get("FAULTS") == "full" else 60
+
+spans = st.sampled_from(["0s", "1m", "5m", "30m", "2h", "1d"])
+conditions = st.sampled_from(["lead.flag", "not lead.flag", "lead.count == 2", "lead.missing", None, None])
+FAR = 14 * 24 * 60
+
+
+@st.composite
+def a_step(draw: Any, number: int, last: int) -> dict[str, Any]:
+    step: dict[str, Any] = {"job": f"s{number}"}
+    later = st.sampled_from([f"s{n}" for n in range(number + 1, last + 1)] or ["end"])
+    match draw(st.sampled_from(["wait", "wait", "at", "at", "event"])):
+        case "wait":
+            step["wait"] = draw(spans)
+        case "at":
+            step["at"] = (
+                f"lead.date {draw(st.sampled_from(['', '- 1h', '- 1 day', '+ 30m', '- 1 day, 09:00']))}"
+            )
+            step["past"] = draw(st.sampled_from(["skip", "now"]))
+        case "event":
+            step["wait_for"] = draw(st.sampled_from(["x", "y"]))
+            step["since"] = draw(st.sampled_from(["previous", "start"]))
+            step["timeout"] = draw(spans)
+            step["on_timeout"] = draw(st.sampled_from(["continue", "stop"]) | later)
+            return step
+    if draw(st.booleans()):
+        step["send"] = {"channel": "email", "template": "note"}
+    if draw(st.booleans()):
+        step["set"] = {"flag": draw(st.booleans())}
+    for name in ("unless", "when"):
+        if condition := draw(conditions):
+            step[name] = condition
+    if draw(st.integers(0, 5)) == 0:
+        step["next"] = draw(later | st.just("end"))
+    return step
+
+
+@st.composite
+def scenarios(draw: Any) -> dict[str, Any]:
+    number = draw(st.integers(1, 5))
+    steps = [draw(a_step(n, number)) for n in range(1, number + 1)]
+    return {
+        "scenario": "prop",
+        "on": "go",
+        "entity": "lead",
+        "key": "{{ lead.id }}",
+        "stop_on": "halt",
+        "steps": steps,
+    }
+
+
+@st.composite
+def histories(draw: Any) -> list[tuple[int, str, dict[str, Any]]]:
+    """(minutes after the start, event, what it changes): never at the same moment as a timer."""
+    happenings = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, 3 * 24 * 60),
+                st.sampled_from(["x", "y", "x", "y", "moved", "moved", "halt"]),
+                st.booleans(),
+                st.integers(-600, FAR),
+            ),
+            max_size=5,
+            unique_by=lambda one: one[0],
+        )
+    )
+    return [
+        (minutes, type, {"flag": flag, **({"date": date} if type == "moved" else {})})
+        for minutes, type, flag, date in sorted(happenings)
+    ]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Runner, House]]:
+    """One application for all examples; each has a lead and a version of its own."""
+    home: Path = tmp_path_factory.mktemp("world")
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        house = runner.run(stack.enter_async_context(a_house(home, default_timezone="Europe/Berlin")))
+        house.template("note", "---\nsubject: note\ntransactional: true\n---\nnote")
+        yield runner, house
+        runner.run(house.check())
+        runner.run(stack.aclose())
+
+
+names = count(1)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scenarios(), histories(), st.integers(-600, FAR), st.booleans())
+def test_simulation_is_reality(
+    world: tuple[asyncio.Runner, House],
+    body: dict[str, Any],
+    history: list[tuple[int, str, dict[str, Any]]],
+    date: int,
+    flag: bool,
+) -> None:
+    runner, house = world
+    simulated, real = runner.run(_both(house, body, history, date, flag))
+    assert real == simulated
+
+
+async def _both(
+    house: House, body: dict[str, Any], history: list[Any], date: int, flag: bool
+) -> tuple[Any, Any]:
+    clock, lead_id = house.app.clock, f"lead-{next(names)}"
+    text = yaml.safe_dump(body)
+    house.scenario(text, "prop")
+    start = clock.now()
+
+    def day(minutes: int) -> str:
+        return isoformat(start + minutes * MINUTE)
+
+    fields = {"email": "a@b.c", "flag": flag, "count": 2, "date": day(date)}
+    await house.lead(lead_id, **fields)
+    happenings = [
+        Happening(
+            start + minutes * MINUTE + 500,
+            type,
+            {name: day(value) if name == "date" else value for name, value in changed.items()},
+        )
+        for minutes, type, changed in history
+    ]
+    end = start + (FAR + 40 * 24 * 60) * MINUTE
+    definition = read_text(text)
+    run = Run("r", "prop", lead_id, 1, definition.version, start, {"data": {}}, lead_id)
+    known = (await house.leads.get(lead_id)) or Entity(lead_id, {})
+    scene = Scene(known, zone=house.scenarios.scenes.zone_of(known))
+    expected = simulate(definition, run, scene, start, happenings, until=end)
+
+    house.email.sent.clear()
+    await house.event("go", lead_id)
+    await house.app.drain()
+    for happening in happenings:
+        await clock.advance_to(as_datetime(happening.at))
+        await house.event(happening.type, lead_id, fields=happening.fields)
+        await house.app.drain()
+    await clock.advance_to(as_datetime(end))
+    table = scenario_steps
+    query = (
+        select(table, scenario_runs.c.status, scenario_runs.c.reason.label("why"))
+        .join(scenario_runs, scenario_runs.c.run_id == table.c.run_id)
+        .where(scenario_runs.c.key == lead_id)
+    )
+    rows = await house.app.database.read(lambda c: c.execute(query).all())
+    real = {(row.step, row.arming): (row.state, row.due_at, row.ended_at, row.reason) for row in rows}
+    simulated = {
+        (change.step, change.arming): (
+            change.state,
+            change.due,
+            None if change.state == "armed" else change.at,
+            change.reason,
+        )
+        for change in expected.changes
+    }
+    sends = {step["job"] for step in body["steps"] if "send" in step}
+    letters = sorted(
+        isoformat(change.at) for change in expected.changes if change.state == "done" and change.step in sends
+    )
+    statuses = {(row.status, row.why) for row in rows} or {(expected.run.status, expected.run.reason)}
+    sent = sorted(when for when, _ in house.email.sent)
+    return (
+        (simulated, letters, {(expected.run.status, expected.run.reason)}),
+        (real, sent, statuses),
+    )
