@@ -11,7 +11,7 @@ from typing import Any
 from tests.scenarios.invariants import check_invariants
 from tests.scenarios.leads import TableLeads
 from yamchi.clock import isoformat, to_millis
-from yamchi.notifications.channels.base import Message, Recipient
+from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.schemas.event import Event, EventAnswer
 from yamchi.scenarios.plugin import Scenarios
 from yamchi.testing import TestApp
@@ -20,7 +20,7 @@ LEAD = "6f1d2c9e-4b1a-4f7e-9a53-0d7c1b2a3e4f"
 
 
 @dataclass
-class Pigeon:
+class Pigeon(Channel):
     """A channel that does as it is told: answers in order, then takes everything."""
 
     name: str

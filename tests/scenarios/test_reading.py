@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from yamchi.errors import ConfigurationError
 from yamchi.scenarios.definition import Definition
-from yamchi.scenarios.reading import InvalidScenario, check_together, read_folder, read_text
+from yamchi.scenarios.reading import check_together, read_folder, read_text
+from yamchi.yamlfiles import InvalidDocument
 
 GOOD = """\
 scenario: email_chain
@@ -36,7 +38,7 @@ WRONG = [
     ("log: EMAIL_2_SENT", "log: [1", 17, "it is not YAML"),
     ("log: EMAIL_2_SENT", "log: '{{ x'", 16, "is not an expression"),
     ("log: EMAIL_2_SENT", "past: now", 14, "only a step with 'at' can have"),
-    ("entity: lead", "entity: *x", 3, "aliases such as *x are not allowed"),
+    ("entity: lead", "entity: *x", 3, "'*x' repeats another part"),
     ("entity: lead", "entity: event", 3, "is not the name of a kind of thing"),
     ("entity: lead\n", "", 6, "'set' and 'log' write to an entity"),
     ("lead.bot_activated", "lead.(", 10, "is not an expression"),
@@ -46,7 +48,7 @@ WRONG = [
     ("wait: 24h", "at: 24h before", 15, "is not a moment"),
     ("wait: 24h", "wait: 24h\n    at: x - 1h", 14, "has both 'wait' and 'at'"),
     ("wait: 24h", "wait: 24h\n    timeout: 1h", 14, "add 'wait_for'"),
-    ("wait: 24h", "wait: 24h\n    wait: 25h", 16, "'wait' is there twice"),
+    ("wait: 24h", "wait: 24h\n    wait: 25h", 16, "'wait' is given twice"),
     ("stop_on: bot.activated", "stop_on: lead.created", 5, "it can do only one of them"),
     ("queue: emailChain", "queue: email chain", 6, "queue: String should match"),
 ]
@@ -55,10 +57,10 @@ WRONG = [
 @pytest.mark.parametrize(("old", "new", "line", "said"), WRONG)
 def test_a_mistake_is_named_with_its_line(old: str, new: str, line: int, said: str) -> None:
     assert old in GOOD
-    with pytest.raises(InvalidScenario) as caught:
+    with pytest.raises(InvalidDocument) as caught:
         read_text(GOOD.replace(old, new, 1), "scenarios/email_chain.yaml")
     assert said in str(caught.value)
-    assert str(caught.value).startswith(f"scenarios/email_chain.yaml, line {line}: ")
+    assert str(caught.value).startswith(f"scenarios/email_chain.yaml:{line}: ")
     assert "\n" not in str(caught.value)
 
 
@@ -66,7 +68,7 @@ def test_a_mistake_is_named_with_its_line(old: str, new: str, line: int, said: s
     "text", ["", "5", "[]", "a: " * 2000, "- " * 500, "\x00", "%%%", "a: !!python/name:os.system x"]
 )
 def test_whatever_the_file_holds_the_answer_is_a_sentence(text: str) -> None:
-    with pytest.raises(InvalidScenario):
+    with pytest.raises(InvalidDocument):
         read_text(text)
 
 
@@ -84,7 +86,7 @@ def test_scenarios_that_start_each_other_are_refused() -> None:
         return read_text(f"{{scenario: {name}, on: {on}, key: k, steps: [{{job: a, emit: {emits}}}]}}")
 
     check_together([one("first", "a", "b"), one("second", "b", "c")])
-    with pytest.raises(InvalidScenario, match="first → second → third → first start each other"):
+    with pytest.raises(ConfigurationError, match="first → second → third → first"):
         check_together([one("first", "a", "b"), one("second", "b", "c"), one("third", "c", "a")])
 
 
@@ -94,4 +96,4 @@ def test_a_folder_gives_what_it_can(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("not looked at")
     good, bad = read_folder(tmp_path)
     assert isinstance(good, Definition)
-    assert isinstance(bad, InvalidScenario)
+    assert isinstance(bad, InvalidDocument)

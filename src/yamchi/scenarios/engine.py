@@ -362,7 +362,9 @@ class ScenarioEngine:
         try:
             return fill(value, flow.values_of(definition, run, scene, now), scene.zone.key)
         except ExpressionFailed as error:
-            log.warning(f"{definition.scenario}: a value for its job is left empty, since {error}", key=run.key)
+            log.warning(
+                f"{definition.scenario}: a value for its job is left empty, since {error}", key=run.key
+            )
             return None
 
     def emit(

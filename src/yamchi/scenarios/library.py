@@ -15,10 +15,10 @@ from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import UnknownJob
+from yamchi.errors import ConfigurationError, UnknownJob
 from yamchi.queues.handlers import describe
 from yamchi.scenarios.definition import Definition
-from yamchi.scenarios.reading import SUFFIXES, InvalidScenario, check_together, read_file
+from yamchi.scenarios.reading import SUFFIXES, check_together, read_file
 from yamchi.scenarios.tables import scenario_definitions as table
 
 log = structlog.get_logger("yamchi.scenarios")
@@ -43,7 +43,7 @@ class Library:
         self._current: dict[str, Definition] = {}
         self._versions: dict[tuple[str, str], Definition | None] = {}
         self._looked_at: Millis | None = None
-        self.problems: list[InvalidScenario] = []
+        self.problems: list[ConfigurationError] = []
         dialect = sqlite if is_embedded else postgresql
         self._keep = dialect.insert(table).on_conflict_do_nothing()
 
@@ -81,7 +81,7 @@ class Library:
                 chosen[definition.scenario] = definition
         try:
             check_together(list(chosen.values()))
-        except InvalidScenario as error:
+        except ConfigurationError as error:
             self._complain(error)
             return
         self._current = chosen
@@ -92,11 +92,11 @@ class Library:
             return before[1]
         try:
             return read_file(path)
-        except InvalidScenario as error:
+        except ConfigurationError as error:
             self._complain(error)
             return before[1] if before else None
 
-    def _complain(self, error: InvalidScenario) -> None:
+    def _complain(self, error: ConfigurationError) -> None:
         self.problems.append(error)
         log.error(f"{error} The scenario is left out, or stays as it was.")
 

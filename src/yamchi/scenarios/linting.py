@@ -23,7 +23,7 @@ class Finding:
     said: str
 
     def __str__(self) -> str:
-        return f"{self.scenario}: {self.said}."
+        return self.said if self.said.startswith(self.scenario) else f"{self.scenario}: {self.said}."
 
 
 class Linter:
@@ -45,7 +45,7 @@ class Linter:
         self._library.refresh()
         definitions = list(self._library.current.values())
         found = [
-            Finding(problem.source, "error", _said(problem.line, problem.problem))
+            Finding(getattr(problem, "source", "scenarios"), "error", str(problem))
             for problem in self._library.problems
         ]
         for definition in definitions:
@@ -80,7 +80,3 @@ class Linter:
                 said = f"there is no template {step.send.template!r} for {name} in {', '.join(missing)}"
                 found.append(("error", said))
         return found
-
-
-def _said(line: int | None, problem: str) -> str:
-    return problem.rstrip(".") if line is None else f"line {line}: {problem.rstrip('.')}"

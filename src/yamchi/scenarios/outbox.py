@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 import structlog
+from pydantic import ValidationError
 from sqlalchemy import Connection, asc, delete, insert, select
 
 from yamchi.clock import Clock, Millis, Span, as_datetime
@@ -28,6 +29,13 @@ SWEEP_AFTER: Millis = 10_000
 """What has been there for so long was left undone."""
 
 SWEPT_AT_ONCE = 500
+
+
+GiveUp = Callable[[str, str], Awaitable[None]]
+
+
+async def _say_nothing(job_id: str, reason: str) -> None:
+    """Until somebody wants to know."""
 
 
 class Keys(Protocol):
@@ -64,6 +72,8 @@ class Outbox:
         self._queue = queue
         self._keys = keys
         self._emit = emit
+        self.give_up: GiveUp = _say_nothing
+        """Told of a step whose job can never be queued."""
 
     # ── In a transaction ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -90,8 +100,12 @@ class Outbox:
                 log.warning(
                     "what a scenario leads to can't be queued now; trying again soon", error=str(error)
                 )
-            else:
-                done.append(entry.number)
+                continue
+            except (YamchiError, ValidationError) as error:
+                log.error("what a scenario leads to can never be queued", job=entry.job_id, error=str(error))
+                if entry.kind == "job" and entry.job_id:
+                    await self.give_up(entry.job_id, f"Its job can't be queued: {error}")
+            done.append(entry.number)
         fault_point("scenario.queued")
         if done:
             gone = delete(table).where(table.c.number.in_(done))

@@ -145,6 +145,7 @@ class Performer:
         self._outbox = outbox
         self._messages = messages
         self.functions: dict[str, Function] = {}
+        outbox.give_up = self._give_up
 
     async def handle(self, job: Job[Any]) -> dict[str, Any]:
         """Run one step; the answer says what became of it."""
@@ -168,6 +169,10 @@ class Performer:
         """A job that ended without its handler's last word, such as one that killed its workers."""
         if id := StepId.read(job.id):
             await self.fail(id, error)
+
+    async def _give_up(self, job_id: str, reason: str) -> None:
+        if id := StepId.read(job_id):
+            await self.fail(id, reason)
 
     async def _go_on(self, job: Job[Any], id: StepId, claimed: Claimed) -> dict[str, Any]:
         match claimed:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, select
 from yamchi.clock import Span, to_millis
 from yamchi.errors import ConfigurationError
 from yamchi.notifications.plugin import Notifications
-from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.queues.queue import Queue
 from yamchi.queues.ticket import Job
@@ -51,7 +51,10 @@ class Scenarios(Plugin):
     requires = ("notifications",)
     settings_class = ScenarioSettings
     migrations = HERE / "migrations"
-    commands: ClassVar = {"scenario": "yamchi.scenarios.commands:group"}
+    commands: ClassVar = {
+        "scenario": "yamchi.scenarios.commands:group",
+        "schema": "yamchi.scenarios.commands:schema",
+    }
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)
@@ -152,6 +155,12 @@ class Scenarios(Plugin):
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.scenarios.routes:ROUTES")
         return found
+
+    def static(self) -> dict[str, Path]:
+        return {"/scenario-board": HERE / "static" / "board"}
+
+    def pages(self) -> Iterable[BoardPage]:
+        yield BoardPage("Scenarios", "/scenarios")
 
     async def checks(self) -> Sequence[Check]:
         """Files that can't be used, and runs that fail."""

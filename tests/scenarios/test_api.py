@@ -1,0 +1,162 @@
+"""Scenarios over HTTP and at the command line: lists, timelines, pictures, stopping; and buttons in letters."""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.scenarios.house import LEAD, House, a_house
+from yamchi.scenarios.commands import scenario_schema
+from yamchi.web import create_app
+
+BASE = "http://localhost:3030"
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with a_house(tmp_path, default_timezone="Asia/Almaty") as house:
+        yield house
+        await house.check()
+
+
+@pytest.fixture
+async def client(house: House) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=create_app(house.app))
+    async with httpx2.AsyncClient(transport=transport, base_url=BASE) as client:
+        yield client
+
+
+async def test_what_is_in_force(client: httpx2.AsyncClient, house: House) -> None:
+    house.scenario("scenario: broken\non: x\nkey: k\nsteps: []\n", "broken")
+    answer = (await client.get("/api/v1/scenarios")).json()
+    assert {one["scenario"] for one in answer["scenarios"]} == {"email_chain", "lesson_reminders"}
+    assert "broken.yaml:4: steps: List should have at least 1 item" in answer["problems"][0]
+    shown = (await client.get("/api/v1/scenarios/email_chain")).json()
+    assert [step["job"] for step in shown["steps"]] == ["email1", "email2", "callAlert"]
+    missing = await client.get("/api/v1/scenarios/nothing")
+    assert missing.status_code == 404
+    assert missing.json()["detail"] == (
+        "There is no scenario 'nothing'; there are: email_chain, lesson_reminders."
+    )
+
+
+async def test_a_timeline_of_past_and_future(client: httpx2.AsyncClient, house: House) -> None:
+    await house.lead()
+    await house.event("lead.created")
+    await house.pass_time("30m")
+    for path in ("/api/v1/runs", "/api/v1/scenarios/runs", "/api/v1/scenarios/email_chain/runs"):
+        (run,) = (await client.get(path, params={"key": LEAD})).json()["runs"]
+        assert (run["status"], run["step"], run["due_at"]) == ("running", "email2", "2026-01-02T00:30:00Z")
+    shown = (await client.get(f"/api/v1/runs/{run['run_id']}")).json()
+    lines = [(line["step"], line["state"], line["at"], line["is_future"]) for line in shown["timeline"]]
+    assert lines == [
+        ("email1", "done", "2026-01-01T00:30:00Z", False),
+        ("email2", "armed", "2026-01-02T00:30:00Z", False),
+        ("email2", "done", "2026-01-02T00:30:00Z", True),
+        ("callAlert", "done", "2026-01-03T00:30:00Z", True),
+    ]
+    assert shown["timeline"][0]["effects"]["log"] == "EMAIL_1_SENT"
+
+
+async def test_pictures_are_drawings(client: httpx2.AsyncClient, house: House) -> None:
+    await house.lead(LEAD, name="<script>alert(1)</script>")
+    await house.event("lead.created")
+    (run,) = (await client.get("/api/v1/runs")).json()["runs"]
+    for path in (f"/api/v1/runs/{run['run_id']}/picture.svg", "/api/v1/scenarios/email_chain/picture.svg"):
+        answer = await client.get(path)
+        assert answer.headers["content-type"].startswith("image/svg+xml")
+        drawn = ET.fromstring(answer.text)
+        assert "callAlert" in "".join(drawn.itertext())
+        assert "<script" not in answer.text
+
+
+async def test_stopping(client: httpx2.AsyncClient, house: House) -> None:
+    await house.lead()
+    await house.event("lead.created")
+    (run,) = (await client.get("/api/v1/runs")).json()["runs"]
+    answer = await client.post(f"/api/v1/runs/{run['run_id']}/stop", json={"reason": "called them"})
+    assert answer.json()["on_its_way"] is None
+    await house.pass_time("7d")
+    assert house.letters() == []
+    assert (await house.run("email_chain"))["reason"] == "called them"
+    again = await client.post(f"/api/v1/runs/{run['run_id']}/stop")
+    assert again.status_code == 404
+    assert "there is nothing to stop" in again.json()["detail"]
+    assert (await client.get("/api/v1/runs/nothing")).status_code == 404
+
+
+# ── Buttons in letters ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def reminded(house: House) -> dict[str, str]:
+    """The addresses of the buttons in the letter that a lead without a chat got."""
+    await house.lead(tg_id=None)
+    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
+    await house.pass_time("25h")
+    links = re.findall(rf"{BASE}(/act/[\w.=-]+)", house.email.sent[-1][1].rendered.html or "")
+    return dict(zip(("confirm", "reschedule"), dict.fromkeys(links), strict=True))
+
+
+async def test_opening_a_link_changes_nothing_and_pressing_its_button_does_once(
+    client: httpx2.AsyncClient, house: House
+) -> None:
+    links = await reminded(house)
+    for _ in range(3):  # a mail scanner
+        page = await client.get(links["confirm"], headers={"accept-language": "ru"})
+        assert page.status_code == 200
+        assert page.text.count("<button") == 1
+        assert "✅ Да, буду!" in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert (await house.run("lesson_reminders"))["status"] == "running"
+    pressed = await client.post(links["confirm"], headers={"accept-language": "ru"})
+    assert (pressed.status_code, "Спасибо" in pressed.text) == (200, True)
+    run = await house.run("lesson_reminders")
+    assert (run["status"], run["reason"]) == ("stopped", "lesson.confirmed came")
+    assert (await house.leads.fields(LEAD))["confirmed"] is True
+    for call in (client.get, client.post):
+        used = await call(links["confirm"])
+        assert used.status_code == 410
+        assert "has been used already" in used.text
+    await house.pass_time("7d")
+    assert house.letters() == ["remind_24h"]
+
+
+async def test_links_that_do_nothing_say_why(client: httpx2.AsyncClient, house: House) -> None:
+    links = await reminded(house)
+    forged = await client.post(links["confirm"][:-4] + "0000")
+    assert (forged.status_code, "not genuine" in forged.text) == (410, True)
+    assert (await client.post("/act/x")).status_code == 410
+    await house.event("lesson.rescheduled", lesson_datetime=house.ahead(days=40))
+    moved = await client.post(links["confirm"])
+    assert "The date has changed since" in moved.text
+    await house.pass_time("15d")
+    late = await client.post(links["reschedule"])
+    assert (late.status_code, "has expired" in late.text) == (410, True)
+    assert "confirmed" not in {k for k, v in (await house.leads.fields(LEAD)).items() if v is True}
+
+
+async def test_a_button_in_a_chat_acts_at_once(house: House) -> None:
+    await house.lead()
+    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
+    await house.pass_time("25h")
+    done = await house.scenarios.act("lesson_reminders", LEAD, "confirm", by="telegram:777")
+    assert done.action == "confirm"
+    assert (await house.run("lesson_reminders"))["status"] == "stopped"
+    with pytest.raises(LookupError, match="no action 'dance'; it has: confirm, reschedule, stop"):
+        await house.scenarios.act("lesson_reminders", LEAD, "dance", by="telegram:777")
+    with pytest.raises(LookupError, match="has no run of 'nobody'"):
+        await house.scenarios.act("lesson_reminders", "nobody", "confirm", by="telegram:777")
+
+
+# ── Schema ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_schema_knows_every_field() -> None:
+    schema: dict[str, Any] = scenario_schema()
+    assert {"scenario", "on", "key", "steps"} <= set(schema["properties"])
+    assert {"wait", "at", "send", "wait_for"} <= set(schema["$defs"]["Step"]["properties"])
+    assert schema["additionalProperties"] is False
