@@ -17,7 +17,7 @@ from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.tables import events as known_events
 from yamchi.scenarios import flow, store
-from yamchi.scenarios.definition import Definition
+from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
 from yamchi.scenarios.expressions import ExpressionFailed, fill, holds
 from yamchi.scenarios.flow import Run, Scene, StepChange
@@ -33,6 +33,8 @@ STOP_PATIENCE: Millis = 5_000
 """How long the answer to a stop waits for a message that is on its way."""
 
 LOOK_AGAIN: Millis = 50
+LONGEST_NAME = 512
+"""Characters of a key's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +295,7 @@ class ScenarioEngine:
             if change.state == "armed":
                 entries += self._pend(connection, definition, after, change, scene, now)
             else:
-                entries += self._settle(connection, definition, after, change, scene, now, job_id == by)
+                entries += self._settle(connection, after, change, job_id == by)
         store.save(connection, after, release=by is not None and holder == by)
         fault_point("scenario.saved")
         return entries
@@ -311,8 +313,9 @@ class ScenarioEngine:
         if change.due is None:
             return []
         step = definition.step(change.step)
-        job_id = str(StepId(run.id, change.step, change.arming))
-        key = self._key(definition, run, change.step, scene, now)
+        id = StepId(run.id, change.step, change.arming)
+        key = self._key(definition, run, step, scene, now)
+        store.place(connection, id, definition.queue, key)
         body = {
             "queue": definition.queue,
             "name": change.step,
@@ -324,37 +327,27 @@ class ScenarioEngine:
             "key": key,
             "ttl": to_millis(step.remember.ttl) if step.remember and key else None,
         }
-        return [self._outbox.put(connection, "job", body, job_id)]
+        return [self._outbox.put(connection, "job", body, str(id))]
 
-    def _settle(
-        self,
-        connection: Connection,
-        definition: Definition,
-        run: Run,
-        change: StepChange,
-        scene: Scene | None,
-        now: Millis,
-        is_own: bool,
-    ) -> list[Entry]:
+    def _settle(self, connection: Connection, run: Run, change: StepChange, is_own: bool) -> list[Entry]:
         """A step that is over: its job goes, unless it is the one at hand, and so does its key."""
-        if change.due is None:
+        id = StepId(run.id, change.step, change.arming)
+        row = store.step_row(connection, id)
+        if row is None or row.queue is None:
             return []
-        job_id = str(StepId(run.id, change.step, change.arming))
-        self._outbox.withdraw(connection, job_id)
-        key = self._key(definition, run, change.step, scene, now)
-        if is_own and key is None:
+        self._outbox.withdraw(connection, str(id))
+        if is_own and row.key is None:
             return []
-        body = {"queue": definition.queue, "key": key, "is_own": is_own}
-        return [self._outbox.put(connection, "drop", body, job_id)]
+        body = {"queue": row.queue, "key": row.key, "is_own": is_own}
+        return [self._outbox.put(connection, "drop", body, str(id))]
 
     def _key(
-        self, definition: Definition, run: Run, step: str, scene: Scene | None, now: Millis
+        self, definition: Definition, run: Run, step: Step, scene: Scene | None, now: Millis
     ) -> str | None:
-        remember = definition.step(step).remember
-        if remember is None:
+        if step.remember is None:
             return None
-        filled = self._filled(remember.key, definition, run, scene, now)
-        return str(filled) if filled else None
+        filled = self._filled(step.remember.key, definition, run, scene, now)
+        return str(filled)[:LONGEST_NAME] if filled else None
 
     def _filled(self, value: Any, definition: Definition, run: Run, scene: Scene | None, now: Millis) -> Any:
         """A template of a job's data or key. What can't be filled in does not keep the run from going on."""

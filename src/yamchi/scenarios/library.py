@@ -108,6 +108,9 @@ class Library:
         connection.execute(self._keep, {**row, "created_at": self._clock.now()})
 
     def version(self, connection: Connection, name: str, version: str) -> Definition:
+        current = self.current.get(name)
+        if current is not None and current.version == version:
+            return current
         if (name, version) not in self._versions:
             query = select(table).where(table.c.name == name, table.c.version == version)
             row = connection.execute(query).first()

@@ -231,7 +231,7 @@ class Scenarios(Plugin):
 class _Keys:
     """The application's keys with a lifetime, asked for when they are used."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: Any) -> None:
         self._app = app
 
     async def get(self, name: str) -> Any:

@@ -171,6 +171,12 @@ def record(
     connection.execute(insert(steps).values(**row, armed_at=change.at, **values))
 
 
+def place(connection: Connection, id: StepId, queue: str, key: str | None) -> None:
+    """Where a pending step's job lies, and which key names it."""
+    which = (steps.c.run_id == id.run_id, steps.c.step == id.step, steps.c.arming == id.arming)
+    connection.execute(update(steps).where(*which).values(queue=queue, key=key))
+
+
 def _row(run: Run) -> dict[str, Any]:
     armed = run.armed
     return {

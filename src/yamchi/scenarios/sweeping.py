@@ -97,9 +97,10 @@ class Sweeper:
         now = self._clock.now()
         is_pending = runs.c.armed_step == steps.c.step, runs.c.arming == steps.c.arming
         query = (
-            select(steps.c.run_id, steps.c.step, steps.c.arming, runs.c.scenario, runs.c.version)
+            select(steps.c.run_id, steps.c.step, steps.c.arming, steps.c.queue)
             .join(runs, runs.c.run_id == steps.c.run_id)
             .where(steps.c.state.in_(("armed", "running")), steps.c.due_at <= now - LATE, *is_pending)
+            .where(steps.c.queue.is_not(None))
             .where(or_(steps.c.looked_at.is_(None), steps.c.looked_at <= now - LATE))
             .limit(ASKED_AT_ONCE)
         )
@@ -110,11 +111,7 @@ class Sweeper:
         return rows
 
     async def _ask_after(self, id: StepId, row: Row[Any]) -> None:
-        definition = await self._database.read(
-            lambda connection: self._library.version(connection, row.scenario, row.version)
-        )
-        queue = self._queue(definition.queue)
-        job = await _found(queue, str(id))
+        job = await _found(self._queue(row.queue), str(id))
         match job.state if job else None:
             case "failed":
                 await self._performer.fail(id, (job and job.failed_reason) or "its job failed")

@@ -66,6 +66,8 @@ scenario_steps = Table(
     Column("step", String(64), primary_key=True),
     Column("arming", Integer, primary_key=True),
     Column("state", String(16), nullable=False),
+    Column("queue", String(200)),  # where its job lies, if it has one
+    Column("key", String(512)),  # what names that job for other programs
     Column("due_at", Moment),
     Column("armed_at", Moment, nullable=False),
     Column("began_at", Moment),

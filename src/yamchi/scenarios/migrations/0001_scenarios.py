@@ -63,6 +63,8 @@ def upgrade() -> None:
         sa.Column("step", sa.String(64), primary_key=True),
         sa.Column("arming", sa.Integer, primary_key=True),
         sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("queue", sa.String(200)),
+        sa.Column("key", sa.String(512)),
         sa.Column("due_at", _MOMENT),
         sa.Column("armed_at", _MOMENT, nullable=False),
         sa.Column("began_at", _MOMENT),
