@@ -29,8 +29,11 @@ pages = APIRouter(include_in_schema=False)
 
 STATIC = Path(__file__).parent / "static"
 LANGUAGES = ("en", "ru", "kk")
-SVG = "image/svg+xml"
 _Key = Annotated[str, Query(min_length=1, max_length=255, description="The run's key, such as a lead's id.")]
+
+
+class Svg(Response):
+    media_type = "image/svg+xml"
 
 
 class ScenarioOut(BaseModel):
@@ -139,9 +142,9 @@ async def show_run(scenarios: TheScenarios, run_id: str) -> RunWithTimelineOut:
     return RunWithTimelineOut(**await scenarios.timelines.of(run_id))
 
 
-@router.get("/runs/{run_id}/picture.svg", summary="A run's timeline as a picture", response_class=Response)
+@router.get("/runs/{run_id}/picture.svg", summary="A run's timeline as a picture", response_class=Svg)
 async def draw_run(scenarios: TheScenarios, run_id: str) -> Response:
-    return Response(picture_of_run(await scenarios.timelines.of(run_id)), media_type=SVG)
+    return Svg(picture_of_run(await scenarios.timelines.of(run_id)))
 
 
 @router.post("/runs/{run_id}/stop", summary="Stop a run: from then on no message of it begins to leave")
@@ -173,9 +176,9 @@ async def runs_of_key(scenarios: TheScenarios, name: str, key: _Key) -> RunsOut:
     return RunsOut(runs=[RunOut(**one) for one in found])
 
 
-@router.get("/scenarios/{name}/picture.svg", summary="A scenario as a picture", response_class=Response)
+@router.get("/scenarios/{name}/picture.svg", summary="A scenario as a picture", response_class=Svg)
 async def draw_scenario(scenarios: TheScenarios, name: str) -> Response:
-    return Response(picture_of(scenarios.library.get(name)), media_type=SVG)
+    return Svg(picture_of(scenarios.library.get(name)))
 
 
 def _shown(definition: Definition) -> ScenarioOut:
