@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.scenarios.invariants import check_invariants
 from tests.scenarios.leads import TableLeads
-from yamchi.clock import isoformat, to_millis
+from yamchi.clock import isoformat
 from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.schemas.event import Event, EventAnswer
 from yamchi.scenarios.plugin import Scenarios
@@ -120,25 +120,9 @@ class House:
         await check_invariants(self.app)
 
 
-class DictKeys:
-    def __init__(self, clock: Any) -> None:
-        self._clock, self._kept = clock, {}
-
-    async def get(self, name: str) -> Any:
-        value, until = self._kept.get(name, (None, 0))
-        return value if until > self._clock.now() else None
-
-    async def set(self, name: str, value: str, ttl: Any) -> None:
-        self._kept[name] = (value, self._clock.now() + to_millis(ttl))
-
-    async def delete(self, name: str) -> None:
-        self._kept.pop(name, None)
-
-
 @asynccontextmanager
 async def a_house(home: Path, **settings: Any) -> AsyncIterator[House]:
     app = TestApp(home=home, **settings)
-    app.keys = DictKeys(app.clock)  # type: ignore[attr-defined]
     leads = TableLeads(app.database)
     app.scenarios.entities.register("lead", leads)
 

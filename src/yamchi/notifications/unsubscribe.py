@@ -37,7 +37,7 @@ class Unsubscribing:
     @property
     def has_links(self) -> bool:
         """Whether messages can have a link: whether somebody knows our address."""
-        return self._base is not None
+        return self.base is not None
 
     async def url_of(self, errand: Errand) -> str | None:
         """The link for a message; none for what must arrive, and where nobody knows our address."""

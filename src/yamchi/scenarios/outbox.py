@@ -7,19 +7,20 @@ are derived, so doing a thing twice is doing it once.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import structlog
 from pydantic import ValidationError
 from sqlalchemy import Connection, asc, delete, insert, select
 
-from yamchi.clock import Clock, Millis, Span, as_datetime
+from yamchi.clock import Clock, Millis, as_datetime
 from yamchi.errors import EngineError, WrongState, YamchiError
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
 from yamchi.queues.queue import Queue
 from yamchi.scenarios.tables import scenario_outbox as table
 from yamchi.storage.database import Database
+from yamchi.storage.keys import Keys
 
 log = structlog.get_logger("yamchi.scenarios")
 
@@ -36,14 +37,6 @@ GiveUp = Callable[[str, str], Awaitable[None]]
 
 async def _say_nothing(job_id: str, reason: str) -> None:
     """Until somebody wants to know."""
-
-
-class Keys(Protocol):
-    """Keys with a lifetime, for other programs to see."""
-
-    async def get(self, name: str) -> Any: ...
-    async def set(self, name: str, value: str, ttl: Span) -> None: ...
-    async def delete(self, name: str) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Connection, delete, select
 
-from yamchi.clock import Span, to_millis
+from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError
 from yamchi.notifications.plugin import Notifications
 from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
@@ -67,7 +67,7 @@ class Scenarios(Plugin):
             [settings.home / "scenarios", HERE / "defaults"], clock, is_embedded=database.is_embedded
         )
         self.scenes = Scenes(self.entities, notifications.recipients, settings.default_timezone)
-        self.outbox = Outbox(database, clock, self.queue, _Keys(app), notifications.service.handle_event)
+        self.outbox = Outbox(database, clock, self.queue, app.keys, notifications.service.handle_event)
         self.engine = ScenarioEngine(database, clock, self.library, self.entities, self.scenes, self.outbox)
         self.actions = Actions(
             database,
@@ -76,9 +76,9 @@ class Scenarios(Plugin):
             self.entities,
             self.scenes,
             self.engine,
-            notifications.signer,
+            app.links,
             notifications.unsubscribing.base,
-            to_millis(self.settings.scenario_link_lifetime),
+            self.settings.scenario_link_lifetime,
         )
         self.messages = Messages(
             database,
@@ -226,19 +226,3 @@ class Scenarios(Plugin):
 
     async def follow(self, entries: Sequence[Entry]) -> None:
         await self.engine.follow(entries)
-
-
-class _Keys:
-    """The application's keys with a lifetime, asked for when they are used."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    async def get(self, name: str) -> Any:
-        return await self._app.keys.get(name)
-
-    async def set(self, name: str, value: str, ttl: Span) -> None:
-        await self._app.keys.set(name, value, ttl)
-
-    async def delete(self, name: str) -> Any:
-        return await self._app.keys.delete(name)

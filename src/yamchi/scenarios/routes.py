@@ -12,7 +12,7 @@ from jinja2 import Environment
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from yamchi.errors import UnknownJob
+from yamchi.errors import TokenRefused, UnknownJob
 from yamchi.http.problems import documented
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.plugins import Routes, of_request
@@ -212,7 +212,7 @@ async def ask(request: Request, scenarios: TheScenarios, token: str) -> Response
     words = _words(request)
     try:
         link = await scenarios.actions.read(token)
-    except DeadLink as error:
+    except (DeadLink, TokenRefused) as error:
         return _page(request, words, {"state": "wrong", "said": str(error)}, HTTPStatus.GONE)
     return _page(request, words, {"state": "ask", "action": link.action})
 
@@ -222,7 +222,7 @@ async def act(request: Request, scenarios: TheScenarios, token: str) -> Response
     words = _words(request)
     try:
         done = await scenarios.actions.follow_link(token)
-    except (DeadLink, UnknownJob) as error:
+    except (DeadLink, TokenRefused, UnknownJob) as error:
         return _page(request, words, {"state": "wrong", "said": str(error)}, HTTPStatus.GONE)
     return _page(request, words, {"state": "done", "action": done.action})
 
