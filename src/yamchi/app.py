@@ -1,7 +1,7 @@
 """The composition root: settings become engines, queues and workers here, and nowhere else."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -70,6 +70,7 @@ class Yamchi:
         self.plugins: dict[str, Plugin] = {}
         self._acting: str | None = None
         self._owners: dict[str, str] = {}
+        self._services_of: defaultdict[str, list[str]] = defaultdict(list)
         self._served: set[str] = set()
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
@@ -100,7 +101,7 @@ class Yamchi:
         key: KeyOf | None = None,
     ) -> QueueDefinition:
         """Declare a queue, or say more about one. A process that only adds jobs needs no handlers, just this."""
-        if self._acting and queue not in self._definitions:
+        if self._acting and queue != CRON_QUEUE and queue not in self._definitions:
             self._owners[queue] = self._acting
         known = self._definitions.setdefault(queue, QueueDefinition(queue, timeout=self._default_timeout))
         if concurrency is not None and concurrency < 1:
@@ -179,8 +180,18 @@ class Yamchi:
 
         A feature's services run in the workers that work on one of its queues, if it has any.
         """
-        theirs = [queue for queue, owner in self._owners.items() if owner == self._acting]
+        theirs = [] if self._acting is None else self.queues_of(self._acting)
         self.services.add(name, run, queues=theirs)
+        if self._acting is not None:
+            self._services_of[self._acting].append(name)
+
+    def queues_of(self, plugin: str) -> list[str]:
+        """Names of the queues that a plugin declared."""
+        return [queue for queue, owner in self._owners.items() if owner == plugin]
+
+    def services_of(self, plugin: str) -> list[str]:
+        """Names of the services that a plugin runs."""
+        return list(self._services_of[plugin])
 
     # ── Plugins ───────────────────────────────────────────────────────────────────────────────────────────────────
 

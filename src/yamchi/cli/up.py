@@ -37,6 +37,8 @@ def serve(yamchi: Yamchi, reference: str | None, host: str | None, port: int | N
     """Serve the board and the API, with a worker beside them if asked."""
     from yamchi.web import check_address, create_app
 
+    if works:
+        yamchi.serve()
     settings = yamchi.settings
     address = settings.host if host is None else host
     check_address(settings, address)
@@ -81,9 +83,10 @@ def _typed() -> str:
 def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
     option, yamchi = f" --app {reference}" if reference else "", _typed()
     lines = [f"Board   [cyan]{url}[/]", f"API     [cyan]{url}/docs[/]"]
-    handled = [queue.name for queue in app.queues if queue.definition.handlers]
+    features = {queue for name in app.plugins for queue in app.queues_of(name)}
+    handled = [queue.name for queue in app.queues if queue.definition.handlers and queue.name not in features]
     if handled:
-        queue = "hello" if "hello" in handled else handled[-1]  # a feature's own come first
+        queue = "hello" if "hello" in handled else handled[0]
         data = '\'{"name": "you"}\'' if queue == "hello" else "'{}'"
         lines.append(f"Try     [cyan]{yamchi} jobs add {queue} {data}{option}[/]")
     for plugin in app.plugins.values():
