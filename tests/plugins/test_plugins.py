@@ -1,0 +1,140 @@
+"""Which plugins an application has: what ships, what is installed, its own; one that fails costs only itself."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from yamchi import Plugin, Yamchi, plugins
+from yamchi.errors import ConfigurationError, MissingExtra
+from yamchi.notifications.plugin import Notifications
+from yamchi.settings import Settings
+from yamchi.testing import TestApp
+
+
+class Greeter(Plugin):
+    name = "greeter"
+    summary = "Says hello."
+
+    def greet(self) -> str:
+        return "hello"
+
+
+class Needy(Plugin):
+    name = "needy"
+    requires = ("greeter",)
+
+
+class Unlucky(Plugin):
+    name = "unlucky"
+
+    def __init__(self, app: Any) -> None:
+        raise RuntimeError("the stars are wrong")
+
+
+class Extra(Plugin):
+    name = "extra"
+
+    def declare(self) -> None:
+        raise MissingExtra("media", "Media")
+
+
+def make(*own: type[Plugin], **settings: Any) -> Yamchi:
+    return Yamchi(Settings(**settings), plugins=own)
+
+
+def test_what_ships_is_on_and_reached_by_name_and_by_class() -> None:
+    app = make(Greeter)
+    assert app.greeter.greet() == "hello"
+    assert app.plugin(Greeter) is app.greeter
+    assert app.plugin(Notifications) is app.notifications
+    with pytest.raises(AttributeError, match="no attribute 'gretter'"):
+        _ = app.gretter
+
+
+def test_plugins_chooses_among_what_ships_and_leaves_ones_own() -> None:
+    app = make(Greeter, plugins=())
+    assert list(app.plugins) == ["greeter"]
+    with pytest.raises(ConfigurationError, match="no plugin notifications: PLUGINS leaves it out"):
+        app.plugin(Notifications)
+    with pytest.raises(
+        ConfigurationError, match="PLUGINS names notfications, which is not here; there are: "
+    ):
+        make(plugins=("notfications",))
+
+
+def test_the_variable_is_read_as_people_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLUGINS", " notifications ,")
+    assert list(Yamchi().plugins) == ["notifications"]
+    monkeypatch.setenv("PLUGINS", "none")
+    assert list(Yamchi().plugins) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Unlucky, "RuntimeError: the stars are wrong"),
+        (Extra, "Media needs an extra package: pip install 'yamchi[media]'."),
+        (Needy, "it needs the plugin greeter, which is not here"),
+    ],
+)
+def test_one_that_fails_is_one_sentence_and_the_rest_starts(kind: type[Plugin], why: str) -> None:
+    with capture_logs() as lines:
+        app = make(kind)
+    assert app.failed_plugins == {kind.name: why}
+    assert [line["event"] for line in lines] == [f"plugin {kind.name} was left out: {why}"]
+    assert "notifications" in app.plugins
+    with pytest.raises(ConfigurationError, match=f"no plugin {kind.name}: "):
+        getattr(app, kind.name)
+
+
+def test_one_that_ships_and_can_not_be_imported_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plugins.SHIPPED, "ghost", "yamchi.ghost.plugin:Ghost")
+    app = make()
+    assert "No module named 'yamchi.ghost'" in app.failed_plugins["ghost"]
+
+
+def test_each_comes_after_what_it_needs() -> None:
+    names = list(make(Needy, Greeter).plugins)
+    assert names.index("greeter") < names.index("needy")
+
+
+def test_an_installed_package_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shopkeeping.py").write_text(
+        "from yamchi import Plugin\nclass Shop(Plugin):\n    name = 'shop'\n"
+    )
+    metadata = tmp_path / "shopkeeping-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shopkeeping\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[yamchi.plugins]\nshop = shopkeeping:Shop\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert make().shop.name == "shop"
+    assert "shop" not in make(plugins=("notifications",)).plugins
+
+
+def test_serving_twice_changes_nothing() -> None:
+    app = make()
+    for _ in range(2):
+        app.serve()
+        app.notifications.serve()
+    assert list(app.queue("notifications").definition.handlers) == ["send"]
+    assert app.services_of("notifications").count("event sweeper") == 1
+
+
+async def test_a_worker_of_other_queues_leaves_a_features_services_alone() -> None:
+    app = make()
+    app.job("orders")(lambda job: None)
+    services = app.services.declared
+    app.serve()
+    assert "event sweeper" in services(["notifications", "orders"])
+    assert "event sweeper" not in services(["orders"])
+    await app.close()
+
+
+async def test_a_wrong_setting_of_a_feature_stops_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMTP_PORT", "high")
+    with pytest.raises(ConfigurationError, match=r"^SMTP_PORT has a value that can't be used"):
+        Yamchi()
+    with pytest.raises(TypeError, match="Settings has no field smtp_prot"):
+        TestApp(smtp_prot=25, smtp_port=25)
