@@ -467,6 +467,29 @@ async def test_changes_are_in_the_audit_and_secrets_are_not(client: httpx2.Async
     assert "n***@example.com" in edited["after"]
 
 
+async def test_the_audit_says_what_was_before(client: httpx2.AsyncClient) -> None:
+    await key(client, "read", "send", name="shop")
+    await client.post(JOBS, json={"data": 1, "id": "j", "name": "post"}, headers=bearer(ADMIN))
+    rule = {"on": "paid", "notify": {"channel": "email", "template": "receipt"}}
+    kept = (await client.post("/api/v1/rules", json=rule, headers=bearer(ADMIN))).json()["rule_id"]
+    for method, path in (
+        ("POST", "/api/queues/letters/pause"),
+        ("DELETE", f"{JOBS}/j"),
+        ("DELETE", f"/api/v1/rules/{kept}"),
+        ("DELETE", "/api/v1/keys/shop"),
+        ("POST", "/api/queues/letters/drain"),
+    ):
+        assert (await client.request(method, path, headers=bearer(ADMIN))).status_code < 300, path
+    drained, revoked, unruled, removed, paused, *_ = await audit(client)
+    assert (drained["outcome"], revoked["before"], removed["before"]) == (
+        "200, 0 changed",
+        "read, send",
+        "post, waiting",
+    )
+    assert (paused["before"], paused["after"]) == ("running", "paused")
+    assert '"receipt"' in unruled["before"]
+
+
 async def test_the_audit_has_pages_and_filters(app: TestApp, client: httpx2.AsyncClient) -> None:
     for number in range(5):
         await client.post(f"/api/queues/letters/{'pause' if number % 2 else 'resume'}", headers=bearer(ADMIN))

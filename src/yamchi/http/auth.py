@@ -9,6 +9,7 @@ and nothing else.
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -33,6 +34,7 @@ from yamchi.storage.database import Database
 COOKIE = "yamchi_session"
 PEOPLE = "/api/v1/users/"
 SHORTEST_ADMIN_TOKEN = 16
+_COUNT = re.compile(rb'\{"count":(\d{1,18})\}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +161,10 @@ class Guard:
 
     def _noting(self, scope: Scope, send: Send) -> Send:
         """What the dependency of the route left for the answer: the fields of its limit, and the end of its audit."""
-        state = scope["state"]
+        state, status = scope["state"], 0
 
         async def noting(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
                 if _is_unchecked(scope, message["status"]):
                     raise RuntimeError(
@@ -169,7 +172,9 @@ class Guard:
                     )
                 if limits := state.get("limits"):
                     MutableHeaders(scope=message).update(limits)
-                await self._finish(scope, str(message["status"]))
+                status = message["status"]
+            elif message["type"] == "http.response.body" and "audit" in state:
+                await self._finish(scope, f"{status}{_how_many(message.get('body', b''))}")
             await send(message)
 
         return noting
@@ -228,6 +233,12 @@ class Guard:
             return Refusal(HTTPStatus.FORBIDDEN, "A page of another site may not act here.")
         is_closed = is_guarded(scope["path"]) and not scope["path"].startswith(self.public)
         return _unknown() if caller is STRANGER and is_closed else None
+
+
+def _how_many(body: bytes) -> str:
+    """What the answer says of how many were changed, if it does."""
+    found = _COUNT.fullmatch(body)
+    return f", {int(found[1]):,} changed" if found else ""
 
 
 def _is_unchecked(scope: Scope, status: int) -> bool:

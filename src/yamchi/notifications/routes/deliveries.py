@@ -88,13 +88,13 @@ async def add_rule(notifications: TheNotifications, rule: Rule) -> RuleOut:
 
 @router.put("/rules/{rule_id}", summary="Replace a rule")
 async def put_rule(request: Request, notifications: TheNotifications, rule_id: Name, rule: Rule) -> RuleOut:
-    known = (await notifications.rules.list())["table"]
-    changes(request, before=next((one for one in known if one.get("rule_id") == rule_id), None))
+    changes(request, before=await _kept_rule(notifications, rule_id))
     return RuleOut(rule_id=await notifications.rules.put(rule, rule_id))
 
 
 @router.delete("/rules/{rule_id}", status_code=204, summary="Remove a rule of the table")
-async def remove_rule(notifications: TheNotifications, rule_id: Key) -> None:
+async def remove_rule(request: Request, notifications: TheNotifications, rule_id: Key) -> None:
+    changes(request, before=await _kept_rule(notifications, rule_id))
     await notifications.rules.remove(rule_id)
 
 
@@ -126,3 +126,9 @@ async def replay_letter(
 ) -> None:
     is_mended = mended is not None and "data" in mended.model_fields_set
     await notifications.dead_letters.replay(letter_id, mended.data if mended and is_mended else ...)
+
+
+async def _kept_rule(notifications: TheNotifications, rule_id: str) -> dict[str, Any] | None:
+    """A rule as it is before it is changed."""
+    known = (await notifications.rules.list())["table"]
+    return next((one for one in known if one["rule_id"] == rule_id), None)

@@ -4,11 +4,12 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
 
 from yamchi import fields
 from yamchi.fields import Address, JsonObject
+from yamchi.http.audit import changes
 from yamchi.http.problems import documented
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.notification_job import Channel, DirectMessage, DirectOptions
@@ -85,10 +86,18 @@ async def show_template(
 
 @router.put(ONE, summary="Keep a new version of a template")
 async def put_template(
-    notifications: TheNotifications, code: Code, channel: Channel, locale: Locale, new: TemplateIn
+    request: Request,
+    notifications: TheNotifications,
+    code: Code,
+    channel: Channel,
+    locale: Locale,
+    new: TemplateIn,
 ) -> TemplateOut:
     language = normalize_locale(locale) or locale
-    return TemplateOut.of(await notifications.templates.put(code, channel, language, new.text, new.format))
+    before = await notifications.templates.find(code, channel, [language])
+    kept = await notifications.templates.put(code, channel, language, new.text, new.format)
+    changes(request, before=before and f"version {before.version}", after=f"version {kept.version}")
+    return TemplateOut.of(kept)
 
 
 @router.get(f"{ONE}/versions", summary="The versions kept in the table, newest first")

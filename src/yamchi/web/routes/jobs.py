@@ -118,8 +118,10 @@ async def edit_job(request: Request, queue: ThatQueue, job_id: Key, edit: Edit) 
 
 
 @router.delete(JOB, status_code=204, summary="Remove a job that is not running", responses=documented(409))
-async def remove_job(queue: ThatQueue, job_id: Key) -> None:
-    await (await queue.job(job_id)).remove()
+async def remove_job(request: Request, queue: ThatQueue, job_id: Key) -> None:
+    job = await queue.job(job_id)
+    changes(request, before=f"{job.name}, {job.state}")
+    await job.remove()
 
 
 @router.post(f"{JOB}/retry", summary="Put a finished job back", responses=documented(409))

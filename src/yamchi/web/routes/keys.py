@@ -1,12 +1,13 @@
 """Named keys: list them, make one (its text is shown once), rotate, revoke. And who the caller is."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.clock import isoformat
 from yamchi.fields import Name, SpanText
 from yamchi.http.access import TheCaller
 from yamchi.http.apikeys import ApiKey
+from yamchi.http.audit import changes
 from yamchi.http.paging import PageNumber, PageSize
 from yamchi.http.problems import documented
 from yamchi.http.scopes import ADMIN
@@ -122,5 +123,5 @@ async def rotate_key(app: App, access: TheAccess, name: Name, how: Rotation | No
 
 
 @router.delete("/keys/{name}", status_code=204, summary="Let nobody use a key from now on")
-async def revoke_key(access: TheAccess, name: Name) -> None:
-    await access.keys.revoke(name)
+async def revoke_key(request: Request, access: TheAccess, name: Name) -> None:
+    changes(request, before=", ".join((await access.keys.revoke(name)).scopes))

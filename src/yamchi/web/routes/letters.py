@@ -1,9 +1,10 @@
 """Dead letters: list, show, replay (as they are or mended), purge."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from yamchi.fields import Key
 from yamchi.http.access import TheCaller, seen_by
+from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Many, Replay
 from yamchi.http.paging import PageNumber, PageSize, Search, pages
 from yamchi.http.problems import documented
@@ -60,6 +61,7 @@ async def replay_letter(queue: ThatQueue, letter_id: Key, mended: Replay | None 
 
 
 @router.delete(LETTER, status_code=204, summary="Drop a letter")
-async def purge_letter(queue: ThatQueue, letter_id: Key) -> None:
-    await queue.dead_letters.get(letter_id)
+async def purge_letter(request: Request, queue: ThatQueue, letter_id: Key) -> None:
+    letter = await queue.dead_letters.get(letter_id)
+    changes(request, before=f"{letter.name}: {letter.error}")
     await queue.dead_letters.purge([letter_id])

@@ -8,6 +8,7 @@ from yamchi.app import Yamchi
 from yamchi.clock import isoformat
 from yamchi.discovery import all_queues, find_queue
 from yamchi.fields import Name
+from yamchi.http.audit import changes
 from yamchi.http.bodies import Done
 from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
@@ -46,13 +47,15 @@ async def show_queue(queue: ThatQueue, minutes: Minutes = 60) -> QueueOut:
 
 
 @router.post("/queues/{queue}/pause", summary="Let nobody start a job of this queue")
-async def pause(queue: ThatQueue) -> QueueOut:
+async def pause(request: Request, queue: ThatQueue) -> QueueOut:
+    changes(request, before="paused" if await queue.is_paused() else "running", after="paused")
     await queue.pause()
     return _shown(await view_queue(queue))
 
 
 @router.post("/queues/{queue}/resume", summary="Let jobs start again")
-async def resume(queue: ThatQueue) -> QueueOut:
+async def resume(request: Request, queue: ThatQueue) -> QueueOut:
+    changes(request, before="paused" if await queue.is_paused() else "running", after="running")
     await queue.resume()
     return _shown(await view_queue(queue))
 
