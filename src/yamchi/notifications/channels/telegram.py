@@ -16,7 +16,9 @@ from yamchi.notifications.channels.base import Attachment, Channel, Message, Rec
 from yamchi.notifications.channels.botapi import BotApi
 from yamchi.notifications.channels.chathtml import BOLD, LONGEST_CAPTION, Run
 from yamchi.notifications.parts import Parts
+from yamchi.notifications.templates.meter import LARGE
 from yamchi.notifications.templates.model import ButtonRows, Rendered
+from yamchi.notifications.templates.offloop import in_thread
 from yamchi.notifications.turns import Limit, Turns
 
 ADMIN_GROUP = "admin_group"
@@ -73,7 +75,8 @@ class TelegramChannel(Channel):
         return recipient.telegram_id
 
     async def send(self, message: Message) -> str | None:
-        calls = list(_calls(message))
+        is_large = len(message.rendered.html or "") > LARGE
+        calls = await in_thread(_calls, message) if is_large else _calls(message)
         if not calls:
             raise Unrecoverable("The message is empty, and Telegram sends no empty ones.")
         chat = self._chat(message.to)
@@ -128,7 +131,7 @@ class TelegramChannel(Channel):
 # ── From a message to requests ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _calls(message: Message) -> Iterator[Call]:
+def _calls(message: Message) -> list[Call]:
     """Files first, then the text; a single file carries a short text as its caption. Buttons are under the last one."""
     rendered = message.rendered
     runs = _runs(rendered)
@@ -140,7 +143,7 @@ def _calls(message: Message) -> Iterator[Call]:
     calls = [*files, *(Call("sendMessage", {"text": text, "parse_mode": "HTML"}) for text in texts)]
     if calls and rendered.buttons:
         calls[-1].fields["reply_markup"] = {"inline_keyboard": _keyboard(rendered.buttons)}
-    yield from calls
+    return calls
 
 
 def _runs(rendered: Rendered) -> list[Run]:
