@@ -62,17 +62,18 @@ class Requires:
         return f"Requires({self.access!r})"
 
     async def __call__(self, request: Request) -> None:
-        request.state.is_checked = True
+        state = request.scope["state"]  # a dictionary: the same as request.state, and quicker
+        state["is_checked"] = True
         if self.access == "public":
             return
-        caller: Caller = request.state.caller
+        caller: Caller = state["caller"]
         if caller.kind == "stranger":
             raise HTTPException(HTTPStatus.UNAUTHORIZED, WHO_ARE_YOU, {"www-authenticate": "Bearer"})
         self._check(caller, request)
         access: Controls = request.app.state.access
-        request.state.limits = access.limits.take(self._kind(caller, request), caller)
+        state["limits"] = access.limits.take(self._kind(caller, request), caller)
         if self._is_audited(caller, request):
-            request.state.audit = entry = _entry(caller, request)
+            state["audit"] = entry = _entry(caller, request)
             await access.audit.begin(entry)
 
     def _check(self, caller: Caller, request: Request) -> None:

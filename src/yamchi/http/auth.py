@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from yamchi.clock import Clock
@@ -171,7 +171,7 @@ class Guard:
                         f"{scope['method']} {scope['path']} says nothing of who may call it: give its router Requires(…)."
                     )
                 if limits := state.get("limits"):
-                    MutableHeaders(scope=message).update(limits)
+                    message["headers"] = [*message["headers"], *limits]
                 status = message["status"]
             elif message["type"] == "http.response.body" and "audit" in state:
                 await self._finish(scope, f"{status}{_how_many(message.get('body', b''))}")

@@ -35,6 +35,11 @@ class Buckets:
         self._pace = quota.count / quota.period
         self._kept: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
+    @property
+    def is_untouched(self) -> bool:
+        """Nothing was ever taken."""
+        return not self._kept
+
     def take(self, key: str) -> Taken:
         """One from this bucket."""
         level = self._level(key)

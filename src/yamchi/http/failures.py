@@ -6,6 +6,7 @@ being compared, so that guessing over many connections is no faster than over on
 
 import ipaddress
 from collections import OrderedDict
+from functools import lru_cache
 
 import structlog
 from starlette.types import Scope
@@ -32,6 +33,8 @@ class Failures:
 
     def wait(self, address: str, token: str) -> int:
         """Seconds before this token is looked at; 0: now."""
+        if self._each.is_untouched:  # nobody has been wrong: the usual case, on the hottest way in
+            return 0
         wait = max(self._each.look(address).wait, self._all.look(EVERYBODY).wait)
         return 0 if wait and (address, hash(token)) in self._right else wait
 
@@ -56,7 +59,11 @@ class Failures:
 def address_of(scope: Scope) -> str:
     """Where a request comes from; of IPv6 the network, because one household has all the addresses in it."""
     client = scope.get("client")
-    host = str(client[0]) if client else "unknown"
+    return _household(str(client[0]) if client else "unknown")
+
+
+@lru_cache(maxsize=10_000)
+def _household(host: str) -> str:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

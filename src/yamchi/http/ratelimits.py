@@ -5,7 +5,6 @@ The counts are this process's own. Whoever reaches a server without ADMIN_TOKEN 
 """
 
 import math
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Literal
 
@@ -17,6 +16,8 @@ from yamchi.http.scopes import Caller
 from yamchi.settings import Settings
 
 Kind = Literal["send", "read", "change", "person"]
+Fields = tuple[tuple[bytes, bytes], ...]
+"""Fields of a response, as they go over the wire."""
 
 
 class RateLimits:
@@ -30,22 +31,27 @@ class RateLimits:
             "person": settings.rate_limit_person,
         }
         self._buckets = {kind: Buckets(quota, clock) for kind, quota in quotas.items() if quota}
+        self._policies = {
+            kind: f'"{kind}";q={buckets.quota.count};w={math.ceil(buckets.quota.period / 1000)}'.encode()
+            for kind, buckets in self._buckets.items()
+        }
 
-    def take(self, kind: Kind, caller: Caller) -> Mapping[str, str]:
-        """Count a request; the headers that say so."""
+    def take(self, kind: Kind, caller: Caller) -> Fields:
+        """Count a request; the fields of its answer that say so."""
         buckets = self._buckets.get(kind)
         if buckets is None or caller.kind in ("local", "stranger"):
-            return {}
+            return ()
         taken, quota = buckets.take(caller.name), buckets.quota
-        headers = {
-            "ratelimit-policy": f'"{kind}";q={quota.count};w={math.ceil(quota.period / 1000)}',
-            "ratelimit": f'"{kind}";r={taken.remaining};t={taken.seconds}',
-        }
+        left = b'"%b";r=%d;t=%d' % (kind.encode(), taken.remaining, taken.seconds)
+        fields = ((b"ratelimit-policy", self._policies[kind]), (b"ratelimit", left))
         if taken.is_allowed:
-            return headers
+            return fields
         raise HTTPException(
             HTTPStatus.TOO_MANY_REQUESTS,
             f"That is more than the {quota.count:,} requests of this kind that a caller may make in "
             f"{quota.period / 1000:g} s: come back in {taken.wait} s.",
-            headers={**headers, "retry-after": str(taken.wait)},
+            headers={
+                **{name.decode(): value.decode() for name, value in fields},
+                "retry-after": str(taken.wait),
+            },
         )

@@ -31,8 +31,8 @@ _answers = TypeAdapter(list[EventAnswer])
     response_model=EventAnswer,
     summary="Tell of an event; the same event_id again changes nothing",
 )
-async def accept_event(event: Event, caller: TheCaller, notifications: TheNotifications) -> Response:
-    told = event_of_test(event) if caller.is_test else event
+async def accept_event(request: Request, event: Event, notifications: TheNotifications) -> Response:
+    told = event_of_test(event) if request.state.caller.is_test else event  # no dependency: this is hot
     answer = await notifications.service.handle_event(told)
     return _accepted(answer.model_dump_json())
 
