@@ -191,7 +191,7 @@ class PgmqProducer:
                     f"(%(message)s::jsonb, %(headers)s::jsonb, %(read_ct)s, {vt}, {chance.choice(moments)}, {read})",
                     values,
                 )
-            except psycopg.DataError:
+            except (psycopg.DataError, psycopg.OperationalError):
                 continue  # what PostgreSQL itself refuses
 
     def _message(self, chance: random.Random) -> str:

@@ -9,9 +9,20 @@ from typing import Any
 import orjson
 
 from yamchi.clock import Millis
+from yamchi.queues import foreign
 from yamchi.queues.engines.pgmq.bounds import Micros
 from yamchi.queues.engines.pgmq.connections import Connection
-from yamchi.queues.engines.pgmq.rows import OURS, SHIFT, among, envelope, instant, micros, millis, moment
+from yamchi.queues.engines.pgmq.rows import (
+    OURS,
+    SHIFT,
+    among,
+    envelope,
+    instant,
+    micros,
+    millis,
+    moment,
+    raised,
+)
 from yamchi.queues.engines.pgmq.schema import UNTENDED
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.job import NewJob
@@ -120,14 +131,14 @@ WITH foreigners AS MATERIALIZED (
 ), adopted AS (
     UPDATE {{q}} q SET headers = (CASE WHEN jsonb_typeof(q.headers) = 'object' THEN q.headers ELSE '{{}}' END - {OURS})
         || jsonb_strip_nulls(jsonb_build_object('yamchi_id', fresh.id, 'name', CASE
-            WHEN jsonb_typeof(q.headers->'name') = 'string' THEN q.headers->>'name' END))
+            WHEN jsonb_typeof(q.headers->'name') = 'string' THEN left(q.headers->>'name', {foreign.LONGEST_NAME}) END))
     FROM fresh WHERE q.msg_id = fresh.msg_id AND {among("q.msg_id", "msg_id", "fresh")}
 )
 DELETE FROM {{q}} q USING named WHERE q.msg_id = named.msg_id AND {among("q.msg_id", "msg_id", "named")} AND named.is_own
 AND NOT EXISTS (SELECT FROM fresh WHERE fresh.msg_id = named.msg_id)
 """
 _RISE = f"""
-UPDATE {{q}} q SET vt = q.vt - coalesce((q.headers->>'priority')::int, 0) {SHIFT}, headers = q.headers - 'rise'
+UPDATE {{q}} q SET vt = {raised("q.vt", "q.headers")}, headers = q.headers - 'rise'
 WHERE q.msg_id = ANY(ARRAY(
     SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNTENDED} AND headers ? 'rise' AND headers ? 'yamchi_id'
     AND last_read_at IS NULL AND vt >= %(since)s::timestamptz

@@ -9,7 +9,17 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.base import KEPT_TURNS, Minute, Page, WorkerInfo
 from yamchi.queues.engines.pgmq.adding import tend
 from yamchi.queues.engines.pgmq.connections import Connection
-from yamchi.queues.engines.pgmq.rows import COLUMNS, ENDED, NOTES, PENDING, SHIFT, clean_json, millis, record
+from yamchi.queues.engines.pgmq.rows import (
+    COLUMNS,
+    ENDED,
+    NOTES,
+    PENDING,
+    SHIFT,
+    clean_json,
+    millis,
+    priority,
+    record,
+)
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.job import FINISHED, STATES, Claim, JobRecord, State
 
@@ -169,7 +179,7 @@ async def cancelled(db: Connection, tables: Tables, claims: Sequence[Claim]) -> 
 
 _PROMOTE = f"""
 UPDATE {{q}} q SET headers = q.headers - 'rise',
-    vt = statement_timestamp() - coalesce((q.headers->>'priority')::int, 0) {SHIFT}
+    vt = statement_timestamp() - {priority("q.headers")} {SHIFT}
 FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)s) AND j.ended IS NULL AND q.msg_id = j.msg_id
 AND q.last_read_at IS NULL AND q.vt > statement_timestamp() RETURNING j.id
 """
@@ -187,7 +197,7 @@ WITH found AS MATERIALIZED (
     WHERE queue = %(queue)s AND id = ANY(%(ids)s) AND ended IS NOT NULL ORDER BY id FOR UPDATE
 ), sent AS (
     INSERT INTO {{q}} (vt, message, headers, enqueued_at)
-    SELECT statement_timestamp() - coalesce((headers->>'priority')::int, 0) {SHIFT}, message, headers, enqueued_at
+    SELECT statement_timestamp() - {priority("headers")} {SHIFT}, message, headers, enqueued_at
     FROM found RETURNING msg_id, headers->>'yamchi_id' AS id
 ), forgotten AS (
     DELETE FROM {{dlq}} WHERE headers->>'yamchi_id' IN (SELECT id FROM found)

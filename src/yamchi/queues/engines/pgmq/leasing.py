@@ -12,7 +12,7 @@ from yamchi.queues.engines.pgmq.adding import BATCH, tend
 from yamchi.queues.engines.pgmq.bounds import Micros, Reach
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import claim as read_claim
-from yamchi.queues.engines.pgmq.rows import instant, micros, millis
+from yamchi.queues.engines.pgmq.rows import instant, micros, millis, read_headers, said
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.engines.pgmq.working import Trip, ask, exchange
 from yamchi.queues.job import Claim, Failed, JobRecord, RetryAt
@@ -76,6 +76,6 @@ async def _adopt(db: Connection, tables: Tables, reach: Reach) -> None:
 
 def _judge_stalled(tables: Tables, row: tuple[Any, ...]) -> Failed | RetryAt:
     *fields, now = row
-    held = read_claim(tables.queue, tuple(fields), orjson.loads(fields[4]).get("worker", ""))
+    held = read_claim(tables.queue, tuple(fields), said(read_headers(fields[4]), "worker") or "")
     held.job.run_at = now  # its priority is kept: this is when it is due again
     return stalled_verdict(held, now)

@@ -3,16 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
+from yamchi.queues import foreign
 from yamchi.queues.engines.base import LetterPage
 from yamchi.queues.engines.pgmq.adding import add
 from yamchi.queues.engines.pgmq.connections import Connection
-from yamchi.queues.engines.pgmq.rows import compact
+from yamchi.queues.engines.pgmq.rows import compact, millis, read_headers, said
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.job import DeadLetter, NewJob
 
-_COLUMNS = "msg_id, message::text, headers::text, (extract(epoch FROM enqueued_at) * 1000)::bigint"
+_COLUMNS = f"msg_id, message::text, headers::text, {millis('enqueued_at')}"
 _MATCH = "(strpos(headers->>'yamchi_id', %(search)s) > 0 OR strpos(headers->>'error', %(search)s) > 0 OR strpos(message::text, %(search)s) > 0)"
 
 
@@ -39,12 +38,12 @@ async def letter(db: Connection, tables: Tables, letter_id: str) -> DeadLetter |
 
 def _letter(tables: Tables, row: tuple[Any, ...]) -> DeadLetter:
     msg_id, message, headers, enqueued = row
-    found = orjson.loads(headers) if headers else {}
-    notes = found if isinstance(found, dict) and "yamchi_id" in found else {}
+    notes = read_headers(headers)
+    failed_at = foreign.moment(notes.get("failed_at")) or enqueued
+    letter_id = said(notes, "yamchi_id") or str(msg_id)
     return DeadLetter(
-        notes.get("yamchi_id", str(msg_id)), tables.queue, notes.get("name"), compact(message),
-        notes.get("error") or "", notes.get("failed_at") or enqueued,
-    )  # fmt: skip
+        letter_id, tables.queue, said(notes, "name"), compact(message), said(notes, "error") or "", failed_at
+    )
 
 
 _PURGE = "DELETE FROM {dlq} WHERE headers->>'yamchi_id' = ANY(%(ids)s) RETURNING headers->>'yamchi_id'"

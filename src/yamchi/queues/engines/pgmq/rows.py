@@ -2,6 +2,9 @@
 
 The envelope (`yamchi_id name options priority expires_at`) is written when a job is added. Notes (`worker reason stack
 progress slotted cancelling rise`) come and go while it is pending. Of another program's headers only `name` is heeded.
+
+Anybody may write a row, with any headers and any moments: what SQL says here about either holds for all there are, and
+reading a row never fails (see `foreign`).
 """
 
 from collections.abc import Sequence
@@ -11,6 +14,7 @@ from typing import Any
 import orjson
 
 from yamchi.clock import Millis
+from yamchi.queues import foreign
 from yamchi.queues.job import Claim, JobOptions, JobRecord, NewJob
 
 STEP: Millis = 10 * 365 * 86_400_000
@@ -24,13 +28,17 @@ OURS = f"{NOTES} - 'name' - 'options' - 'priority' - 'expires_at'"
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ANCIENT = "'1000-01-01 UTC'::timestamptz"
+_ANCIENT, _FAR = "'1000-01-01 UTC'::timestamptz", "'9999-12-31 UTC'::timestamptz"
 _LONG_AGO = (datetime(1000, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def millis(column: str) -> str:
-    """SQL for a moment in our milliseconds."""
-    return f"(date_part('epoch', {column}) * 1000)::bigint"
+    """SQL for a moment in our milliseconds; infinity is the end of the calendar."""
+    return f"(date_part('epoch', {_bounded(column)}) * 1000)::bigint"
+
+
+def _bounded(column: str) -> str:
+    return f"CASE WHEN {column} < {_ANCIENT} THEN {_ANCIENT} WHEN {column} > {_FAR} THEN {_FAR} ELSE {column} END"
 
 
 def moment(millis: str) -> str:
@@ -40,8 +48,7 @@ def moment(millis: str) -> str:
 
 def micros(column: str) -> str:
     """SQL for a moment to the microsecond; what is older than anybody's clock is just that old."""
-    moment = f"CASE WHEN {column} < {_ANCIENT} THEN {_ANCIENT} ELSE {column} END"
-    return f"(extract(epoch FROM {moment}) * 1000000)::bigint"
+    return f"(extract(epoch FROM {_bounded(column)}) * 1000000)::bigint"
 
 
 def instant(micros: int | None, otherwise: str = "-infinity") -> str:
@@ -65,6 +72,27 @@ def among(column: str, number: str, given: str) -> str:
     return f"{column} BETWEEN (SELECT min({number}) FROM {given}) AND (SELECT max({number}) FROM {given})"
 
 
+def priority(headers: str) -> str:
+    """SQL for the priority in some headers, where it is one."""
+    return f"CASE WHEN {headers}->>'priority' ~ '^([1-9]|10)$' THEN ({headers}->>'priority')::int ELSE 0 END"
+
+
+def raised(vt: str, headers: str) -> str:
+    """SQL for where a message that is due stands among others, by its priority."""
+    return f"CASE WHEN {vt} < {_ANCIENT} THEN {vt} ELSE {vt} - {priority(headers)} {SHIFT} END"
+
+
+def sane(row: str) -> str:
+    """SQL for the headers of a message that can be claimed: an object that has an id."""
+    headers, number = f"{row}.headers", f"{row}.msg_id"
+    return (
+        f"CASE WHEN jsonb_typeof({headers}) = 'object' AND jsonb_typeof({headers}->'yamchi_id') = 'string' "
+        f"AND length({headers}->>'yamchi_id') BETWEEN 1 AND {foreign.LONGEST_ID} THEN {headers} "
+        f"ELSE CASE WHEN jsonb_typeof({headers}) = 'object' THEN {headers} ELSE '{{}}'::jsonb END "
+        f"|| jsonb_build_object('yamchi_id', 'msg-' || {number}) END"
+    )
+
+
 def envelope(job: NewJob) -> dict[str, Any]:
     """What a job is, beside its data."""
     headers: dict[str, Any] = {"yamchi_id": job.id, "name": job.name}
@@ -83,25 +111,51 @@ def compact(text: str | None) -> bytes:
         return b"null"
     try:
         return orjson.dumps(orjson.loads(text))
-    except orjson.JSONDecodeError:
+    except (orjson.JSONDecodeError, TypeError):  # nested deeper than one of them goes
         return text.encode()
 
 
 def run_at(vt: Millis, headers: dict[str, Any]) -> Millis:
     """When a pending job is or was due, its priority taken off."""
-    return vt if "rise" in headers else vt + STEP * int(headers.get("priority", 0))
+    due = vt if "rise" in headers else vt + STEP * _priority(headers)
+    return min(max(due, foreign.EARLIEST), foreign.LATEST)
 
 
 def claim(queue: str, row: tuple[Any, ...], worker: str) -> Claim:
     """A claim from (msg_id, token, read_ct, message, headers, enqueued, due, now)."""
     msg_id, token, read_ct, message, envelope, enqueued, due, now = row
-    headers = orjson.loads(envelope)
+    headers = read_headers(envelope)
     job = JobRecord(
-        headers["yamchi_id"], queue, headers.get("name", ""), compact(message), "active", enqueued, run_at(due, headers),
-        JobOptions.decode(headers.get("options")), headers.get("priority", 0), headers.get("expires_at"), read_ct,
-        _progress(headers), None, None, None, now, None, worker,
+        _id(headers, msg_id), queue, foreign.name(headers.get("name")), compact(message), "active", enqueued,
+        run_at(due, headers), JobOptions.decode(headers.get("options")), _priority(headers),
+        foreign.moment(headers.get("expires_at")), max(read_ct, 0), _progress(headers), None, None, None, now, None, worker,
     )  # fmt: skip
     return Claim(job, token, msg_id, "slotted" in headers)
+
+
+def read_headers(text: str | None) -> dict[str, Any]:
+    """Headers, if they are an object."""
+    try:
+        headers = orjson.loads(text) if text else {}
+    except orjson.JSONDecodeError:
+        return {}
+    return headers if isinstance(headers, dict) else {}
+
+
+def _id(headers: dict[str, Any], msg_id: int) -> str:
+    own = headers.get("yamchi_id")
+    return own if isinstance(own, str) and own else f"msg-{msg_id}"
+
+
+def _priority(headers: dict[str, Any]) -> int:
+    given = headers.get("priority", 0)
+    return given if type(given) is int and 0 < given <= 10 else 0
+
+
+def said(headers: dict[str, Any], name: str) -> str | None:
+    """A text among the headers."""
+    given = headers.get(name)
+    return foreign.text(given) if isinstance(given, str) else None
 
 
 COLUMNS = (
@@ -129,18 +183,19 @@ def record(queue: str, row: tuple[Any, ...]) -> JobRecord:
     )
     headers = _ours(envelope)
     return JobRecord(
-        id, queue, headers.get("name", ""), compact(message), state, enqueued, _due(state, due, started, headers),
-        JobOptions.decode(headers.get("options")), headers.get("priority", 0), headers.get("expires_at"), read_ct,
-        _progress(headers), result.encode() if result is not None else None,
-        reason if finished else headers.get("reason"), stack if finished else headers.get("stack"),
-        started, finished, headers.get("worker"), list(logs or ()),
+        foreign.text(id, foreign.LONGEST_ID), queue, foreign.name(headers.get("name")), compact(message), state, enqueued,
+        _due(state, due, started, headers), JobOptions.decode(headers.get("options")), _priority(headers),
+        foreign.moment(headers.get("expires_at")), max(read_ct or 0, 0), _progress(headers),
+        foreign.json(result.encode()) if result is not None else None,
+        reason if finished else said(headers, "reason"), stack if finished else said(headers, "stack"),
+        started, finished, said(headers, "worker"), list(logs or ()),
     )  # fmt: skip
 
 
 def _ours(text: str | None) -> dict[str, Any]:
     """Headers of a job; those of a message that was not yet taken up mean nothing to us."""
-    headers = orjson.loads(text) if text else {}
-    return headers if isinstance(headers, dict) and "yamchi_id" in headers else {}
+    headers = read_headers(text)
+    return headers if "yamchi_id" in headers else {}
 
 
 def _due(state: str, due: Millis, started: Millis | None, headers: dict[str, Any]) -> Millis:
@@ -150,7 +205,10 @@ def _due(state: str, due: Millis, started: Millis | None, headers: dict[str, Any
 
 
 def _progress(headers: dict[str, Any]) -> bytes | None:
-    return orjson.dumps(headers["progress"]) if "progress" in headers else None
+    try:
+        return foreign.json(orjson.dumps(headers["progress"])) if "progress" in headers else None
+    except TypeError:  # nested too deep
+        return None
 
 
 def clean(text: str | None) -> str | None:

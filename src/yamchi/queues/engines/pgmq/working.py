@@ -16,7 +16,17 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.pgmq.bounds import Look, Micros, Reach, Seen
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.looking import SEEING, SEEN, read_seen, span
-from yamchi.queues.engines.pgmq.rows import SHIFT, among, clean, clean_json, micros, millis, moment
+from yamchi.queues.engines.pgmq.rows import (
+    SHIFT,
+    among,
+    clean,
+    clean_json,
+    micros,
+    millis,
+    moment,
+    priority,
+    sane,
+)
 from yamchi.queues.engines.pgmq.rows import claim as read_claim
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.job import (
@@ -30,6 +40,8 @@ from yamchi.queues.job import (
     State,
     Verdict,
 )
+
+MOST_READS = 1_000_000
 
 # ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -90,7 +102,8 @@ _TAKING = f"""
     WHERE NOT (SELECT paused FROM yamchi.queues WHERE name = %(queue)s) LIMIT %(want)s
 ), taken AS (
     UPDATE {{q}} q SET vt = statement_timestamp() + %(lease)s * interval '1 millisecond',
-        last_read_at = statement_timestamp(), read_ct = q.read_ct + 1, headers = q.headers || %(worker)s::jsonb
+        last_read_at = statement_timestamp(), read_ct = least(greatest(q.read_ct, 0), {MOST_READS}) + 1,
+        headers = {sane("q")} || %(worker)s::jsonb
     FROM picked WHERE q.msg_id = picked.msg_id AND {among("q.msg_id", "msg_id", "picked")}
     RETURNING q.msg_id, q.read_ct, q.message, q.headers, q.enqueued_at, picked.vt
 )"""
@@ -118,8 +131,8 @@ WITH said AS MATERIALIZED (
 )
 UPDATE {{q}} q SET last_read_at = NULL, read_ct = q.read_ct - said.back,
     vt = CASE WHEN {moment("said.due")} > statement_timestamp() THEN {moment("said.due")}
-        ELSE {moment("said.due")} - coalesce((q.headers->>'priority')::int, 0) {SHIFT} END,
-    headers = ((q.headers - 'slotted' - 'rise' - 'worker') || said.notes::jsonb) ||
+        ELSE {moment("said.due")} - {priority("q.headers")} {SHIFT} END,
+    headers = (({sane("q")} - 'slotted' - 'rise' - 'worker') || said.notes::jsonb) ||
         CASE WHEN q.headers ? 'priority' AND {moment("said.due")} > statement_timestamp() THEN '{{"rise": true}}'::jsonb
         ELSE '{{}}'::jsonb END
 FROM said WHERE q.msg_id = said.key AND {among("q.msg_id", "key", "said")} AND q.last_read_at = said.token AND NOT q.headers ? 'cancelling'
