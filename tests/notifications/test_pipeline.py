@@ -220,8 +220,10 @@ async def test_an_interrupted_event_is_finished_by_the_sweeper(app: TestApp, mai
     service = app.notifications.service
     event = Event(event_type="user_registered", event_id="e-5", user_id=USER)
     plans = await service._plan([event], app.clock.now())
+    prepared = [await follower.prepare([event]) for follower in service.followers]
     # As a crash between the table and the queue leaves it.
-    await app.database.write(lambda connection: service._store(connection, [event], plans, app.clock.now()))
+    now = app.clock.now()
+    await app.database.write(lambda connection: service._store(connection, [event], plans, prepared, now))
     await app.clock.advance("1m")
     assert await service.outbox.sweep() == 1
     assert await service.outbox.sweep() == 0

@@ -9,7 +9,7 @@ from jinja2 import TemplateError, Undefined
 
 from yamchi.clock import isoformat
 from yamchi.errors import Unrecoverable
-from yamchi.notifications.templates.meter import METER, Meter, Refused
+from yamchi.notifications.templates.meter import METER, ON_THE_LOOP, Meter, Refused
 from yamchi.notifications.templates.sandbox import Sandbox, generate
 from yamchi.scenarios.moments import read_moment
 
@@ -81,7 +81,7 @@ def _filled(text: str, values: Mapping[str, Any], zone: str) -> Any:
 
 def _evaluated(compiled: Any, text: str, values: Mapping[str, Any], zone: str) -> Any:
     given = dict(values)
-    meter = METER.set(Meter(timezone=zone, data=given))
+    meter = METER.set(Meter(timezone=zone, data=given, limits=ON_THE_LOOP))
     try:
         return compiled(text)(given)
     except (TemplateError, Refused, ArithmeticError, TypeError, ValueError, LookupError) as error:

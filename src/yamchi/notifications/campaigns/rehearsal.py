@@ -13,7 +13,7 @@ from yamchi.notifications.recipients import Recipients, as_template_data
 from yamchi.notifications.schemas.notification_job import ALIASES
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import TemplateError, TemplateStore, UnknownTemplate
-from yamchi.notifications.templates.rendering import render
+from yamchi.notifications.templates.offloop import render_message
 
 LINK = "https://example.com/unsubscribe"
 """Stands for the link to unsubscribe."""
@@ -47,7 +47,7 @@ class Rehearsal:
         data = {**message.data, "user": as_template_data(recipient)}
         link = LINK if self._has_links and not template.is_transactional else None
         try:
-            render(template, data, now=as_datetime(self._clock.now()), unsubscribe_url=link)
+            await render_message(template, data, now=as_datetime(self._clock.now()), unsubscribe_url=link)
         except TemplateError as error:
             raise InvalidJob(
                 f"The message to {person.user_id}, the first of this campaign, can't be made: {error} "

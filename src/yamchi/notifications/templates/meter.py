@@ -47,6 +47,9 @@ FULL = Limits()
 FIRST_TRY = Limits(steps=2_000, text=400_000, seconds=0.05, is_first_try=True)
 """Some ten milliseconds, many times what a letter needs."""
 
+ON_THE_LOOP = Limits(steps=20_000, text=2_000_000, seconds=0.1)
+"""For short expressions that nobody takes to a thread: what goes over these has failed."""
+
 _EVERY_STEPS, _EVERY_TEXT = 50, 500_000  # how often the clock is looked at: asking costs more than a step
 
 
