@@ -3,17 +3,19 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import httpx2
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 
 from yamchi.clock import isoformat
 from yamchi.errors import InvalidJob, WrongState
 from yamchi.notifications.campaigns.fanout import BATCH, HOLD, FanOut
+from yamchi.notifications.campaigns.lists import LONGEST_ROW, Broken, Entry, read_list
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
 from yamchi.notifications.channels.base import Channel, Message, Recipient
@@ -21,6 +23,7 @@ from yamchi.notifications.channels.null import NullLedger, count_ledger
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.notifications.tables import campaign_people, notification_delivery, null_ledger, users
+from yamchi.notifications.tables import campaigns as table
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 
@@ -693,3 +696,39 @@ async def test_an_unknown_campaign(client: httpx2.AsyncClient, path: str) -> Non
     method = "GET" if not path else "PUT" if path == "/audience" else "POST"
     answer = await client.request(method, f"/campaigns/nothing{path}")
     assert (answer.status_code, answer.json()["detail"]) == (404, "There is no campaign 'nothing'.")
+
+
+async def test_a_campaign_that_can_never_go_on_stops_nobody_behind_it(app: TestApp) -> None:
+    """One kept by a version that knew no bounds: its rate can't be read, and its next turn is beyond the calendar."""
+    await populate(app, 3)
+    for campaign_id in ("a-odd", "b-fine"):
+        await app.notifications.campaigns.create(wish(campaign_id=campaign_id))
+    odd = table.c.campaign_id == "a-odd"
+    body = await app.database.read(lambda one: one.execute(select(table.c.body).where(odd)).scalar_one())
+    spoiled = update(table).where(odd).values(body={**body, "rate": "1/99999999999d"})
+    await app.database.write(lambda connection: connection.execute(spoiled).rowcount)
+    await send_all(app)
+    shown = {one["campaign_id"]: one for one in await app.notifications.campaigns.list()}
+    assert shown["b-fine"]["state"] == "finished"
+    assert shown["a-odd"]["progress"]["fanned_out"] == 0
+
+
+async def test_a_row_without_end_is_named_and_the_rest_is_taken() -> None:
+    endless = "x" * (LONGEST_ROW * 40)
+    lines = StringIO(f"email,note\na@example.com,1\n{endless}\nb@example.com,2\n")
+    rows = list(read_list(lines))
+    assert [type(row).__name__ for row in rows] == ["Entry", "Broken", "Entry"]
+    assert "65,536" in rows[1].error  # type: ignore[union-attr]
+
+
+async def test_a_row_of_many_lines_has_an_end() -> None:
+    """A quote that is never closed takes in every line that follows; but no more than a row may have."""
+    quoted = ('"' + "x" * 1_000 + '\n",') * 1_000
+    rows = list(read_list(StringIO(f"email,note\n{quoted}\nb@example.com,2\n")))
+    assert any(isinstance(row, Broken) and "65,536" in row.error for row in rows)
+    assert isinstance(rows[-1], Entry)
+
+
+def test_a_heading_without_end_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="first row"):
+        list(read_list(StringIO("email," * 100_000)))

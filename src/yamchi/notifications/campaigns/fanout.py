@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import Connection, select, update
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import EngineError
+from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.campaigns.audience import Audience
 from yamchi.notifications.campaigns.counts import CampaignCounts
@@ -48,6 +48,7 @@ HOLD: Millis = 5_000
 
 IDLE: Millis = 1_000
 BUSY: Millis = 50
+LONGEST_PAUSE: Millis = 300_000
 """Pauses between two looks: when there is no campaign, and when there is one that can't go on."""
 
 table = campaigns
@@ -63,6 +64,8 @@ class FanOut:
         self._counts = counts
         self._clock = clock
         self._holds = Holds(database, table.c.campaign_id, clock, HOLD)
+        self._troubled: dict[str, tuple[int, Millis]] = {}
+        """Campaigns that could not go on: how often, and until when they are left alone."""
         self._new = database.insert(notification_delivery).on_conflict_do_nothing()
 
     async def watch(self) -> None:
@@ -87,15 +90,37 @@ class FanOut:
         """A window of every campaign that is due; how long to wait before the next turn."""
         due, has_moved = await self._due(), False
         for campaign in due:
-            if await self._hold(campaign) and await self._has_room():
-                has_moved |= await self._step(campaign)
+            has_moved |= await self._try_step(campaign)
         return 0 if has_moved else BUSY if due else IDLE
+
+    async def _try_step(self, campaign: Campaign) -> bool:
+        """One campaign's trouble is its own: those behind it go on, and it is tried again later, ever less often."""
+        now, (tries, again_at) = self._clock.now(), self._troubled.get(campaign.campaign_id, (0, 0))
+        if now < again_at:
+            return False
+        try:
+            moved = await self._hold(campaign) and await self._has_room() and await self._step(campaign)
+        except EngineUnavailable:
+            raise
+        except Exception as error:
+            pause = min(IDLE * 2 ** min(tries, 10), LONGEST_PAUSE)
+            self._troubled[campaign.campaign_id] = (tries + 1, now + pause)
+            log.exception(f"the campaign {campaign.campaign_id} could not go on: {error}")
+            return False
+        self._troubled.pop(campaign.campaign_id, None)
+        return moved
 
     async def _due(self) -> list[Campaign]:
         query = select(table).where(table.c.fanned_out_at.is_(None), table.c.state == "running")
         rows = await self._database.read(lambda connection: connection.execute(query).mappings().all())
-        now, found = self._clock.now(), [Campaign(**row) for row in rows]
-        return [campaign for campaign in found if (campaign.send_after or 0) <= now]
+        return [campaign for row in rows if self._is_due(campaign := Campaign(**row))]
+
+    def _is_due(self, campaign: Campaign) -> bool:
+        try:
+            return (campaign.send_after or 0) <= self._clock.now()
+        except (ValueError, LookupError, TypeError) as error:
+            log.error(f"the campaign {campaign.campaign_id} can't be read: {error}")
+            return False
 
     async def _has_room(self) -> bool:
         return (await self._queue.counts())["waiting"] < BACKLOG

@@ -12,10 +12,10 @@ from datetime import timedelta
 from sqlalchemy import func, select
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import Snooze
+from yamchi.errors import Snooze, YamchiError
 from yamchi.notifications.tables import campaign_counts, campaigns
 from yamchi.queues.queue import Queue
-from yamchi.queues.rates import RateLimit
+from yamchi.queues.rates import LONGEST_PERIOD, RateLimit
 from yamchi.storage.database import Database
 from yamchi.storage.loading import Loader
 
@@ -124,4 +124,7 @@ class CampaignGate:
 
 def _rate(body: Mapping[str, object]) -> RateLimit | None:
     rate = body.get("rate")
-    return RateLimit.parse(rate) if isinstance(rate, str) else None
+    try:
+        return RateLimit.parse(rate) if isinstance(rate, str) else None
+    except YamchiError:  # kept by a version that knew no bounds: as slow as can be, and no trouble to others
+        return RateLimit(1, LONGEST_PERIOD)

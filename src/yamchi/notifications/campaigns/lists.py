@@ -5,9 +5,10 @@ yet. Every other column is data for that person's message, so that each may get 
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from io import TextIOBase
+from typing import Any, Self
 from uuid import UUID
 
 from yamchi.errors import InvalidJob
@@ -15,6 +16,9 @@ from yamchi.errors import InvalidJob
 WHO = ("user_id", "email")
 ABOUT = ("phone", "telegram_id", "locale", "timezone")
 DELIMITERS = (",", ";", "\t")
+LONGEST_ROW = 65_536
+"""Characters: what is beside the person's id goes into a message."""
+
 SHOWN = 100
 """So many broken rows are named; all are counted."""
 
@@ -61,14 +65,18 @@ class Report:
 
 def read_list(lines: Iterable[str]) -> Iterator[Entry | Broken]:
     """Each row of a table whose first row names the columns. Undecodable bytes come as surrogates."""
-    source = iter(lines)
-    heading = next(source, "").removeprefix("\ufeff")
+    source = _Lines(lines)
+    try:
+        heading = next(source, "").removeprefix("\ufeff")
+    except csv.Error as error:
+        raise InvalidJob(f"The first row of the CSV can't be read: {error}.") from error
     delimiter = max(DELIMITERS, key=heading.count)
     columns = _columns(heading, delimiter)
     reader = csv.reader(source, delimiter=delimiter)
     number = 1
     while True:
         number += 1
+        source.begin_row()
         try:
             cells = next(reader, None)
         except csv.Error as error:
@@ -78,6 +86,37 @@ def read_list(lines: Iterable[str]) -> Iterator[Entry | Broken]:
             return
         if any(cell.strip() for cell in cells):
             yield _read(number, columns, cells)
+
+
+class _Lines:
+    """The lines of a list, of which no row may be longer than is good for the memory: the rest of it is passed over."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._readline = lines.readline if isinstance(lines, TextIOBase) else _reading(iter(lines))
+        self._taken = 0
+
+    def begin_row(self) -> None:
+        """A row within quotes may have many lines."""
+        self._taken = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        line = self._readline(LONGEST_ROW + 1)
+        if not line:
+            raise StopIteration
+        self._taken += len(line)
+        if self._taken > LONGEST_ROW:
+            while line and not line.endswith(("\n", "\r")):
+                line = self._readline(LONGEST_ROW)
+            raise csv.Error(f"it is longer than the {LONGEST_ROW:,} characters allowed")
+        return line
+
+
+def _reading(lines: Iterator[str]) -> Callable[[int], str]:
+    """Lines of a list in memory, given out as a file gives them."""
+    return lambda _size: next(lines, "")
 
 
 def _columns(heading: str, delimiter: str) -> list[str]:
@@ -96,6 +135,8 @@ def _read(number: int, columns: Sequence[str], cells: Sequence[str]) -> Entry | 
         return Broken(number, f"it has {len(cells)} cells, but there are {len(columns)} columns")
     if any("\udc80" <= char <= "\udcff" for cell in cells if not cell.isascii() for char in cell):
         return Broken(number, "it is not UTF-8")
+    if any("\0" in cell for cell in cells):
+        return Broken(number, "it has a NUL character")
     row = {name: cell.strip() for name, cell in zip(columns, cells, strict=False) if cell.strip()}
     user_id, email = row.pop("user_id", None), row.pop("email", None)
     about = {name: row.pop(name) for name in ABOUT if name in row}
