@@ -26,7 +26,14 @@ what its scopes say, API_TOKENS may only send. Too many requests are answered 42
 
 def create_app(yamchi: Yamchi) -> FastAPI:
     """The server of an application: board at `/`, API at `/api`, OpenAPI at `/docs`, `/ws`, `/metrics`, `/healthz`, `/readyz`."""
-    web = FastAPI(title="Yamchi", version=version("yamchi"), description=ABOUT, docs_url=None, redoc_url=None)
+    web = FastAPI(
+        title="Yamchi",
+        version=version("yamchi"),
+        description=ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
     web.state.yamchi = yamchi
     web.state.access = AccessControl(yamchi.settings, yamchi.database, yamchi.clock)
     web.include_router(jobs.senders, prefix="/api", dependencies=requires("send+test"))

@@ -1,0 +1,170 @@
+"""Before anybody has signed in: headers without end, requests that never finish, forms of a million fields, on a running server.
+
+Whatever is done to it, somebody who asks a plain question gets a plain answer.
+"""
+
+import asyncio
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from tests.processes import Process
+from yamchi.http.connections import LARGEST_HEADERS, MOST_HEADERS, MOST_WAITING_OF_ADDRESS
+from yamchi.http.limits import BODY_WITHIN
+
+PATIENCE = 60.0
+HALF_OPEN = 1_500
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    process = Process(tmp_path_factory.mktemp("connections"), "up", "--port", "0", ADMIN_TOKEN="x" * 32)
+    yield process
+    assert process.process.poll() is None, process.said
+    process.end(signal.SIGTERM)
+
+
+class Connection:
+    """A connection that is used as no library would."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, server: Process) -> "Connection":
+        address = urlsplit(server.url)
+        return cls(*await asyncio.open_connection("127.0.0.1", address.port))
+
+    async def send(self, data: bytes) -> bool:
+        """Whether the other side still takes it."""
+        try:
+            self.writer.write(data)
+            await self.writer.drain()
+        except OSError:
+            return False
+        return not self.writer.is_closing()
+
+    async def rest(self) -> bytes:
+        """Everything that comes until the end."""
+        with suppress(OSError):
+            return await asyncio.wait_for(self.reader.read(), PATIENCE)
+        return b""
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+async def is_served(server: Process) -> bool:
+    """The board's page and the health check, on connections of their own."""
+    async with httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
+        health, board = await client.get("/healthz"), await client.get("/sign-in")
+        return health.status_code == board.status_code == 200
+
+
+def memory(server: Process) -> int:
+    return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[0])
+
+
+async def test_a_header_of_a_hundred_megabytes_is_cut_off(server: Process) -> None:
+    assert await is_served(server)
+    before = memory(server)
+    connection = await Connection.to(server)
+    await connection.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: ")
+    sent, piece = 0, b"x" * 65_536
+    while sent < 100_000_000 and await connection.send(piece):
+        sent += len(piece)
+    connection.close()
+    assert sent < 50_000_000  # what the system's own buffers took before it noticed
+    assert memory(server) < before + 20_000
+    assert await is_served(server)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"x: " + b"y" * LARGEST_HEADERS, b"\r\n".join(b"x%d: y" % n for n in range(MOST_HEADERS + 1))],
+    ids=["large", "many"],
+)
+async def test_too_large_headers_are_answered_431(server: Process, headers: bytes) -> None:
+    connection = await Connection.to(server)
+    await connection.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + headers + b"\r\n\r\n")
+    answer = await connection.rest()
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"connection: close" in answer
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_an_address_without_end_is_refused(server: Process) -> None:
+    connection = await Connection.to(server)
+    await connection.send(b"GET /" + b"a" * (LARGEST_HEADERS * 2) + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    answer = await connection.rest()  # which is lost where the system had more of the address to deliver
+    assert answer[9:12] in (b"431", b"")
+    assert await is_served(server)
+
+
+async def test_fifteen_hundred_half_open_requests_keep_nobody_out(server: Process) -> None:
+    """The ones that have waited longest give way, so a new one with something to ask is always let in."""
+    connections = [await Connection.to(server) for _ in range(HALF_OPEN)]
+    for connection in connections:
+        await connection.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
+    try:
+        for _ in range(5):
+            assert await is_served(server)
+        closed = await asyncio.gather(*(asyncio.wait_for(one.rest(), PATIENCE) for one in connections[:200]))
+        assert len(closed) == 200
+        assert MOST_WAITING_OF_ADDRESS < HALF_OPEN
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+async def test_headers_that_drip_are_not_waited_for(server: Process) -> None:
+    """Each byte is news, but the headers as a whole have a deadline."""
+    connection = await Connection.to(server)
+    await connection.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while not connection.reader.at_eof() and await connection.send(b"x") and loop.time() - began < PATIENCE:
+        with suppress(TimeoutError, OSError):
+            await asyncio.wait_for(connection.reader.read(1), 0.2)
+    assert loop.time() - began < PATIENCE
+    connection.close()
+
+
+async def test_a_body_that_never_comes_is_answered_408(server: Process) -> None:
+    connection = await Connection.to(server)
+    await connection.send(b"POST /sign-in HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\na")
+    assert BODY_WITHIN < PATIENCE
+    answer = await connection.rest()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_form_of_a_million_fields_costs_nothing(server: Process) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    async with httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
+        for body, status in ((b"a=b&" * 1_000_000, 413), (b"a=b&" * 10_000, 422)):
+            with suppress(httpx2.WriteError, httpx2.ReadError):  # it answers, and does not wait for the rest
+                assert (await client.post("/sign-in", content=body, headers=form)).status_code == status
+    assert await is_served(server)
+
+
+async def test_websockets_that_say_nothing_keep_nobody_out(server: Process) -> None:
+    hello = (
+        b"GET /ws HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+        b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+    )
+    connections = [await Connection.to(server) for _ in range(300)]
+    try:
+        for connection in connections:
+            await connection.send(hello)
+        assert await is_served(server)
+        frames = await asyncio.gather(*(connection.rest() for connection in connections[:20]))
+        assert all(b"101 Switching" in frame for frame in frames)
+    finally:
+        for connection in connections:
+            connection.close()
