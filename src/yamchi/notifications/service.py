@@ -36,6 +36,9 @@ log = structlog.get_logger("yamchi.notifications")
 JOB = "send"
 """The name of notification jobs, whoever adds them: a process that only takes events in has no handlers to tell."""
 
+PLANNED_AT_A_STRETCH = 200
+"""Events."""
+
 PRIORITIES = {"normal": 5, "high": 10}
 
 
@@ -151,10 +154,12 @@ class NotificationService:
         users = {event.user_id: str(event.user_id) for event in batch if event.user_id}
         found = await asyncio.gather(*map(self._recipients.get, users.values()))
         people = dict(zip(users, found, strict=True))
-        return [
-            await self._plan_one(event, people[event.user_id] if event.user_id else None, now)
-            for event in batch
-        ]
+        plans = []
+        for number, event in enumerate(batch, start=1):
+            plans.append(await self._plan_one(event, people[event.user_id] if event.user_id else None, now))
+            if number % PLANNED_AT_A_STRETCH == 0:
+                await asyncio.sleep(0)  # a batch of thousands must not keep everybody else waiting
+        return plans
 
     async def _plan_one(self, event: Event, person: Recipient | None, now: Millis) -> "_Plan":
         """Jobs are encoded before anything is stored: an event whose jobs can't be queued is not taken at all."""
