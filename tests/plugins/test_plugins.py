@@ -138,3 +138,24 @@ async def test_a_wrong_setting_of_a_feature_stops_the_application(monkeypatch: p
         Yamchi()
     with pytest.raises(TypeError, match="Settings has no field smtp_prot"):
         TestApp(smtp_prot=25, smtp_port=25)
+
+
+async def test_a_job_added_before_there_are_handlers_goes_to_the_default_one() -> None:
+    """As in a process that only takes requests: a feature's handlers are declared where a worker is."""
+    ran: list[str] = []
+
+    class Late(Plugin):
+        name = "late"
+
+        def declare(self) -> None:
+            self.app.define("late")
+
+        def serve(self) -> None:
+            self.app.job("late", name="run")(lambda job: ran.append(job.data))
+
+    async with TestApp(plugins=[Late]) as app:
+        await app.queue("late").add("early")
+        await app.drain()
+        await app.queue("late").add("on time")
+        await app.drain()
+    assert ran == ["early", "on time"]

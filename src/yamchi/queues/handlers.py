@@ -175,12 +175,16 @@ class QueueDefinition:
         return next(iter(self.handlers), self.name)
 
     def handler(self, name: str) -> Handler:
-        """Who handles jobs of this name; a message of another program has none, and goes to the default handler."""
+        """Who handles jobs of this name. A message of another program has none, and one that was added where no handlers are
+        has the name of its queue: both go to the default handler.
+        """
         try:
             return self.handlers[name or self.default_name]
         except KeyError:
             if self.any_name:
                 return self.any_name
+            if name == self.name and self.handlers:
+                return self.handlers[self.default_name]
             known = ", ".join(self.handlers) or "none"
             raise UnknownJob(f"Queue {self.name} has no job {name!r}; it has: {known}.") from None
 

@@ -3,11 +3,13 @@
 import secrets
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from yamchi.app import Yamchi
 from yamchi.clock import Millis
+from yamchi.plugins import Plugin
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
@@ -19,13 +21,13 @@ class TestApp(Yamchi):
     """A `Yamchi` whose jobs run when the test says so: `drain()` runs what is due, `clock.advance()` moves time.
 
     Its tables are SQLite, in `home` if that is given and else in a temporary folder, whatever DATABASE_URL says;
-    `database_url=…` chooses another database.
+    `database_url=…` chooses another database. `plugins` are classes of one's own beside what ships, or names of what ships.
     """
 
     __test__ = False  # for pytest, which takes any Test… for a test
     clock: MovableClock
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, plugins: Sequence[type[Plugin] | str] | None = None, **settings: Any) -> None:
         clock = MovableClock()
         self._memory = MemoryEngine(clock)
         self._folder = Path(tempfile.gettempdir()) / f"yamchi-test-{secrets.token_hex(8)}"
@@ -33,7 +35,10 @@ class TestApp(Yamchi):
         if not settings.get("database_url"):
             tables = Path(settings["home"]) / "var" if "home" in settings else self._folder
             settings["database_url"] = f"sqlite:///{tables.absolute() / 'data.db'}"
-        super().__init__(Settings(**settings), clock=clock, engine=self._memory)
+        own = [one for one in plugins or () if isinstance(one, type)]
+        if plugins is not None and not own:
+            settings["plugins"] = tuple(plugins)
+        super().__init__(Settings(**settings), clock=clock, engine=self._memory, plugins=own)
         self._worker: Worker | None = None
         clock.attach(self.drain, self._next_due)
 
