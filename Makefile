@@ -16,7 +16,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(she
 PYTEST_FLAGS ?= -n auto --dist loadfile
 ARGS ?=
 
-.PHONY: help up test lint format bench services install constraints clean $(VENV)
+.PHONY: help up test lint format bench mutants services install constraints clean $(VENV)
 
 help: ## List these commands
 	@grep -hE '^[$$.a-zA-Z_()-]+:.*## ' $(MAKEFILE_LIST) | sed 's/^$$(VENV)/$(VENV)/' \
@@ -41,6 +41,9 @@ format: install ## Rewrite the code in the project's style
 
 bench: .venv-bench/.installed ## Measure Yamchi beside its peers on the same servers (options: ARGS)
 	.venv-bench/bin/python -m bench.run $(ARGS)
+
+mutants: install ## Plant faults in the code and see whether the tests notice (ARGS="--number 200 --seed 1 --whole")
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 services: install ## Start the test servers (Redis, PostgreSQL, Kafka) and keep them until Ctrl-C
 	@exec $(BIN)/python -m tests.services $(ARGS)

@@ -6,7 +6,7 @@ import orjson
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.base import Engine, RateLimit
-from yamchi.queues.job import Backoff, Cancelled, Completed, Expired, JobOptions, Released, RetryAt
+from yamchi.queues.job import Backoff, Cancelled, Claim, Completed, Expired, JobOptions, Released, RetryAt
 from yamchi.testing.conformance.base import (
     LEASE,
     SHORT,
@@ -85,6 +85,28 @@ class EngineSuite(Suite):
             await engine.add(queue, [new_job(priority=priority)])
         held = await claim_all(engine, queue, 5)
         assert [one.job.priority for one in held] == [10, 10, 5, 1, 1]
+
+    async def test_an_exchange_claims_no_more_than_it_is_asked_for(self, engine: Engine, queue: str) -> None:
+        """Else a worker holds jobs that it has no slot for, and nobody else can run them."""
+        await engine.add(queue, [new_job() for _ in range(9)])
+        held: list[Claim] = []
+        for want in (1, 2, 3):
+            got: list[Claim] = []
+
+            async def some(want: int = want, got: list[Claim] = got) -> bool:
+                got += await claim(engine, queue, want)
+                return bool(got)
+
+            await eventually(some)
+            assert len(got) <= want
+            held += got
+        done = [Completed(one) for one in held]
+        with_verdicts = await engine.exchange(queue, done, 2, LEASE, "tester")
+        assert len(with_verdicts.claims) <= 2
+        assert (await engine.exchange(queue, [], 0, LEASE, "tester")).claims == []
+        rest = await claim_all(engine, queue, 9 - len(held) - len(with_verdicts.claims))
+        ids = {one.job.id for one in (*held, *with_verdicts.claims, *rest)}
+        assert len(ids) == 9, "and each of them once"
 
     # ── Delay ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -164,6 +164,16 @@ class KeeperSuite(Suite):
         assert letter is not None
         assert letter.error == "broken l2"
 
+    async def test_letters_are_found_by_id_error_or_content(self, engine: Engine, queue: str) -> None:
+        await engine.add(queue, [new_job("by-id"), new_job("l2"), new_job("l3", b'{"n":"needle"}')])
+        held = await claim_all(engine, queue, 3)
+        errors = {"by-id": "broken", "l2": 'it said "no"', "l3": "broken"}
+        await settle(engine, queue, [failure(one, errors[one.job.id]) for one in held])
+        for search, letter_id in (("by-i", "by-id"), ('said "no', "l2"), ("needle", "l3"), ("hay", None)):
+            found = await engine.letters(queue, search, 0, 10)
+            assert [letter.id for letter in found.letters] == [letter_id] * (letter_id is not None), search
+            assert found.total == len(found.letters)
+
     async def test_a_replayed_letter_runs_again(self, engine: Engine, queue: str) -> None:
         await self._dead(engine, queue, "l1")
         revived = NewJob("l1", "work", b'{"n":"mended"}')

@@ -1,0 +1,108 @@
+"""Lets tests judge a mutant, in a copy of the tree: killed by which test, survived, or given up after a while."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tests.mutants.mapping import judges_of, needs_servers
+from tests.mutants.planting import Mutant
+
+Outcome = Literal["killed", "survived", "timeout"]
+"""A mutant that makes the tests hang is found out too: that is what their time limit is for."""
+
+COPIED = ("src", "tests", "docs", "examples", "bench", "pyproject.toml", "README.md", "CHANGELOG.md",
+          "CONTRIBUTING.md", "Makefile", "constraints.txt", ".env.example")  # fmt: skip
+NO_TESTS = 5
+"""How pytest says that it had nothing to run."""
+
+PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--timeout=60")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    outcome: Outcome
+    by: str = ""
+    """The test that noticed, or how long was waited."""
+
+
+@dataclass(slots=True)
+class Court:
+    """A copy of the tree in which one mutant at a time is judged."""
+
+    root: Path
+    place: Path
+    seconds: float
+    whole: bool = False
+    _sound: dict[str, bool] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.place.mkdir(parents=True)
+        for name in COPIED:
+            source = self.root / name
+            if source.is_dir():
+                shutil.copytree(source, self.place / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copy(source, self.place / name)
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        """By the tests that matter for its file, and if they notice nothing and it is wanted, by all of them."""
+        near = judges_of(self.root, mutant.path)
+        while True:
+            sound = [test for test in near if self._sound.get(test, True)]
+            verdict = self._with(mutant, [*sound, *_servers(mutant.path)], self.seconds)
+            if verdict.outcome != "killed" or self._is_sound(verdict.by.partition("::")[0]):
+                break
+        if verdict.outcome == "survived" and self.whole:
+            verdict = self._with(mutant, ["tests", "-n", "auto", "--dist", "loadfile"], 10 * self.seconds)
+        return verdict
+
+    def _with(self, mutant: Mutant, arguments: Sequence[str], seconds: float) -> Verdict:
+        file = self.place / mutant.path
+        before = file.read_bytes()
+        file.write_bytes(mutant.apply(before))
+        try:
+            return self._run(arguments, seconds)
+        finally:
+            file.write_bytes(before)
+
+    def _is_sound(self, test: str) -> bool:
+        """Whether these tests pass without any fault: those that fail anyway would kill every mutant."""
+        if test not in self._sound and (self.place / test).is_file():
+            self._sound[test] = self._run([test, *_servers(test)], self.seconds).outcome == "survived"
+        return self._sound.get(test, True)
+
+    def _run(self, arguments: Sequence[str], seconds: float) -> Verdict:
+        command = [sys.executable, "-m", "pytest", *PYTEST, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(self.place / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        process = subprocess.Popen(
+            command,
+            cwd=self.place,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return Verdict("timeout", f"{seconds:g} s")
+        if process.returncode in (0, NO_TESTS):
+            return Verdict("survived")
+        found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+        return Verdict("killed", found[1] if found else said.strip().splitlines()[-1][:80])
+
+
+def _servers(path: str) -> list[str]:
+    """Without servers where that is enough: starting them takes longer than the tests."""
+    return [] if needs_servers(path) else ["-m", "not services"]
