@@ -1,5 +1,6 @@
 """Templates and data that would stop the process, on a running `yamchi up`: each fails alone, and the others are sent."""
 
+import re
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -99,6 +100,13 @@ def test_each_fails_alone_with_its_reason(server: Process) -> None:
         )
         assert preview.status_code == 422
         assert "works for more than 0.5 s" in preview.json()["detail"]
+    busy = [
+        int(found.replace(",", ""))
+        for found in re.findall(r"stood still for .* ms, ([\d,]+) ms", server.said)
+    ]
+    assert [
+        pause for pause in busy if pause >= 250
+    ] == []  # milliseconds that the event loop itself worked on end
 
 
 @pytest.mark.parametrize(
