@@ -1,5 +1,6 @@
 """SMS through Apprise and a real gateway: parts, refusals, outages, and answers that never came."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from tests.notifications.conftest import USER
 from tests.services.gateway import SECRET, Gateway
 from yamchi.errors import ConfigurationError, WrongState
+from yamchi.notifications.channels import apprised
 from yamchi.notifications.channels.apprised import AppriseChannel
-from yamchi.notifications.channels.base import Message, Recipient
+from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
 from yamchi.notifications.channels.textparts import size_of
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob
@@ -185,3 +187,26 @@ def test_a_setting_that_can_not_be(url: str) -> None:
 def test_parts(text: str, encoding: str, length: int, parts: int) -> None:
     size = size_of(text)
     assert (size.encoding, size.length, size.parts) == (encoding, length, parts)
+
+
+async def test_a_gateway_whose_answer_drips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time; the message's slot is free after the deadline all the same."""
+    monkeypatch.setattr(apprised, "DEADLINE", 0.5)
+    over = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        while not over.is_set():
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    channel = apprised.SmsChannel(f"json://127.0.0.1:{server.sockets[0].getsockname()[1]}/{{to}}")
+    try:
+        with pytest.raises(AnswerLost, match=r"longer than 0\.5 s"):
+            await channel.send(Message("j", "+77010000001", Rendered("hello")))
+    finally:
+        over.set()  # ends the thread, which nobody can stop
+        server.close()
+        await channel.close()

@@ -9,16 +9,21 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from urllib.parse import quote
 
-from yamchi.errors import MissingExtra, Outage, Unrecoverable, YamchiError
+from yamchi.errors import MissingExtra, Outage, Snooze, Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import AnswerLost, Channel, Message, Recipient
 from yamchi.notifications.channels.textparts import size_of
 from yamchi.observe.logging import MASK, mask
 
 PATIENCE = 30.0
 """Seconds to wait for an answer, where the URL does not say `rto`."""
+
+DEADLINE = 60.0
+"""Seconds for all of it, however the answer comes."""
 
 SAMPLE = "+77010000000"
 MOST_AT_ONCE = 10
@@ -48,6 +53,7 @@ class AppriseChannel(Channel):
         self._url = url
         self._address = address
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix=f"apprise-{name}")
 
     def address(self, recipient: Recipient) -> str | None:
         return self._address(recipient)
@@ -61,10 +67,34 @@ class AppriseChannel(Channel):
     async def _notify(self, to: str, text: str, title: str | None = None) -> None:
         if not text.strip():
             raise Unrecoverable("The message is empty.")
-        async with self._slots:
-            is_sent, said = await asyncio.to_thread(_notify, self._url, to, text, title)
+        is_sent, said = await self._in_thread(to, text.strip(), title)
         if not is_sent:
             raise _failure(self.provider, said, self._censor(said))
+
+    async def _in_thread(self, to: str, text: str, title: str | None) -> tuple[bool, str]:
+        """A thread can't be stopped: one whose answer drips keeps its slot until it ends, but not its message's."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            said = f"all that {self.provider} may be asked at once wait for its answer"
+            raise Snooze(timedelta(seconds=PATIENCE), said) from error
+        loop = asyncio.get_running_loop()
+        answer = loop.run_in_executor(self._threads, _notify, self._url, to, text, title)
+        answer.add_done_callback(self._let_go)
+        try:
+            async with asyncio.timeout(DEADLINE):
+                return await asyncio.shield(answer)
+        except TimeoutError as error:
+            said = (
+                f"{self.provider} took longer than {DEADLINE:g} s to answer, and may have taken the message"
+            )
+            raise AnswerLost(said) from error
+
+    def _let_go(self, answer: "asyncio.Future[tuple[bool, str]]") -> None:
+        self._slots.release()
+        if not answer.cancelled():
+            answer.exception()  # whoever waited for it may have gone
 
     def _censor(self, said: str) -> str:
         """What was said, without anything of the URL that might be a secret."""
