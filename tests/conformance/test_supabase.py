@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psycopg
 import pytest
 
@@ -216,6 +217,27 @@ async def test_a_project_that_is_away(strangers: Callable[[str, str], SupabaseEn
 async def test_data_that_postgresql_cannot_keep(reach: Connect, own_queue: str) -> None:
     with pytest.raises(InvalidJob, match="can't keep this data"):
         await (await reach()).add(own_queue, [NewJob("a", "email", rb'{"text":"\u0000"}')])
+
+
+async def test_nonsense_of_others_spoils_no_batch(reach: Connect, sql: Sql, own_queue: str) -> None:
+    """What can't be read or written again is a job all the same, for the worker to put among the dead letters."""
+    odd = ["5", "null", '"text"', '{"job_id": {}}', '{"job_id": "a b:c"}', '{"big": 1e300}']
+    odd += ["[" * deep + "]" * deep for deep in (100, 250, 300, 1_000, 3_000)]
+    for number, message in enumerate(odd):
+        sql("SELECT pgmq.send(%s, %s::jsonb)", own_queue, message)
+        sql("SELECT pgmq.send(%s, %s::jsonb)", own_queue, f'{{"job_id": "good-{number}"}}')
+    engine = await reach()
+    claims = []
+    while got := (await engine.exchange(own_queue, [], 10, 10_000, "tester")).claims:
+        claims += got
+    assert len(claims) == 2 * len(odd)
+    assert {claim.job.id for claim in claims} >= {f"good-{number}" for number in range(len(odd))}
+    deepest = max((claim.job.payload for claim in claims), key=len)
+    assert deepest == b"[" * 3_000 + b"]" * 3_000
+    verdicts = [failure(claim) for claim in claims]
+    assert len((await engine.exchange(own_queue, verdicts, 0, 0, "tester")).settled) == len(claims)
+    for letter in (await engine.letters(own_queue, "", 0, 100)).letters:
+        assert orjson.loads(letter.body)
 
 
 def test_no_key(tmp_path: Path) -> None:

@@ -81,14 +81,15 @@ class Postgrest(ThreadingHTTPServer):
         finally:
             self._idle.put(connection)
 
-    def call(self, function: str, arguments: dict[str, Any]) -> Any:
+    def call(self, function: str, arguments: dict[str, Any]) -> str:
+        """The answer as PostgreSQL writes it: PostgREST does not read it either."""
         named = ", ".join(f"{name} => %({name})s::{_TYPES.get(name, 'integer')}" for name in arguments)
         values = {name: _adapted(name, value) for name, value in arguments.items()}
-        query = f"SELECT coalesce(json_agg(answer), '[]') FROM pgmq_public.{function}({named}) AS answer"
+        whole = "to_json(answer)" if function in _ONE else "coalesce(json_agg(answer), '[]')"
+        query = f"SELECT ({whole})::text FROM pgmq_public.{function}({named}) AS answer"
         with self._connection() as connection:
             row = connection.execute(query.encode(), values).fetchone()
-        answers = row[0] if row else []
-        return answers[0] if function in _ONE else answers
+        return str(row[0]) if row else "null"
 
 
 def _adapted(name: str, value: Any) -> Any:
@@ -122,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
 
     def _answer(self, status: int, body: Any) -> None:
-        content = json.dumps(body).encode()
+        content = (body if isinstance(body, str) else json.dumps(body)).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
