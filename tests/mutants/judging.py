@@ -19,8 +19,8 @@ Outcome = Literal["killed", "survived", "timeout"]
 
 COPIED = ("src", "tests", "docs", "examples", "bench", "pyproject.toml", "README.md", "CHANGELOG.md",
           "CONTRIBUTING.md", "Makefile", "constraints.txt", ".env.example")  # fmt: skip
-NO_TESTS = 5
-"""How pytest says that it had nothing to run."""
+USAGE, NO_TESTS = 4, 5
+"""How pytest says that it was asked wrongly, and that it had nothing to run."""
 
 PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--timeout=60")
 
@@ -57,6 +57,9 @@ class Court:
         near = judges_of(self.root, mutant.path)
         while True:
             sound = [test for test in near if self._sound.get(test, True)]
+            if not sound:
+                verdict = Verdict("survived")
+                break
             verdict = self._with(mutant, [*sound, *_servers(mutant.path)], self.seconds)
             if verdict.outcome != "killed" or self._is_sound(verdict.by.partition("::")[0]):
                 break
@@ -99,6 +102,8 @@ class Court:
             return Verdict("timeout", f"{seconds:g} s")
         if process.returncode in (0, NO_TESTS):
             return Verdict("survived")
+        if process.returncode == USAGE:
+            raise RuntimeError(f"pytest could not be run: {said.strip()}")
         found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
         return Verdict("killed", found[1] if found else said.strip().splitlines()[-1][:80])
 

@@ -45,7 +45,8 @@ def judges_of(root: Path, path: str, limit: int = 5) -> list[str]:
         steps = min((near[module] for module in _imports(test) if module in near), default=99)
         if kin or steps <= 2:
             found.append((-kin, steps, name))
-    suites = [suite for part, suites in SUITES.items() if part in path for suite in suites]
+    named = [suite for part, suites in SUITES.items() if part in path for suite in suites]
+    suites = [suite for suite in named if (root / suite).is_file()]
     return list(dict.fromkeys([*suites, *(name for _, _, name in sorted(found))]))[:limit]
 
 
