@@ -165,10 +165,19 @@ def as_hash(flat: list[bytes]) -> Hash:
 
 
 def is_sound(fields: Hash) -> bool:
-    """Whether BullMQ's scripts can count in this hash, and find the job's parent if it has one."""
+    """Whether BullMQ's scripts can count in this hash, and need not look for the job's parent."""
     get = fields.get
-    counts = (get(b"atm", b"0"), get(b"stc", b"0"), get(b"priority", b"0"))
-    return b"parentKey" not in fields and all(count.isdigit() and len(count) <= 7 for count in counts)
+    return (
+        (get(b"priority", b"0") == b"0" or _is_count(fields[b"priority"]))
+        and (b"atm" not in fields or _is_count(fields[b"atm"]))
+        and (b"stc" not in fields or _is_count(fields[b"stc"]))
+        and b"parentKey" not in fields
+        and b"parent" not in fields
+    )
+
+
+def _is_count(value: bytes) -> bool:
+    return len(value) <= 7 and value.isdigit()
 
 
 def terms_of(fields: Hash, job_id: bytes) -> Terms:
@@ -287,29 +296,38 @@ def record(queue: str, job_id: str, fields: Hash, state: State, score: float | N
 
 
 def claimed(queue: str, job_id: str, fields: Hash, terms: Terms, worker: str) -> JobRecord:
-    """A job just claimed: the same, with what can't be there yet left out."""
+    """A job just claimed: the same, with what can't be there yet left out. Most fields are not there at all."""
     get = fields.get
     created_at = _created(get(b"timestamp"))
+    priority, expires_at, progress = get(b"priority", b"0"), get(b"ymExpiresAt"), get(b"progress")
+    reason, traces_left = get(b"failedReason"), get(b"stacktrace")
     return JobRecord(
         job_id,
         queue,
-        foreign.name(get(b"name", b"")),
+        _name(get(b"name", b"")),
         get(b"data", b""),
         "active",
         created_at,
-        min(created_at + terms.delay, foreign.LATEST),
+        min(created_at + terms.delay, foreign.LATEST) if terms.delay else created_at,
         terms.options,
-        _our_priority(get(b"priority", b"0")),
-        foreign.moment(get(b"ymExpiresAt") or None),
+        0 if priority == b"0" else _our_priority(priority),
+        foreign.moment(expires_at) if expires_at else None,
         _made(fields) + 1,
-        foreign.json(get(b"progress")),
+        None if progress is None else foreign.json(progress),
         None,
-        _text(get(b"failedReason")),
-        _last_trace(get(b"stacktrace")),
-        foreign.moment(get(b"processedOn")) or 0,
+        foreign.text(reason) if reason else None,
+        _last_trace(traces_left) if traces_left else None,
+        _created(get(b"processedOn")),
         None,
         worker,
     )
+
+
+def _name(name: bytes) -> str:
+    return _known_name(name) if len(name) <= foreign.LONGEST_NAME else foreign.name(name)
+
+
+_known_name = lru_cache(maxsize=1024)(foreign.name)
 
 
 def failures(fields: Hash) -> int:
@@ -318,7 +336,8 @@ def failures(fields: Hash) -> int:
 
 
 def _made(fields: Hash) -> int:
-    return _counted(fields.get(b"atm", b"0")) + _counted(fields.get(b"stc", b"0"))
+    failed, stalled = fields.get(b"atm"), fields.get(b"stc")
+    return (_counted(failed) if failed else 0) + (_counted(stalled) if stalled else 0)
 
 
 def _counted(value: bytes) -> int:
