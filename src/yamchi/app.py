@@ -167,6 +167,7 @@ class Yamchi:
             schedule = name or function.__name__
             self.job(queue, name=schedule)(function)
             self._crons[schedule] = (expression, queue, schedule)
+            self._definitions[queue].is_own |= queue == CRON_QUEUE
             return function
 
         return declare

@@ -35,7 +35,6 @@ PERSON = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
 async def app(tmp_path: Path) -> AsyncIterator[TestApp]:
     async with TestApp(home=tmp_path, admin_token=ADMIN, api_tokens=(SENDER,)) as app:
         app.define("letters")
-        app.define("cron")
         yield app
 
 
@@ -80,8 +79,6 @@ async def audit(client: httpx2.AsyncClient, **filters: Any) -> list[dict[str, An
     ("scopes", "asked", "may"),
     [
         (("send",), "send:letters", True),
-        (("send",), "send:cron", False),
-        (("send:cron",), "send:cron", True),
         (("send:letters",), "send:letters", True),
         (("send:letters",), "send:other", False),
         (("send:letters",), "send", False),
@@ -154,9 +151,19 @@ async def test_a_sender_reads_no_metrics(client: httpx2.AsyncClient) -> None:
     assert (await client.get("/metrics", headers=await key(client, "read"))).status_code == 200
 
 
-async def test_a_sender_does_not_run_the_applications_own_schedules(client: httpx2.AsyncClient) -> None:
-    body = {"data": None}
-    assert (await client.post("/api/queues/cron/jobs", json=body, headers=bearer(SENDER))).status_code == 403
+async def test_a_sender_does_not_run_the_applications_own_jobs(
+    app: TestApp, client: httpx2.AsyncClient
+) -> None:
+    @app.cron("0 3 * * *")
+    async def sweep() -> None:
+        """Nothing."""
+
+    for queue in ("cron", "scenarios"):
+        path, body = f"/api/queues/{queue}/jobs", {"data": None}
+        refused = await client.post(path, json=body, headers=bearer(SENDER))
+        assert (refused.status_code, "the application's own" in refused.json()["detail"]) == (403, True)
+        named = await key(client, f"send:{queue}")
+        assert (await client.post(path, json=body, headers=named)).status_code in (201, 422)
 
 
 async def test_a_sender_does_not_add_to_queues_of_other_programs(

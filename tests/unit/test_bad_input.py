@@ -124,7 +124,7 @@ async def test_one_bad_job_of_many_adds_none(app: TestApp) -> None:
 async def test_an_unknown_queue_names_those_there_are(app: TestApp) -> None:
     with pytest.raises(UnknownQueue) as refused:
         app.queue("order")
-    assert_one_sentence(refused.value, "'order'", "anything, notifications, orders")
+    assert_one_sentence(refused.value, "'order'", "anything", "notifications", "orders")
 
 
 async def test_an_unknown_job_is_named(app: TestApp) -> None:

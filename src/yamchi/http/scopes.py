@@ -1,6 +1,6 @@
 """Who calls, and what they may: one model for the admin's token, named keys, sessions of the board and people's pages.
 
-send            add jobs to any queue of the application, tell of events, queue notifications
+send            add jobs to the queues of the application but its own (cron, scenarios), tell of events, queue notifications
 send:<queue>    the same for one queue; events and notifications are those of `notifications`
 people:token    mint tokens for people's pages
 read            see everything, change nothing
@@ -19,9 +19,6 @@ OF_QUEUE = "send:"
 
 SCOPE = re.compile(r"send(:[A-Za-z0-9._-]{1,200})?|people:token|read|admin")
 KNOWN = "send, send:<queue>, people:token, read or admin"
-
-OWN_QUEUES = frozenset({"cron"})
-"""Queues whose jobs the application adds for itself: `send` does not open them, `send:cron` does."""
 
 Kind = Literal["stranger", "local", "admin", "key", "person"]
 
@@ -44,9 +41,7 @@ class Caller:
     def may(self, scope: str) -> bool:
         if ADMIN in self.scopes:
             return True
-        if scope.startswith(OF_QUEUE) and SEND in self.scopes:
-            return scope.removeprefix(OF_QUEUE) not in OWN_QUEUES
-        return scope in self.scopes
+        return scope in self.scopes or (scope.startswith(OF_QUEUE) and SEND in self.scopes)
 
     def names(self, scope: str) -> bool:
         """Whether this very scope was given, or all of them."""

@@ -158,6 +158,8 @@ class QueueDefinition:
     take_in: Callable[[Any, bool], Awaitable[Any]] | None = None
     """What becomes of data that comes from outside: refused where it has fields of our own, marked if it is only a test.
     Without it, data is taken as it is, and tests are not taken."""
+    is_own: bool = False
+    """Only the application itself adds to it; from outside, who is named for it."""
     is_foreign: bool = False
     """Nobody declared it here; it was found on the engine, and is another program's."""
     handlers: dict[str, Handler] = field(default_factory=dict)

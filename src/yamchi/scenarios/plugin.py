@@ -119,7 +119,7 @@ class Scenarios(Plugin):
 
     def declare(self) -> None:
         for name in {DEFAULT_QUEUE, *(one.queue for one in self.library.current.values())}:
-            self.app.define(name, **QUEUE_LIMITS)
+            self.app.define(name, **QUEUE_LIMITS).is_own = True
 
     def serve(self) -> None:
         for name in sorted({DEFAULT_QUEUE, *(one.queue for one in self.library.current.values())}):
@@ -144,7 +144,7 @@ class Scenarios(Plugin):
     def queue(self, name: str) -> Queue:
         """A queue of a scenario; one whose file came after this process was started is declared now."""
         if name not in self._queues:
-            self.app.define(name, **QUEUE_LIMITS)
+            self.app.define(name, **QUEUE_LIMITS).is_own = True
             self._queues.add(name)
         return self.app.queue(name)
 

@@ -63,10 +63,12 @@ async def _from_outside(queue: ThatQueue, caller: Caller, new: JobIn) -> dict[st
             HTTPStatus.FORBIDDEN,
             "keep_completed and keep_failed say what is kept of everybody's jobs: only an admin may give them.",
         )
-    if queue.definition.is_foreign and not caller.names(f"{SEND}:{queue.name}"):
+    is_closed = queue.definition.is_own or queue.definition.is_foreign
+    if is_closed and not caller.names(f"{SEND}:{queue.name}"):
+        whose = "the application's own" if queue.definition.is_own else "another program's"
         raise HTTPException(
             HTTPStatus.FORBIDDEN,
-            f"The queue {queue.name} is another program's: a key needs the scope {SEND}:{queue.name} to add to it.",
+            f"The queue {queue.name} is {whose}: a key needs the scope {SEND}:{queue.name} to add to it.",
         )
     take_in = queue.definition.take_in
     if caller.is_test and take_in is None:
