@@ -13,8 +13,6 @@ import structlog
 
 from yamchi.clock import Clock, Millis, Span, SystemClock, to_millis
 from yamchi.errors import ConfigurationError, MissingExtra, UnknownQueue
-from yamchi.http.links import Links
-from yamchi.http.signing import Signer
 from yamchi.observe.metrics import Metrics
 from yamchi.plugins import Plugin, find_plugins
 from yamchi.queues.cron import CronLine, Schedule
@@ -31,11 +29,13 @@ from yamchi.queues.remote import RemoteEvents
 from yamchi.queues.services import ServiceFunction, Services
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
-from yamchi.storage.keys import Keys, TableKeys
 from yamchi.storage.private import close_folder
 
 if TYPE_CHECKING:
+    from yamchi.http.links import Links
+    from yamchi.http.signing import Signer
     from yamchi.storage.database import Database
+    from yamchi.storage.keys import Keys
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", bound=Plugin)
@@ -276,19 +276,25 @@ class Yamchi:
         return Database(self.settings.tables_url, [schema for schema in schemas if schema])
 
     @cached_property
-    def keys(self) -> Keys:
+    def keys(self) -> "Keys":
         """Keys with a lifetime: in Redis where that is the engine, else in the database."""
+        from yamchi.storage.keys import TableKeys
+
         url = None if self._given else self.settings.queue_url("")
         return (url and make_keys(url)) or TableKeys(self.database, self.clock)
 
     @cached_property
-    def signer(self) -> Signer:
+    def signer(self) -> "Signer":
         """Signs what comes back through strangers' hands, with SECRET_KEY or a key that all processes share."""
+        from yamchi.http.signing import Signer
+
         return Signer(self.database, self.settings.secret_key, self.settings.secret_key_previous)
 
     @cached_property
-    def links(self) -> Links:
+    def links(self) -> "Links":
         """Signed links: for one purpose, for a while, and if wanted only once."""
+        from yamchi.http.links import Links
+
         return Links(self.signer, self.keys, self.clock, self.settings.public_url)
 
     # ── Using ─────────────────────────────────────────────────────────────────────────────────────────────────────

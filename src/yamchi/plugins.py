@@ -22,15 +22,15 @@ from yamchi.queues.queue import Queue
 from yamchi.queues.rates import RateLimit
 from yamchi.queues.services import ServiceFunction
 from yamchi.settings import FeatureSettings, Settings
-from yamchi.storage.migrating import Migrations
+from yamchi.storage.revisions import Migrations
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
     from prometheus_client import Metric
 
-    from yamchi.http.auth import PageToken
     from yamchi.http.links import Links
     from yamchi.http.signing import Signer
+    from yamchi.http.tokens import PageToken
     from yamchi.storage.database import Database
     from yamchi.storage.keys import Keys
 

@@ -11,7 +11,7 @@ from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.tables import events, metadata
 from yamchi.plugins import shipped_plugins
 from yamchi.storage.database import Database
-from yamchi.storage.migrating import CORE, Migrations
+from yamchi.storage.revisions import CORE, Migrations
 
 NEW_EVENT = insert(events)
 

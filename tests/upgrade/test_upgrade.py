@@ -19,7 +19,7 @@ from yamchi.notifications.tables import events, metadata, notification_delivery,
 from yamchi.plugins import shipped_plugins
 from yamchi.settings import Settings
 from yamchi.shipped import shipped_app
-from yamchi.storage.migrating import CORE
+from yamchi.storage.revisions import CORE
 from yamchi.testing.waiting import eventually
 
 HERE = Path(__file__).parent

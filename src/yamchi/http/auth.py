@@ -10,7 +10,7 @@ and nothing else.
 import hmac
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
@@ -28,6 +28,7 @@ from yamchi.http.problems import problem
 from yamchi.http.ratelimits import RateLimits
 from yamchi.http.scopes import ADMIN, LOCAL, SEND, STRANGER, Caller
 from yamchi.http.sessions import Sessions
+from yamchi.http.tokens import PageToken
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
 
@@ -35,14 +36,6 @@ COOKIE = "yamchi_session"
 PEOPLE = "/api/v1/users/"
 SHORTEST_ADMIN_TOKEN = 16
 _COUNT = re.compile(rb'\{"count":(\d{1,18})\}')
-
-
-@dataclass(frozen=True, slots=True)
-class PageToken:
-    """A kind of token that a feature makes for people's pages: how it begins, and whose it is (or TokenRefused)."""
-
-    prefix: str
-    check: Callable[[str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import structlog
 
 from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError, YamchiError
-from yamchi.http.auth import PageToken
+from yamchi.http.tokens import PageToken
 from yamchi.notifications.attachments import Attachments
 from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.gate import CampaignGate

@@ -19,8 +19,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAl
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, StorageFull
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.hotrows import write_rows
-from yamchi.storage.migrating import CORE, Migrations, upgrade
+from yamchi.storage.migrating import upgrade
 from yamchi.storage.private import make_private
+from yamchi.storage.revisions import CORE, Migrations
 from yamchi.storage.sqlite import write_ahead
 from yamchi.storage.upsert import insert_into
 

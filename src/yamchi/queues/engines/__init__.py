@@ -14,11 +14,11 @@ from yamchi.clock import Clock
 from yamchi.errors import ConfigurationError, MissingExtra
 from yamchi.queues.engines.base import Engine
 from yamchi.settings import Settings
-from yamchi.storage.keys import Keys
 
 if TYPE_CHECKING:
     from yamchi.queues.engines.memory import MemoryEngine
     from yamchi.queues.engines.sqlite import SqliteEngine
+    from yamchi.storage.keys import Keys
 
 ENTRY_POINTS = "yamchi.engines"
 
@@ -80,7 +80,7 @@ def make_spool(kind: Literal["sqlite", "memory"], path: Path, clock: Clock) -> "
     return SqliteEngine(path, clock)
 
 
-def make_keys(url: str) -> Keys | None:
+def make_keys(url: str) -> "Keys | None":
     """Where keys with a lifetime lie on the broker a URL names; None if it has no place for them."""
     if SCHEMES.get(scheme_of(url)) is not _bull:
         return None
