@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SHIPPED = {
     "notifications": "yamchi.notifications.plugin:Notifications",
+    "media": "yamchi.media.plugin:Media",
     "payments": "yamchi.payments.plugin:Payments",
     "reports": "yamchi.reports.plugin:Reports",
     "scenarios": "yamchi.scenarios.plugin:Scenarios",

@@ -22,9 +22,6 @@ CHAIN: dict[str, Any] = {
 }
 
 QUEUES: dict[str, dict[str, Any]] = {
-    "media-processing": {"concurrency": 5, "attempts": 3, "backoff": EXPONENTIAL},
-    "media-sync": {"concurrency": 5, "attempts": 3, "backoff": EXPONENTIAL},
-    "watermark": {"concurrency": 3, "attempts": 3, "backoff": EXPONENTIAL},
     "emailChain": CHAIN,
     "reminders": CHAIN,
     "email_queue": {"concurrency": 10, "attempts": 3, "backoff": EXPONENTIAL},

@@ -25,7 +25,6 @@ STATUSES = {
 }
 """What each verdict is called in `yamchi_jobs_total{status}`."""
 
-MEDIA, SYNC = "media-processing", "media-sync"
 PENDING = ("waiting", "delayed")
 
 QueueCounts = Mapping[str, Mapping[str, int]]
@@ -168,8 +167,6 @@ class _Page:
         yield from self._of_every_queue()
         yield from self._of_the_process()
         yield from self._of_switches()
-        if MEDIA in self.counts or SYNC in self.counts:
-            yield from self._of_media()
         for metrics in self.more:
             yield from metrics()
 
@@ -207,28 +204,6 @@ class _Page:
             ["cause"],
             longest,
         )
-
-    def _of_media(self) -> "Iterator[Metric]":
-        """The names that dashboards of the earlier media service already use."""
-        yield from self._size("media_processing_queue_size", MEDIA)
-        by_status: Counter[tuple[str, ...]] = Counter()
-        by_operation: Counter[tuple[str, ...]] = Counter()
-        for (queue, name, status), n in self.metrics.jobs.items():
-            if queue == MEDIA:
-                by_status[status,] += n
-            elif queue == SYNC:
-                by_operation[status, name] += n
-        yield counter("media_processing_jobs", "Processed media.", ["status"], by_status.items())
-        ran = Timing.sum_of(timing for (queue, _), timing in self.metrics.durations.items() if queue == MEDIA)
-        yield histogram("media_processing_duration_seconds", "How long processing took.", [], [((), ran)])
-        yield from self._size("media_sync_queue_size", SYNC)
-        yield counter(
-            "media_sync_jobs", "Files moved to and from S3.", ["status", "operation"], by_operation.items()
-        )
-
-    def _size(self, name: str, queue: str) -> "Iterator[Metric]":
-        if (size := self.metrics.pending(queue)) is not None:
-            yield gauge(name, f"Jobs that wait in {queue}.", [], [((), size)])
 
 
 Rows = Iterable[tuple[Sequence[str], float]]

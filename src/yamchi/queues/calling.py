@@ -37,7 +37,7 @@ class Caller:
         job: Job[Any] = Job(self._queue, claim.job, claim=claim, data=data, shares=self._shares)
         timeout = claim.job.options.timeout
         if handler.limits:
-            return self._pool_of(handler, handler.limits).run(job, partial(_within, timeout, job))
+            return self._pool_of(handler, handler.limits).run(job, within=partial(_within, timeout, job))
         call = self._invoke(handler, job)
         return call if timeout is None else _within(timeout, job, call)
 

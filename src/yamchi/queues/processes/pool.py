@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ RECYCLE_ABOVE = 0.75
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
+Within = Callable[[Awaitable[Any]], Awaitable[Any]]
+"""Waits for work no longer than it may."""
+
+
 class ProcessPool:
     """The child processes of one handler."""
 
@@ -42,13 +47,17 @@ class ProcessPool:
         self._idle: list[_Child] = []
         self._leaving: set[asyncio.Task[None]] = set()
 
-    async def run(self, job: Job[Any], within: Callable[[Awaitable[Any]], Awaitable[Any]]) -> Any:
-        """Run a job in a child as soon as one is free, `within` its timeout from then on; what its handler returned."""
+    async def run(self, job: Job[Any], payload: bytes | None = None, *, within: Within | None = None) -> Any:
+        """Run a job in a child as soon as one is free, `within` its timeout from then on; what its handler returned.
+
+        With a `payload` the child gets that instead of the job's own data: a part of the work, not all of it.
+        """
         async with self._free:
             child = self._idle.pop() if self._idle else await _Child.start(self._hello)
             is_whole = False
             try:
-                result = await within(child.run(job))
+                running = child.run(job, payload)
+                result = await (within(running) if within else running)
                 is_whole = True
             except _HandlerFailed as failed:
                 is_whole = True
@@ -122,11 +131,12 @@ class _Child:
             why = answer.get("message")
             raise Retryable(f"A child process could not import {hello.module}.{hello.function}: {why}")
 
-    async def run(self, job: Job[Any]) -> Any:
+    async def run(self, job: Job[Any], payload: bytes | None) -> Any:
         """One job, with its progress and log lines passed on as they come."""
+        record = job.record if payload is None else replace(job.record, payload=payload)
         watch = asyncio.create_task(self._watch_memory()) if self._memory else None
         try:
-            self._writer.write(packed(Start(job.record)))
+            self._writer.write(packed(Start(record)))
             while message := await hear(self._reader):
                 match message["type"]:
                     case "progress":

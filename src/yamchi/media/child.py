@@ -1,0 +1,12 @@
+"""What a child process runs: one file, and what became of it."""
+
+from dataclasses import asdict
+from typing import Any
+
+from yamchi.media.processing import Task, process
+from yamchi.queues.ticket import Job
+
+
+def work(job: Job[Task]) -> dict[str, Any]:
+    """The work of `media-processing` and of `watermark`."""
+    return asdict(process(job.data))

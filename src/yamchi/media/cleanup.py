@@ -1,0 +1,120 @@
+"""MediaCleanupJob: what was deleted long enough ago goes for good, here and in the bucket; then its row.
+
+Files first, the row last: a crash between leaves a row, and the next run finishes. Files that no row names are only reported,
+unless somebody says to delete them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from yamchi.clock import Clock, Millis
+from yamchi.faultpoints import fault_point
+from yamchi.media.bucket import Bucket
+from yamchi.media.files import Files, is_unfinished, remove
+from yamchi.media.model import Media
+from yamchi.media.store import MediaStore
+
+log = structlog.get_logger("yamchi.media")
+
+DAY: Millis = 86_400_000
+PAGE = 200
+YOUNG: Millis = DAY
+"""A file may be younger than the row that is going to name it; after a day it is not."""
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What a run removed, and which files belong to nobody."""
+
+    deleted: int = 0
+    freed_bytes: int = 0
+    orphans: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"deleted": self.deleted, "freedBytes": self.freed_bytes}
+
+
+class MediaCleanupJob:
+    """Runs daily, and when asked."""
+
+    def __init__(self, store: MediaStore, files: Files, bucket: Bucket | None, clock: Clock) -> None:
+        self._store = store
+        self._files = files
+        self._bucket = bucket
+        self._clock = clock
+
+    async def run(self, older_than_days: int) -> Cleaned:
+        """Remove what was deleted this long ago, and what changed pictures left."""
+        cleaned = Cleaned()
+        before = self._clock.now() - older_than_days * DAY
+        while page := await self._store.deleted(before, PAGE):
+            for found in page:
+                cleaned.freed_bytes += await self._remove(found)
+                cleaned.deleted += 1
+        cleaned.freed_bytes += await self._remove_retired()
+        cleaned.freed_bytes += await self._remove_temp()
+        if cleaned.deleted or cleaned.freed_bytes:
+            log.info(
+                f"removed {cleaned.deleted} deleted pictures; {cleaned.freed_bytes} bytes are free again"
+            )
+        return cleaned
+
+    async def orphans(self, *, delete: bool) -> Cleaned:
+        """Files among the finished pictures that no row names, older than a day."""
+        cleaned = Cleaned()
+        young = (self._clock.now() - YOUNG) / 1000
+        everything = ((key, path) for key, path in self._files.all_public() if path.stat().st_mtime < young)
+        for batch in _batches(everything, PAGE):
+            known = await self._store.files([path.name for _, path in batch])
+            for key, path in batch:
+                if path.name not in known:
+                    cleaned.orphans.append(key)
+                    cleaned.freed_bytes += remove(path) if delete else path.stat().st_size
+        cleaned.deleted = len(cleaned.orphans) if delete else 0
+        return cleaned
+
+    async def _remove(self, found: Media) -> int:
+        keys = [f"{found.entity_type}/{one.file}" for one in found.variants]
+        in_bucket = [key for key, one in zip(keys, found.variants, strict=True) if one.is_synced]
+        if self._bucket and in_bucket:
+            await self._bucket.delete(in_bucket)
+        freed = sum(remove(self._files.by_key(key)) for key in keys)
+        freed += remove(self._files.original_of(found.id))
+        fault_point("media.files_removed")
+        await self._store.erase(found.id)
+        return freed
+
+    async def _remove_retired(self) -> int:
+        freed = 0
+        while paths := await self._store.retired(self._clock.now(), PAGE):
+            if self._bucket:
+                await self._bucket.delete(paths)
+            freed += sum(remove(self._files.by_key(path)) for path in paths)
+            await self._store.forget_retired(paths)
+        return freed
+
+    async def _remove_temp(self) -> int:
+        """Uploads that nobody finished, and halves that a crash left."""
+        needed = await self._store.temp_paths()
+        young = (self._clock.now() - YOUNG) / 1000
+        old = [
+            path
+            for path in self._files.all_temp()
+            if path.stat().st_mtime < young and str(path) not in needed
+        ]
+        halves = [
+            path
+            for _, path in self._files.all_public()
+            if is_unfinished(path) and path.stat().st_mtime < young
+        ]
+        return sum(remove(path) for path in (*old, *halves))
+
+
+def _batches(items: Iterator[tuple[str, Path]], size: int) -> Iterator[list[tuple[str, Path]]]:
+    while batch := list(islice(items, size)):
+        yield batch

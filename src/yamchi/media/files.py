@@ -1,0 +1,110 @@
+"""Where files are: what has just come in, originals, finished pictures, watermarks. Nothing leaves these folders.
+
+Names on the disk are made of our own ids; what a stranger called a file is only ever a text in the database.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from yamchi.media.formats import BadFile
+from yamchi.media.processing import UNFINISHED
+
+
+class Files:
+    """The folders of media."""
+
+    def __init__(self, uploads: Path, private: Path) -> None:
+        self.uploads = uploads
+        self.temp = private / "temp"
+        self.originals = private / "originals"
+        self.watermarks = private / "watermarks"
+
+    def prepare(self) -> None:
+        for folder in (self.temp, self.originals, self.watermarks):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.uploads.mkdir(parents=True, exist_ok=True)
+
+    def new_temp(self) -> Path:
+        self.prepare()
+        return self.temp / f"upload-{uuid4()}"
+
+    def temp_file(self, path: str) -> Path:
+        """A file that came in; refuses what is anywhere else."""
+        return _inside(self.temp, Path(path))
+
+    def public_file(self, entity_type: str, name: str) -> Path:
+        return _inside(self.uploads, self.uploads / entity_type / name)
+
+    def by_key(self, key: str) -> Path:
+        return _inside(self.uploads, self.uploads / key)
+
+    def folder_of(self, entity_type: str) -> Path:
+        folder = _inside(self.uploads, self.uploads / entity_type)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def original_of(self, media_id: str) -> Path:
+        self.prepare()
+        return _inside(self.originals, self.originals / media_id)
+
+    def watermark(self, name: str) -> Path:
+        self.prepare()
+        return _inside(self.watermarks, self.watermarks / name)
+
+    def all_public(self) -> Iterator[tuple[str, Path]]:
+        """Every finished picture, by its key."""
+        for folder, _, names in os.walk(self.uploads):
+            for name in names:
+                path = Path(folder, name)
+                yield path.relative_to(self.uploads).as_posix(), path
+
+    def all_temp(self) -> Iterator[Path]:
+        if self.temp.exists():
+            yield from (path for path in self.temp.iterdir() if path.is_file())
+
+
+def is_unfinished(path: Path) -> bool:
+    return path.name.endswith(UNFINISHED)
+
+
+def move(source: Path, target: Path) -> None:
+    """As one step, where both are on one file system; else by a copy that appears whole."""
+    try:
+        os.replace(source, target)
+    except OSError:
+        unfinished = target.with_name(target.name + UNFINISHED)
+        with source.open("rb") as origin, unfinished.open("wb") as copy:
+            while part := origin.read(1024 * 1024):
+                copy.write(part)
+            copy.flush()
+            os.fsync(copy.fileno())
+        os.replace(unfinished, target)
+        source.unlink(missing_ok=True)
+
+
+def size_of(path: Path) -> int:
+    """In bytes; 0 for one that is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def remove(path: Path) -> int:
+    """How many bytes that freed."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return size
+
+
+def _inside(folder: Path, path: Path) -> Path:
+    root = folder.resolve()
+    found = (path if path.is_absolute() else folder / path).resolve()
+    if root != found.parent and root not in found.parents:
+        raise BadFile("That file is not among the uploads.")
+    return found

@@ -1,0 +1,160 @@
+"""A picture as it is kept, as jobs carry it, and as pages get it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from sqlalchemy import Row
+
+from yamchi.clock import Millis, isoformat
+from yamchi.media.processing import Position
+
+Status = Literal["processing", "ready", "failed", "soft_deleted"]
+Operation = Literal["upload", "download", "delete"]
+
+
+class _JobData(BaseModel):
+    """camelCase on the queue, as the other programs that use it have it."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True, extra="ignore"
+    )
+
+
+class MediaProcessingJobData(_JobData):
+    """`{mediaId?, entityType, tempPath, originalFilename, userId?, metadata?}`."""
+
+    media_id: str | None = Field(default=None, max_length=36)
+    entity_type: str = Field(max_length=64)
+    temp_path: str = Field(max_length=4096)
+    original_filename: str = Field(max_length=255)
+    user_id: str | None = Field(default=None, max_length=64)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class MediaSyncJobData(_JobData):
+    """`{mediaId, operation, deleteSource, priority?}`."""
+
+    media_id: str = Field(max_length=36)
+    operation: Operation
+    delete_source: bool = False
+    priority: int | None = Field(default=None, ge=1, le=10)
+
+
+class WatermarkJobData(_JobData):
+    """`{mediaId, watermarkId, position, opacity, scale, variants?}`."""
+
+    media_id: str = Field(max_length=36)
+    watermark_id: str = Field(max_length=64)
+    position: Position = "bottom-right"
+    opacity: float = Field(default=0.5, ge=0.1, le=1.0)
+    scale: float = Field(default=0.2, ge=0.1, le=1.0)
+    variants: list[str] | None = Field(default=None, max_length=50)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVariant:
+    """A row of `media_variants`."""
+
+    media_id: str
+    name: str
+    file: str
+    type: str
+    width: int
+    height: int
+    size: int
+    hash: str
+    is_local: bool
+    is_synced: bool
+
+    @property
+    def address(self) -> str:
+        """The end of its URL: the name, and the content's hash, so that caches may keep it for ever."""
+        return f"{self.name}-{self.hash[:12]}.{self.file.rpartition('.')[2]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A row of `media`, with its variants."""
+
+    id: str
+    entity_type: str
+    original_filename: str
+    user_id: str | None
+    metadata: Mapping[str, Any]
+    status: Status
+    error: str | None
+    temp_path: str | None
+    original_path: str | None
+    type: str | None
+    size: int | None
+    hash: str | None
+    width: int | None
+    height: int | None
+    placeholder: str | None
+    watermark: Mapping[str, Any] | None
+    sync_state: str | None
+    created_at: Millis
+    updated_at: Millis
+    deleted_at: Millis | None
+    variants: tuple[KeptVariant, ...] = ()
+
+    @classmethod
+    def of(cls, row: Row[Any], variants: tuple[KeptVariant, ...] = ()) -> "Media":
+        return cls(**{name: getattr(row, name) for name in _COLUMNS}, variants=variants)
+
+    @property
+    def srcset(self) -> str:
+        """For `<img srcset>`: the variants that keep the picture's shape, by width."""
+        shaped = [one for one in self.variants if one.type == "image/webp" and self._is_whole(one)]
+        return ", ".join(
+            f"{self.url_of(one)} {one.width}w" for one in sorted(shaped, key=lambda one: one.width)
+        )
+
+    def url_of(self, variant: KeptVariant) -> str:
+        return f"/media/{self.id}/{variant.address}"
+
+    def _is_whole(self, variant: KeptVariant) -> bool:
+        if not self.width or not self.height:
+            return False
+        return (
+            abs(variant.width * self.height - variant.height * self.width) <= max(self.width, self.height) * 2
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "entityType": self.entity_type,
+            "originalFilename": self.original_filename,
+            "userId": self.user_id,
+            "metadata": dict(self.metadata),
+            "status": self.status,
+            "error": self.error,
+            "type": self.type,
+            "size": self.size,
+            "hash": self.hash,
+            "width": self.width,
+            "height": self.height,
+            "placeholder": self.placeholder,
+            "watermark": dict(self.watermark) if self.watermark else None,
+            "srcset": self.srcset,
+            "variants": {
+                one.name: {
+                    "url": self.url_of(one),
+                    "type": one.type,
+                    "width": one.width,
+                    "height": one.height,
+                    "size": one.size,
+                    "isSynced": one.is_synced,
+                }
+                for one in self.variants
+            },
+            "createdAt": isoformat(self.created_at),
+            "updatedAt": isoformat(self.updated_at),
+            "deletedAt": None if self.deleted_at is None else isoformat(self.deleted_at),
+        }
+
+
+_COLUMNS = [field.name for field in fields(Media) if field.name != "variants"]

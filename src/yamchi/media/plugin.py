@@ -1,0 +1,185 @@
+"""The feature of media: what an application gets as `app.media`."""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from yamchi.errors import ConfigurationError, YamchiError
+from yamchi.media.bucket import Bucket
+from yamchi.media.cleanup import MediaCleanupJob
+from yamchi.media.files import Files
+from yamchi.media.model import Media as Picture
+from yamchi.media.model import Operation
+from yamchi.media.presets import Presets
+from yamchi.media.service import PROCESS, MediaService
+from yamchi.media.settings import MediaSettings
+from yamchi.media.store import MediaStore
+from yamchi.media.sync import MediaSyncService
+from yamchi.media.uploads import Resumable
+from yamchi.media.watermarks import APPLY, WatermarkService
+from yamchi.observe.logging import mask
+from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
+from yamchi.queues.handlers import Handler
+from yamchi.queues.processes.limits import ProcessLimits
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+PROCESSING, SYNC, WATERMARK = "media-processing", "media-sync", "watermark"
+OPERATIONS: tuple[Operation, ...] = ("upload", "download", "delete")
+RETRY: Mapping[str, Any] = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1}}
+LONGEST_RUN = "5m"
+SWEEP_EVERY = 30_000
+
+
+class Media(Plugin):
+    """Pictures come in from strangers, and leave in the sizes that pages want."""
+
+    name = "media"
+    summary = "Uploads become variants: resized, clean WebP; watermarks, S3, cleanup."
+    settings_class = MediaSettings
+    migrations = Path(__file__).parent / "migrations"
+    commands = MappingProxyType({"media": "yamchi.media.commands:group"})
+
+    def __init__(self, app: Application) -> None:
+        super().__init__(app)
+        self.declare()
+        self.settings: MediaSettings
+        settings, home = self.settings, app.settings.home
+        self.files = Files(home / settings.uploads_dir, app.settings.var / "media")
+        self.store = MediaStore(app.database, app.clock)
+        self.presets = Presets(home)
+        self.bucket = Bucket(settings) if settings.s3_bucket else None
+        limits = ProcessLimits.parse(settings.media_processes, settings.media_memory)
+        self.service = MediaService(
+            self.store,
+            self.files,
+            self.presets,
+            app.queue(PROCESSING),
+            limits,
+            settings.media_max_pixels,
+            app.clock,
+            after=self._changed,
+        )
+        self.service.syncs = self.bucket is not None
+        self.watermarks = WatermarkService(
+            self.store,
+            self.files,
+            self.service,
+            app.queue(WATERMARK),
+            settings.media_max_pixels,
+            self._changed,
+        )
+        self.sync = MediaSyncService(
+            self.store, self.files, self.bucket, app.queue(SYNC), app.database, app.clock
+        )
+        self.cleanup = MediaCleanupJob(self.store, self.files, self.bucket, app.clock)
+
+    @property
+    def resumable(self) -> Resumable:
+        return Resumable(self.files, self.app.keys, self.settings.media_max_bytes)
+
+    # ── For your code ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def process_upload(self, file: Path | str, entity_type: str, **fields: Any) -> Picture:
+        """Make the variants of a file now, and wait for them."""
+        found = await self.service.process_upload(file, entity_type, **fields)
+        await self._changed(found)
+        return found
+
+    async def get(self, media_id: str) -> Picture:
+        return await self.store.get(media_id)
+
+    async def queue_counts(self) -> dict[str, dict[str, Any]]:
+        """`processing`, `sync` and `watermark`, each with its counts."""
+        names = {"processing": PROCESSING, "sync": SYNC, "watermark": WATERMARK}
+        wanted = ("waiting", "active", "completed", "failed", "type")
+        stats = {shown: await self.app.queue(name).stats() for shown, name in names.items()}
+        return {shown: {key: found[key] for key in wanted} for shown, found in stats.items()}
+
+    # ── For the rest of Yamchi ────────────────────────────────────────────────────────────────────────────────────
+
+    def declare(self) -> None:
+        self.app.define(PROCESSING, concurrency=5, timeout=LONGEST_RUN, **RETRY)
+        self.app.define(SYNC, concurrency=5, timeout="15m", **RETRY)
+        self.app.define(WATERMARK, concurrency=3, timeout=LONGEST_RUN, **RETRY)
+
+    def serve(self) -> None:
+        processing = self.app.queue(PROCESSING)
+        if PROCESS in processing.definition.handlers:
+            return
+        processing.definition.handlers[PROCESS] = Handler(PROCESS, self.service.handle)
+        processing.listeners.on("failed", self.service.note_failure)
+        self.app.queue(WATERMARK).definition.handlers[APPLY] = Handler(APPLY, self.watermarks.handle)
+        for operation in OPERATIONS:
+            self.app.queue(SYNC).definition.handlers[operation] = Handler(operation, self.sync.handle)
+        self.app.service("media sweeper", self._sweep)
+        if self.bucket:
+            self.app.service("media sync", self.sync.outbox.watch)
+        self.app.cron("30 3 * * *", name="media-cleanup")(self._clean_daily)
+
+    async def _sweep(self) -> None:
+        while True:
+            await self.app.clock.sleep(SWEEP_EVERY)
+            await self.service.sweep()
+
+    async def _clean_daily(self) -> dict[str, Any]:
+        return (await self.cleanup.run(self.settings.media_cleanup_days)).to_dict()
+
+    async def _changed(self, found: Picture) -> None:
+        """The bucket follows, and the uploader's page hears of it."""
+        if found.sync_state == "accepted":
+            await self.sync.follow(found)
+        if found.user_id and self._feed is not None:
+            body = {"type": "media", "media": found.to_dict()}
+            await self._feed.publish(found.user_id, body, once=f"media-{found.id}-{found.updated_at}")
+
+    @cached_property
+    def _feed(self) -> Any:
+        """What open pages hear of, where notifications are on."""
+        try:
+            return getattr(self.app.plugin("notifications"), "feed", None)
+        except ConfigurationError:
+            return None
+
+    def routers(self) -> Iterable[Routes]:
+        found: tuple[Routes, ...] = load_attribute("yamchi.media.routes:ROUTES")
+        return found
+
+    def body_limits(self) -> dict[str, int]:
+        most = self.settings.media_max_bytes + 1_048_576
+        return {
+            "/api/admin/media/upload-async": most,
+            "/api/admin/media/tus/[^/]+": most,
+            "/api/admin/watermarks": most,
+            "/api/v1/users/[^/]+/media": most,
+        }
+
+    def metrics(self) -> "Iterable[Metric]":
+        found: Iterable[Metric] = load_attribute("yamchi.media.metrics:collect")(self.app.metrics)
+        return found
+
+    async def checks(self) -> Iterable[Check]:
+        try:
+            count = len(self.presets.all())
+        except YamchiError as error:
+            return [Check("media", False, str(error))]
+        where = f"copied to {self.settings.s3_bucket}" if self.bucket else "kept here only"
+        return [Check("media", True, f"{count} presets; pictures are {where}")]
+
+    async def probes(self) -> Iterable[Check]:
+        if self.bucket is None:
+            return []
+        try:
+            return [Check("s3", True, await self.bucket.ping())]
+        except YamchiError as error:
+            return [Check("s3", False, str(mask(str(error))))]
+
+    async def erase(self, user_id: str) -> Mapping[str, int]:
+        """Their pictures are deleted at once for pages, and for good by the next cleanup."""
+        return {"media": await self.store.delete_of_user(user_id)}
+
+    async def close(self) -> None:
+        await self.service.close()

@@ -1,0 +1,325 @@
+"""Media over HTTP: uploads whole and resumable, watermarks, syncs, cleanup, and the pictures themselves."""
+
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, RedirectResponse
+
+from yamchi.errors import InvalidJob
+from yamchi.http.access import TheirId
+from yamchi.http.paging import PageNumber, PageSize, pages
+from yamchi.http.problems import documented
+from yamchi.media.files import size_of
+from yamchi.media.model import Operation, WatermarkJobData
+from yamchi.media.plugin import Media as MediaPlugin
+from yamchi.media.processing import Position
+from yamchi.media.uploads import save
+from yamchi.plugins import Routes, of_request
+
+PROBLEMS = documented(401, 403, 404, 409, 413, 422, 429, 503)
+admin = APIRouter(tags=["media"], responses=PROBLEMS)
+own = APIRouter(tags=["media"], responses=PROBLEMS)
+public = APIRouter(tags=["media"], responses=documented(404))
+
+TheMedia = Annotated[MediaPlugin, Depends(of_request(MediaPlugin))]
+MediaId = Annotated[str, Path(max_length=64)]
+CHUNK = 256 * 1024
+TUS = {"Tus-Resumable": "1.0.0", "Cache-Control": "no-store"}
+FOREVER = "public, max-age=31536000, immutable"
+
+
+class Accepted(BaseModel):
+    """Where the work is, and where the picture will be."""
+
+    jobId: str  # noqa: N815 - the names of the API
+    mediaId: str  # noqa: N815
+
+
+class WatermarkIn(BaseModel):
+    """Which watermark, and how."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    watermarkId: str = Field(max_length=64)  # noqa: N815
+    position: Position = "bottom-right"
+    opacity: float = Field(default=0.5, ge=0.1, le=1.0)
+    scale: float = Field(default=0.2, ge=0.1, le=1.0)
+    variants: list[Annotated[str, Field(max_length=64)]] | None = Field(default=None, max_length=50)
+
+
+class SyncIn(BaseModel):
+    """What to sync: these, or all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mediaIds: list[Annotated[str, Field(max_length=64)]] | None = Field(default=None, max_length=10_000)  # noqa: N815
+    all: bool = False
+    operation: Operation = "upload"
+    deleteSource: bool = False  # noqa: N815
+    priority: int | None = Field(default=None, ge=1, le=10)
+
+
+class CleanupIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    olderThanDays: int = Field(default=30, ge=0, le=36_500)  # noqa: N815
+    status: Literal["soft_deleted"] = "soft_deleted"
+
+
+# ── In ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@admin.post("/media/upload-async", status_code=202, summary="Upload a picture")
+async def upload(media: TheMedia, request: Request) -> Accepted:
+    """multipart/form-data: `file`, `entityType`, `userId?`, `metadata?` (JSON). Processing goes on in the background."""
+    async with request.form(max_files=1, max_fields=10, max_part_size=65_536) as form:
+        return await _accept(media, form, _text(form, "userId"))
+
+
+@own.post("/users/{user_id}/media", status_code=202, summary="Upload a picture of one's own")
+async def upload_own(media: TheMedia, user_id: TheirId, request: Request) -> Accepted:
+    """The same for a person's page, with that person's token."""
+    async with request.form(max_files=1, max_fields=10, max_part_size=65_536) as form:
+        return await _accept(media, form, user_id)
+
+
+async def _accept(media: MediaPlugin, form: FormData, user_id: str | None) -> Accepted:
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise InvalidJob("file: send the picture as a part named file of multipart/form-data.")
+    temp = media.files.new_temp()
+    await save(_parts(file), temp, media.settings.media_max_bytes)
+    found, job_id = await media.service.accept(
+        temp,
+        _text(form, "entityType") or "default",
+        file.filename or "file",
+        user_id=user_id,
+        metadata=_metadata(_text(form, "metadata")),
+    )
+    return Accepted(jobId=job_id, mediaId=found.id)
+
+
+async def _parts(file: UploadFile) -> AsyncIterator[bytes]:
+    while part := await file.read(CHUNK):
+        yield part
+
+
+def _text(form: FormData, name: str) -> str | None:
+    value = form.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _metadata(text: str | None) -> dict[str, Any]:
+    try:
+        found = orjson.loads(text) if text else {}
+    except orjson.JSONDecodeError:
+        raise InvalidJob("metadata: it should be a JSON object.") from None
+    if not isinstance(found, dict):
+        raise InvalidJob("metadata: it should be a JSON object.")
+    return found
+
+
+# ── In, in parts (tus 1.0) ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@admin.options("/media/tus", status_code=204, summary="What the resumable upload can do")
+async def tus_options(media: TheMedia) -> Response:
+    most = str(media.settings.media_max_bytes)
+    return Response(
+        status_code=204,
+        headers={
+            **TUS,
+            "Tus-Version": "1.0.0",
+            "Tus-Extension": "creation,termination",
+            "Tus-Max-Size": most,
+        },
+    )
+
+
+@admin.post("/media/tus", status_code=201, summary="Begin a resumable upload")
+async def tus_create(
+    media: TheMedia,
+    upload_length: Annotated[int, Header(ge=0, le=2**53)],
+    upload_metadata: Annotated[str, Header(max_length=8_192)] = "",
+) -> Response:
+    """`Upload-Metadata`: `filename`, `entityType`, `userId`, each as base64."""
+    upload_id = await media.resumable.create(upload_length, upload_metadata, None)
+    return Response(status_code=201, headers={**TUS, "Location": f"/api/admin/media/tus/{upload_id}"})
+
+
+@admin.head("/media/tus/{upload_id}", summary="How far an upload is")
+async def tus_head(media: TheMedia, upload_id: MediaId) -> Response:
+    promise = await media.resumable.promise(upload_id, None)
+    offset = str(media.resumable.offset(upload_id))
+    return Response(headers={**TUS, "Upload-Offset": offset, "Upload-Length": str(promise["length"])})
+
+
+@admin.patch("/media/tus/{upload_id}", status_code=204, summary="Send the next part")
+async def tus_patch(
+    media: TheMedia,
+    upload_id: MediaId,
+    request: Request,
+    upload_offset: Annotated[int, Header(ge=0, le=2**53)],
+) -> Response:
+    """`application/offset+octet-stream`. With the last part the picture is accepted: `X-Media-Id` and `X-Job-Id` name it."""
+    if request.headers.get("content-type") != "application/offset+octet-stream":
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send application/offset+octet-stream.")
+    promise = await media.resumable.promise(upload_id, None)
+    offset = await media.resumable.append(upload_id, upload_offset, promise["length"], request.stream())
+    headers = {**TUS, "Upload-Offset": str(offset)}
+    if offset == promise["length"]:
+        about = promise["metadata"]
+        found, job_id = await media.service.accept(
+            await media.resumable.take(upload_id),
+            about.get("entityType", "default"),
+            about.get("filename", "file"),
+            user_id=about.get("userId"),
+        )
+        headers |= {"X-Media-Id": found.id, "X-Job-Id": job_id}
+    return Response(status_code=204, headers=headers)
+
+
+@admin.delete("/media/tus/{upload_id}", status_code=204, summary="Give up an upload")
+async def tus_delete(media: TheMedia, upload_id: MediaId) -> Response:
+    await media.resumable.promise(upload_id, None)
+    await media.resumable.drop(upload_id)
+    return Response(status_code=204, headers=TUS)
+
+
+# ── Looking after ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@admin.get("/media", summary="Pictures, newest first")
+async def list_media(
+    media: TheMedia,
+    status: Literal["processing", "ready", "failed", "soft_deleted"] | None = None,
+    entityType: Annotated[str | None, Query(max_length=32)] = None,  # noqa: N803
+    userId: Annotated[str | None, Query(max_length=64)] = None,  # noqa: N803
+    page: PageNumber = 1,
+    size: PageSize = 50,
+) -> dict[str, Any]:
+    found, total = await media.store.page(
+        status=status, entity_type=entityType, user_id=userId, offset=(page - 1) * size, limit=size
+    )
+    return {
+        "items": [one.to_dict() for one in found],
+        "total": total,
+        "page": page,
+        "pages": pages(total, size),
+    }
+
+
+@admin.get("/media/queue", summary="The queues of media, as counts")
+async def queue_counts(media: TheMedia) -> dict[str, dict[str, Any]]:
+    return await media.queue_counts()
+
+
+@admin.post("/media/sync", status_code=202, summary="Copy pictures to the bucket, back, or away")
+async def sync(media: TheMedia, wanted: SyncIn) -> dict[str, Any]:
+    how: dict[str, Any] = {"delete_source": wanted.deleteSource, "priority": wanted.priority}
+    if wanted.all:
+        counts = [count async for count in media.sync.sync_all(wanted.operation, **how)]
+        return {"queued": counts[-1] if counts else 0}
+    if not wanted.mediaIds:
+        raise InvalidJob("mediaIds: name some, or say all: true.")
+    jobs = await media.sync.sync(wanted.mediaIds, wanted.operation, **how)
+    return {"queued": len(jobs), "jobIds": jobs}
+
+
+@admin.post("/media/cleanup", summary="Remove for good what was deleted long ago")
+async def cleanup(media: TheMedia, wanted: CleanupIn | None = None) -> dict[str, Any]:
+    return (await media.cleanup.run((wanted or CleanupIn()).olderThanDays)).to_dict()
+
+
+@admin.post("/watermarks", status_code=201, summary="Upload a watermark")
+async def add_watermark(media: TheMedia, request: Request) -> dict[str, Any]:
+    """multipart/form-data: `file`, and `id?` if you want to choose it."""
+    async with request.form(max_files=1, max_fields=5, max_part_size=4_096) as form:
+        file = form.get("file")
+        if not isinstance(file, UploadFile):
+            raise InvalidJob("file: send the watermark as a part named file of multipart/form-data.")
+        temp = media.files.new_temp()
+        await save(_parts(file), temp, media.settings.media_max_bytes)
+        return await media.watermarks.add(temp, file.filename or "watermark", _chosen_id(_text(form, "id")))
+
+
+def _chosen_id(text: str | None) -> str | None:
+    if text is not None and not (len(text) <= 64 and text.replace("-", "").replace("_", "").isalnum()):
+        raise InvalidJob("id: up to 64 letters, digits, - and _.")
+    return text
+
+
+@admin.get("/watermarks", summary="Watermarks")
+async def list_watermarks(media: TheMedia) -> list[dict[str, Any]]:
+    return [
+        {"id": row.id, "name": row.name, "width": row.width, "height": row.height}
+        for row in await media.store.watermarks()
+    ]
+
+
+@admin.get("/media/{media_id}", summary="A picture, its variants and its placeholder")
+async def get_media(media: TheMedia, media_id: MediaId) -> dict[str, Any]:
+    found = await media.store.get(media_id)
+    return {**found.to_dict(), "duplicateOf": await media.store.same_as(found) if found.hash else None}
+
+
+@admin.delete("/media/{media_id}", summary="Delete a picture; it can be restored until the cleanup")
+async def delete_media(media: TheMedia, media_id: MediaId) -> dict[str, Any]:
+    return (await media.store.soft_delete(media_id)).to_dict()
+
+
+@admin.post("/media/{media_id}/restore", summary="Take a deleted picture back")
+async def restore_media(media: TheMedia, media_id: MediaId) -> dict[str, Any]:
+    return (await media.store.restore(media_id)).to_dict()
+
+
+@admin.post(
+    "/media/{media_id}/reprocess", status_code=202, summary="Make all variants anew from the original"
+)
+async def reprocess_media(media: TheMedia, media_id: MediaId) -> Accepted:
+    return Accepted(jobId=await media.service.reprocess(media_id), mediaId=media_id)
+
+
+@admin.post("/media/{media_id}/watermark", status_code=202, summary="Put a watermark over a picture")
+async def watermark_media(media: TheMedia, media_id: MediaId, how: WatermarkIn) -> dict[str, str]:
+    return {"jobId": await media.watermarks.apply(WatermarkJobData(mediaId=media_id, **how.model_dump()))}
+
+
+# ── Out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@public.get("/media/{media_id}/{variant}", response_class=FileResponse, summary="A picture")
+async def show(media: TheMedia, media_id: MediaId, variant: Annotated[str, Path(max_length=128)]) -> Response:
+    """By the address in `variants` or `srcset`, which never changes; the bare name of a variant leads to it."""
+    found = await media.store.get(media_id)
+    if found.status == "soft_deleted":
+        raise HTTPException(HTTPStatus.NOT_FOUND, "This picture was deleted.")
+    for one in found.variants:
+        if variant == one.name:
+            return RedirectResponse(found.url_of(one), 302, {"cache-control": "public, max-age=60"})
+        if variant == one.address:
+            file = media.files.public_file(found.entity_type, one.file)
+            if size_of(file):
+                headers = {
+                    "etag": f'"{one.hash[:32]}"',
+                    "cache-control": FOREVER,
+                    "x-content-type-options": "nosniff",
+                }
+                return FileResponse(file, media_type=one.type, headers=headers)
+            if one.is_synced and media.bucket:
+                url = await media.bucket.url_of(f"{found.entity_type}/{one.file}")
+                return RedirectResponse(url, 302, {"cache-control": "private, max-age=600"})
+    raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such variant of this picture.")
+
+
+ROUTES = (
+    Routes(admin, prefix="/api/admin"),
+    Routes(own, access="person"),
+    Routes(public, prefix="", access="public"),
+)

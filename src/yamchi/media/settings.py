@@ -1,0 +1,47 @@
+"""The settings of media: where files are, what is allowed, and the bucket."""
+
+import os
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+
+from yamchi.settings import FeatureSettings
+
+
+class MediaSettings(FeatureSettings):
+    """Folders, limits, S3."""
+
+    uploads_dir: Path = Field(
+        default=Path("public/uploads"),
+        description="The folder of finished pictures, below YAMCHI_HOME unless it is absolute.",
+    )
+    media_max_bytes: int = Field(
+        default=50 * 1024 * 1024, ge=1, description="The most bytes that an upload may have."
+    )
+    media_max_pixels: int = Field(
+        default=50_000_000, ge=1, description="The most pixels that a picture may have, over all its frames."
+    )
+    media_processes: int = Field(
+        default=max(1, min(os.cpu_count() or 1, 5)),
+        ge=1,
+        le=64,
+        description="Child processes that work on pictures; as many as there are cores, and 5 at most, by default.",
+    )
+    media_memory: str = Field(default="512MB", description="The most memory that each of them may use.")
+    media_cleanup_days: int = Field(
+        default=30, ge=0, description="Days after which a deleted picture's files are removed."
+    )
+    s3_bucket: str | None = Field(
+        default=None, description="The bucket that finished pictures are copied to."
+    )
+    s3_endpoint: str | None = Field(
+        default=None, pattern="^https?://", description="Where S3 is, if it is not Amazon's."
+    )
+    s3_region: str = Field(default="us-east-1", description="The region of the bucket.")
+    s3_access_key_id: SecretStr | None = Field(default=None, description="The key of the bucket.")
+    s3_secret_access_key: SecretStr | None = Field(default=None, description="The secret of that key.")
+    s3_public_url: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="Where pages reach the bucket; by default a signed link of the bucket itself.",
+    )

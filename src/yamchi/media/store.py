@@ -1,0 +1,232 @@
+"""The tables of media. What processing made is taken over in one transaction, with the files that nobody needs any more."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, delete, func, select, update
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import UnknownJob, WrongState
+from yamchi.media.model import KeptVariant, Media, Status
+from yamchi.media.processing import Made
+from yamchi.media.tables import media, media_retired, media_variants, watermarks
+from yamchi.storage.database import Database
+from yamchi.storage.upsert import insert_new
+
+GRACE: Millis = 86_400_000
+"""How long a file whose picture has changed stays: pages and caches still name it."""
+
+
+class UnknownMedia(UnknownJob):
+    """There is no such picture."""
+
+
+class MediaStore:
+    """Pictures, variants, watermarks."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, media_id: str) -> Media:
+        found = await self._with_variants(select(media).where(media.c.id == media_id))
+        if not found:
+            raise UnknownMedia(f"There is no media {media_id[:64]!r}.")
+        return found[0]
+
+    async def page(
+        self,
+        *,
+        status: str | None = None,
+        entity_type: str | None = None,
+        user_id: str | None = None,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> tuple[list[Media], int]:
+        """The newest first, and how many there are."""
+        wanted = {"status": status, "entity_type": entity_type, "user_id": user_id}
+        matching = and_(True, *(media.c[name] == value for name, value in wanted.items() if value))
+        query = select(media).where(matching).order_by(media.c.created_at.desc(), media.c.id)
+        total = select(func.count()).select_from(media).where(matching)
+        count = await self._database.read(lambda c: c.execute(total).scalar_one())
+        return await self._with_variants(query.offset(offset).limit(limit)), int(count)
+
+    async def ids(self, after: str, limit: int, status: Status = "ready") -> list[str]:
+        """Ids in their own order, for those who go over all of them."""
+        query = select(media.c.id).where(media.c.id > after, media.c.status == status).order_by(media.c.id)
+        rows = await self._database.read(lambda c: c.execute(query.limit(limit)).scalars().all())
+        return list(rows)
+
+    async def stuck(self, before: Millis, limit: int) -> list[Media]:
+        """Uploads that have been waiting for so long that their job may be lost."""
+        query = select(media).where(media.c.status == "processing", media.c.updated_at < before)
+        return await self._with_variants(query.order_by(media.c.updated_at).limit(limit))
+
+    async def deleted(self, before: Millis, limit: int) -> list[Media]:
+        query = select(media).where(media.c.status == "soft_deleted", media.c.updated_at <= before)
+        return await self._with_variants(query.order_by(media.c.updated_at).limit(limit))
+
+    async def same_as(self, found: Media) -> str | None:
+        """The oldest other picture with the same content, kind and owner."""
+        query = (
+            select(media.c.id)
+            .where(
+                media.c.hash == found.hash, media.c.entity_type == found.entity_type, media.c.id != found.id
+            )
+            .where(media.c.status == "ready", media.c.user_id == found.user_id)
+            .order_by(media.c.created_at)
+            .limit(1)
+        )
+        return await self._database.read(lambda c: c.execute(query).scalar())
+
+    async def files(self, names: Sequence[str]) -> set[str]:
+        """Those of these file names that belong to a picture."""
+        query = select(media_variants.c.file).where(media_variants.c.file.in_(names))
+        return set(await self._database.read(lambda c: c.execute(query).scalars().all()))
+
+    async def temp_paths(self) -> set[str]:
+        query = select(media.c.temp_path).where(media.c.temp_path.is_not(None))
+        return {str(path) for path in await self._database.read(lambda c: c.execute(query).scalars().all())}
+
+    # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add(self, row: dict[str, Any]) -> None:
+        """An upload that has come in; one that is there is left alone."""
+        now = self._clock.now()
+        whole = {"metadata": {}, **row, "status": "processing", "created_at": now, "updated_at": now}
+        await self._database.write(lambda c: insert_new(c, media, [whole]))
+
+    async def finish(self, found: Media, made: Made, *, original: str, syncs: bool, **more: Any) -> Media:
+        """Take over what processing made, and retire the files it replaces."""
+        now = self._clock.now()
+        fields = {
+            "status": "ready",
+            "error": None,
+            "temp_path": None,
+            "original_path": original,
+            "type": made.type,
+            "hash": made.hash,
+            "width": made.width,
+            "height": made.height,
+            "placeholder": made.placeholder,
+            "sync_state": "accepted" if syncs else None,
+            "updated_at": now,
+            **more,
+        }
+
+        def take_over(connection: Connection) -> None:
+            self._replace_variants(connection, found, made, now)
+            connection.execute(update(media).where(media.c.id == found.id).values(**fields))
+
+        await self._database.write(take_over)
+        return await self.get(found.id)
+
+    def _replace_variants(self, connection: Connection, found: Media, made: Made, now: Millis) -> None:
+        mine = media_variants.c.media_id == found.id
+        before = {row.file: row for row in connection.execute(select(media_variants).where(mine))}
+        after = {variant.file for variant in made.variants}
+        connection.execute(delete(media_variants).where(mine))
+        rows = [
+            {
+                "media_id": found.id,
+                **{name: getattr(variant, name) for name in variant.__slots__},
+                "is_local": True,
+                "is_synced": variant.file in before and before[variant.file].is_synced,
+            }
+            for variant in made.variants
+        ]
+        insert_new(connection, media_variants, rows)
+        gone = [f"{found.entity_type}/{file}" for file in before if file not in after]
+        self._retire(connection, gone, now + GRACE)
+
+    def _retire(self, connection: Connection, keys: Iterable[str], moment: Millis) -> None:
+        insert_new(connection, media_retired, [{"path": key, "delete_after": moment} for key in keys])
+
+    async def fail(self, media_id: str, error: str) -> None:
+        await self._change(media_id, status="failed", error=error, temp_path=None)
+
+    async def restart(self, media_id: str) -> None:
+        await self._change(media_id, status="processing", error=None)
+
+    async def soft_delete(self, media_id: str) -> Media:
+        found = await self.get(media_id)
+        if found.status != "soft_deleted":
+            await self._change(media_id, status="soft_deleted", deleted_at=self._clock.now())
+        return await self.get(media_id)
+
+    async def restore(self, media_id: str) -> Media:
+        found = await self.get(media_id)
+        if found.status != "soft_deleted":
+            raise WrongState(f"Media {media_id} is {found.status}, not deleted.")
+        await self._change(media_id, status="ready" if found.variants else "failed", deleted_at=None)
+        return await self.get(media_id)
+
+    async def synced(self, media_id: str, names: Sequence[str], **state: bool) -> None:
+        """Note where the files of these variants are now."""
+        which = and_(media_variants.c.media_id == media_id, media_variants.c.name.in_(names))
+        change = update(media_variants).where(which).values(**state)
+        await self._database.write(lambda c: c.execute(change).rowcount)
+
+    async def erase(self, media_id: str) -> None:
+        def forget(connection: Connection) -> None:
+            connection.execute(delete(media_variants).where(media_variants.c.media_id == media_id))
+            connection.execute(delete(media).where(media.c.id == media_id))
+
+        await self._database.write(forget)
+
+    async def retired(self, before: Millis, limit: int) -> list[str]:
+        query = select(media_retired.c.path).where(media_retired.c.delete_after < before).limit(limit)
+        return list(await self._database.read(lambda c: c.execute(query).scalars().all()))
+
+    async def forget_retired(self, paths: Sequence[str]) -> None:
+        gone = delete(media_retired).where(media_retired.c.path.in_(paths))
+        await self._database.write(lambda c: c.execute(gone).rowcount)
+
+    async def delete_of_user(self, user_id: str) -> int:
+        now = self._clock.now()
+        mine = and_(media.c.user_id == user_id, media.c.status != "soft_deleted")
+        change = update(media).where(mine).values(status="soft_deleted", deleted_at=now, updated_at=now)
+        return await self._database.write(lambda c: c.execute(change).rowcount)
+
+    # ── Watermarks ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add_watermark(self, row: dict[str, Any]) -> None:
+        await self._database.write(
+            lambda c: insert_new(c, watermarks, [{**row, "created_at": self._clock.now()}])
+        )
+
+    async def watermark(self, watermark_id: str) -> Row[Any]:
+        query = select(watermarks).where(watermarks.c.id == watermark_id)
+        row = await self._database.read(lambda c: c.execute(query).first())
+        if row is None:
+            raise UnknownMedia(f"There is no watermark {watermark_id[:64]!r}: upload it first.")
+        return row
+
+    async def watermarks(self) -> Sequence[Row[Any]]:
+        query = select(watermarks).order_by(watermarks.c.created_at.desc()).limit(500)
+        return await self._database.read(lambda c: c.execute(query).all())
+
+    # ── Rows ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _with_variants(self, query: Select[Any]) -> list[Media]:
+        """Two queries, however many pictures."""
+
+        def look(connection: Connection) -> list[Media]:
+            rows = connection.execute(query).all()
+            ids = [row.id for row in rows]
+            parts: dict[str, list[KeptVariant]] = defaultdict(list)
+            for row in connection.execute(select(media_variants).where(media_variants.c.media_id.in_(ids))):
+                parts[row.media_id].append(KeptVariant(**row._mapping))
+            return [
+                Media.of(row, tuple(sorted(parts[row.id], key=lambda one: (-one.width, one.name))))
+                for row in rows
+            ]
+
+        return await self._database.read(look)
+
+    async def _change(self, media_id: str, **values: Any) -> None:
+        change = update(media).where(media.c.id == media_id).values(updated_at=self._clock.now(), **values)
+        await self._database.write(lambda c: c.execute(change).rowcount)

@@ -1,0 +1,172 @@
+"""Copies of finished pictures in a bucket: up, down, and away again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from yamchi.clock import Clock
+from yamchi.errors import ConfigurationError, Unrecoverable
+from yamchi.faultpoints import fault_point
+from yamchi.media.bucket import Bucket, NotInBucket
+from yamchi.media.files import Files, remove
+from yamchi.media.model import KeptVariant, Media, MediaSyncJobData, Operation
+from yamchi.media.store import MediaStore, UnknownMedia
+from yamchi.media.tables import media
+from yamchi.queues.queue import New, Queue
+from yamchi.queues.ticket import Job
+from yamchi.storage.database import Database
+from yamchi.storage.outbox import Outbox
+
+PAGE = 500
+AT_ONCE = 8
+NORMAL = 5
+
+
+class MediaSyncService:
+    """Queues syncs, for one picture or for all, and does them."""
+
+    def __init__(
+        self,
+        store: MediaStore,
+        files: Files,
+        bucket: Bucket | None,
+        queue: Queue,
+        database: Database,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._bucket = bucket
+        self._queue = queue
+        self._clock = clock
+        self.outbox = Outbox(
+            database,
+            clock,
+            key=media.c.id,
+            state=media.c.sync_state,
+            since=media.c.updated_at,
+            finish=self._finish,
+            give_up=self._give_up,
+            what="pictures to be synced",
+        )
+
+    # ── Asking ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def follow(self, found: Media) -> None:
+        """After a picture was made or changed: its copy in the bucket follows."""
+        if found.sync_state == "accepted":
+            await self._finish(found.id)
+
+    async def sync(
+        self,
+        media_ids: Sequence[str],
+        operation: Operation,
+        *,
+        delete_source: bool = False,
+        priority: int | None = None,
+    ) -> list[str]:
+        """Queue a sync of these; the jobs' ids."""
+        self._needed()
+        wanted = [
+            MediaSyncJobData(
+                media_id=one, operation=operation, delete_source=delete_source, priority=priority
+            )
+            for one in media_ids
+        ]
+        jobs = await self._queue.add_many(
+            [New(data, name=operation, priority=priority or NORMAL) for data in wanted]
+        )
+        return [job.id for job in jobs]
+
+    async def sync_all(
+        self, operation: Operation, *, delete_source: bool = False, priority: int | None = None
+    ) -> AsyncIterator[int]:
+        """Queue a sync of every picture, page by page; how many so far, after each."""
+        done, after = 0, ""
+        while ids := await self._store.ids(after, PAGE):
+            await self.sync(ids, operation, delete_source=delete_source, priority=priority)
+            done, after = done + len(ids), ids[-1]
+            yield done
+
+    async def _finish(self, media_id: str) -> None:
+        found = await self._store.get(media_id)
+        mark = "".join(sorted(one.hash[:4] for one in found.variants))[:64]
+        data = MediaSyncJobData(media_id=media_id, operation="upload")
+        await self._queue.add(data, name="upload", id=f"sync-{media_id}-{mark}", priority=NORMAL)
+        fault_point("media.synced")
+        await self.outbox.mark([media_id])
+
+    async def _give_up(self, media_id: str, why: str) -> None:
+        await self.outbox.mark([media_id])
+
+    # ── Doing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def handle(self, job: Job[MediaSyncJobData]) -> dict[str, Any]:
+        """`upload`, `download` or `delete`, as the job says."""
+        data = job.data
+        try:
+            found = await self._store.get(data.media_id)
+        except UnknownMedia as error:
+            raise Unrecoverable(str(error)) from error
+        bucket = self._needed()
+        match data.operation:
+            case "upload":
+                count = await self._upload(job, bucket, found, data.delete_source)
+            case "download":
+                count = await self._download(job, bucket, found, data.delete_source)
+            case "delete":
+                count = await self._delete(bucket, found)
+        return {"mediaId": found.id, "operation": data.operation, "files": count}
+
+    async def _upload(self, job: Job[Any], bucket: Bucket, found: Media, delete_source: bool) -> int:
+        here = [one for one in found.variants if one.is_local]
+        sent = await asyncio.gather(*(bucket.put(_key(found, one), self._path(found, one)) for one in here))
+        await job.progress(90)
+        fault_point("media.uploaded")
+        names = [one.name for one in here]
+        await self._store.synced(found.id, names, is_synced=True)
+        if delete_source:
+            await self._store.synced(found.id, names, is_local=False)
+            for one in here:
+                remove(self._path(found, one))
+        return sum(sent)
+
+    async def _download(self, job: Job[Any], bucket: Bucket, found: Media, delete_source: bool) -> int:
+        away = [one for one in found.variants if one.is_synced and not self._path(found, one).exists()]
+        self._files.folder_of(found.entity_type)
+        try:
+            await asyncio.gather(*(bucket.get(_key(found, one), self._path(found, one)) for one in away))
+        except NotInBucket as error:
+            raise Unrecoverable(str(error)) from error
+        await job.progress(90)
+        names = [one.name for one in found.variants if one.is_synced]
+        await self._store.synced(found.id, names, is_local=True)
+        if delete_source:
+            await self._delete(bucket, found)
+        return len(away)
+
+    async def _delete(self, bucket: Bucket, found: Media) -> int:
+        """Away from the bucket; what is nowhere else is kept."""
+        safe = [one for one in found.variants if one.is_synced and self._path(found, one).exists()]
+        lost = [one.name for one in found.variants if one.is_synced and one not in safe]
+        if lost:
+            raise Unrecoverable(
+                f"Media {found.id} is only in the bucket ({', '.join(lost)}): download it first."
+            )
+        await self._store.synced(found.id, [one.name for one in safe], is_synced=False)
+        await bucket.delete([_key(found, one) for one in safe])
+        return len(safe)
+
+    def _needed(self) -> Bucket:
+        if self._bucket is None:
+            raise ConfigurationError(
+                "S3 is not set up: set S3_BUCKET, and S3_ENDPOINT if it is not Amazon's."
+            )
+        return self._bucket
+
+    def _path(self, found: Media, variant: KeptVariant) -> Any:
+        return self._files.public_file(found.entity_type, variant.file)
+
+
+def _key(found: Media, variant: KeptVariant) -> str:
+    return f"{found.entity_type}/{variant.file}"

@@ -1,0 +1,88 @@
+"""ThumbHash: a picture as some twenty-five bytes, which a page shows as a blur until the real one is there.
+
+The format is Evan Wallace's; decoders for pages exist in every language.
+"""
+
+import math
+from collections.abc import Sequence
+
+LARGEST = 100
+"""Pixels a side that the picture may have: what is hashed is a thumbnail."""
+
+
+def thumbhash(width: int, height: int, rgba: Sequence[int]) -> bytes:
+    """The hash of a small picture, given as red, green, blue and alpha of each pixel."""
+    if not (0 < width <= LARGEST and 0 < height <= LARGEST):
+        raise ValueError(f"{width} x {height} is not a thumbnail: {LARGEST} pixels a side are the most")
+    lightness, yellow, red, alpha = _channels(width, height, rgba)
+    has_alpha = min(alpha) < 1
+    limit = 5 if has_alpha else 7
+    longer = max(width, height)
+    x_parts = max(1, round(limit * width / longer))
+    y_parts = max(1, round(limit * height / longer))
+    l_dc, l_ac, l_scale = _encode(lightness, width, height, max(3, x_parts), max(3, y_parts))
+    p_dc, p_ac, p_scale = _encode(yellow, width, height, 3, 3)
+    q_dc, q_ac, q_scale = _encode(red, width, height, 3, 3)
+    is_landscape = width > height
+    head = round(63 * l_dc) | round(31.5 + 31.5 * p_dc) << 6 | round(31.5 + 31.5 * q_dc) << 12
+    head |= round(31 * l_scale) << 18 | has_alpha << 23
+    tail = (y_parts if is_landscape else x_parts) | round(63 * p_scale) << 3
+    tail |= round(63 * q_scale) << 9 | is_landscape << 15
+    found = bytearray(head.to_bytes(3, "little") + tail.to_bytes(2, "little"))
+    factors = [*l_ac, *p_ac, *q_ac]
+    if has_alpha:
+        a_dc, a_ac, a_scale = _encode(alpha, width, height, 5, 5)
+        found.append(round(15 * a_dc) | round(15 * a_scale) << 4)
+        factors += a_ac
+    return bytes(found) + _packed(factors)
+
+
+def _channels(width: int, height: int, rgba: Sequence[int]) -> tuple[list[float], ...]:
+    """Lightness, yellow–blue, red–green and alpha, over the picture's mean color where it is transparent."""
+    count = width * height
+    alpha = [rgba[4 * place + 3] / 255 for place in range(count)]
+    total = sum(alpha)
+    mean = [
+        sum(rgba[4 * place + part] / 255 * alpha[place] for place in range(count)) / total if total else 0.0
+        for part in range(3)
+    ]
+    lightness, yellow, red = [], [], []
+    for place in range(count):
+        solid = alpha[place]
+        r, g, b = (mean[part] * (1 - solid) + rgba[4 * place + part] / 255 * solid for part in range(3))
+        lightness.append((r + g + b) / 3)
+        yellow.append((r + g) / 2 - b)
+        red.append(r - g)
+    return lightness, yellow, red, alpha
+
+
+def _encode(
+    channel: Sequence[float], width: int, height: int, x_parts: int, y_parts: int
+) -> tuple[float, list[float], float]:
+    """A cosine transform: the mean, the other parts as 0 to 1, and their scale."""
+    waves = [[math.cos(math.pi / width * part * (x + 0.5)) for x in range(width)] for part in range(x_parts)]
+    mean, parts, scale = 0.0, [], 0.0
+    for down in range(y_parts):
+        wave = [math.cos(math.pi / height * down * (y + 0.5)) for y in range(height)]
+        across = 0
+        while across * y_parts < x_parts * (y_parts - down):
+            factor = sum(
+                wave[y] * sum(map(float.__mul__, channel[y * width : (y + 1) * width], waves[across]))
+                for y in range(height)
+            ) / (width * height)
+            if across or down:
+                parts.append(factor)
+                scale = max(scale, abs(factor))
+            else:
+                mean = factor
+            across += 1
+    if scale:
+        parts = [0.5 + 0.5 / scale * part for part in parts]
+    return mean, parts, scale
+
+
+def _packed(factors: Sequence[float]) -> bytes:
+    """Four bits each, the first one low."""
+    halves = [round(15 * factor) for factor in factors]
+    halves += [0] * (len(halves) % 2)
+    return bytes(low | high << 4 for low, high in zip(halves[::2], halves[1::2], strict=True))

@@ -1,0 +1,89 @@
+"""Watermarks: uploaded once, put over pictures as often as wanted, always from the original."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from yamchi.errors import Unrecoverable, WrongState
+from yamchi.media.files import Files, move, remove
+from yamchi.media.formats import BadFile
+from yamchi.media.model import Media, WatermarkJobData
+from yamchi.media.processing import read_header
+from yamchi.media.service import MediaService, Told, clean_name
+from yamchi.media.store import MediaStore, UnknownMedia
+from yamchi.queues.queue import New, Queue
+from yamchi.queues.ticket import Job
+
+APPLY = "apply"
+
+
+class WatermarkService:
+    """Keeps watermarks and applies them."""
+
+    def __init__(
+        self,
+        store: MediaStore,
+        files: Files,
+        service: MediaService,
+        queue: Queue,
+        max_pixels: int,
+        after: Told,
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._service = service
+        self._queue = queue
+        self._max_pixels = max_pixels
+        self._after = after
+
+    async def add(self, temp: Path, filename: str, watermark_id: str | None = None) -> dict[str, Any]:
+        """Keep a picture to be used as a watermark."""
+        try:
+            found, width, height = read_header(temp, self._max_pixels)
+        except BadFile:
+            remove(temp)
+            raise
+        chosen = watermark_id or f"wm-{uuid4()}"
+        file = f"{uuid4()}.{found.name}"
+        move(temp, self._files.watermark(file))
+        row = {"id": chosen, "name": clean_name(filename), "file": file, "width": width, "height": height}
+        await self._store.add_watermark(row)
+        kept = await self._store.watermark(chosen)
+        if kept.file != file:
+            remove(self._files.watermark(file))
+            raise WrongState(f"There is a watermark {chosen!r} already: choose another id.")
+        return {"id": chosen, "name": kept.name, "width": width, "height": height}
+
+    async def apply(self, data: WatermarkJobData) -> str:
+        """Queue it for one picture; the job's id."""
+        await self._store.watermark(data.watermark_id)
+        await self._store.get(data.media_id)
+        job = await self._queue.add(data, name=APPLY)
+        return job.id
+
+    async def apply_batch(self, media_ids: Sequence[str], watermark_id: str, **how: Any) -> list[str]:
+        """Queue it for many pictures in one call; the jobs' ids."""
+        await self._store.watermark(watermark_id)
+        wanted = [WatermarkJobData(media_id=one, watermark_id=watermark_id, **how) for one in media_ids]
+        jobs = await self._queue.add_many([New(data, name=APPLY) for data in wanted])
+        return [job.id for job in jobs]
+
+    async def handle(self, job: Job[WatermarkJobData]) -> dict[str, Any]:
+        """`apply`: make the picture anew with the watermark over it."""
+        data = job.data
+        try:
+            found = await self._store.get(data.media_id)
+            how = data.model_dump(by_alias=True, exclude={"media_id"})
+            task = await self._service.task_for(found, await self._service.mark_of(how))
+        except UnknownMedia as error:
+            raise Unrecoverable(str(error)) from error
+        if found.status != "ready":
+            raise Unrecoverable(f"Media {found.id} is {found.status}, so it can't get a watermark.")
+        made = await self._service.run(job, task)
+        news: Media = await self._service.take_over(
+            found, made, self._files.original_of(found.id), watermark=how
+        )
+        await job.progress(100)
+        await self._after(news)
+        return {"mediaId": found.id, "variants": len(made.variants)}

@@ -1,0 +1,154 @@
+"""What becomes of a file, good or hostile: the right sizes, nothing but pixels, and one sentence for what can't be used."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.media import pictures
+from yamchi.errors import YamchiError
+from yamchi.media.formats import BadFile
+from yamchi.media.presets import Presets, read_presets
+from yamchi.media.processing import Made, Mark, Task, process
+from yamchi.yamlfiles import load
+
+PHOTO = Presets(Path("/nowhere")).get("company_photo")
+AVATAR = Presets(Path("/nowhere")).get("user_avatar")
+
+
+def made_of(content: bytes, folder: Path, **more: object) -> Made:
+    source = pictures.write(folder, "source", content)
+    fields = {"preset": PHOTO, "max_pixels": 50_000_000, **more}
+    return process(Task(source=source, folder=folder, stem="picture", **fields))
+
+
+def test_a_photo_is_turned_cleaned_and_cut_to_size(tmp_path: Path) -> None:
+    made = made_of(pictures.jpeg(4000, 3000, orientation=6), tmp_path)
+    assert (made.width, made.height) == (3000, 4000)
+    sizes = {one.name: (one.width, one.height) for one in made.variants}
+    assert sizes == {
+        "w1920": (1920, 2560),
+        "w1280": (1280, 1707),
+        "w640": (640, 853),
+        "w320": (320, 427),
+        "thumb": (150, 150),
+    }
+    for one in made.variants:
+        content = (tmp_path / one.file).read_bytes()
+        fields = pictures.fields_of(content)
+        assert not [name for name in fields if name.startswith(("exif", "xmp", "iptc", "icc", "orientation"))]
+        assert b"secret" not in content
+        assert b"Spy camera" not in content
+        assert one.hash[:12] in one.file
+    red, green, blue = pictures.open_any((tmp_path / made.variants[0].file).read_bytes()).getpoint(1900, 10)[
+        :3
+    ]
+    assert red > 180 > 60 > max(green, blue)  # the corner that was left above is now right above
+    assert not list(tmp_path.glob("*.part"))
+    assert 10 <= len(made.placeholder) // 2 <= 40
+
+
+def test_what_is_small_is_not_blown_up(tmp_path: Path) -> None:
+    made = made_of(pictures.jpeg(200, 100), tmp_path)
+    assert {one.name: one.width for one in made.variants if one.name != "thumb"} == dict.fromkeys(
+        ("w1920", "w1280", "w640", "w320"), 200
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pictures.cmyk(),
+        pictures.deep(),
+        pictures.png(300, 200, alpha=True),
+        pictures.png(1, 400),
+        pictures.png(400, 1),
+    ],
+    ids=["cmyk", "16 bit", "alpha", "one pixel wide", "one pixel high"],
+)
+def test_strange_but_good(tmp_path: Path, content: bytes) -> None:
+    made = made_of(content, tmp_path)
+    assert len(made.variants) == 5
+    for one in made.variants:
+        assert pictures.open_any((tmp_path / one.file).read_bytes()).interpretation == "srgb"
+
+
+def test_an_animation_stays_one(tmp_path: Path) -> None:
+    for preset, size in ((PHOTO, (60, 40)), (AVATAR, (96, 96))):
+        made = made_of(pictures.animation(), tmp_path, preset=preset)
+        assert made.frames == 4
+        small = made.variants[-1] if preset is AVATAR else made.variants[0]
+        shown = pictures.open_any((tmp_path / small.file).read_bytes())
+        assert (shown.get("n-pages"), shown.width, shown.get("page-height")) == (4, *size)
+
+
+def test_the_point_that_matters_is_kept(tmp_path: Path) -> None:
+    long = pictures.jpeg(1200, 200)
+    left = made_of(long, tmp_path, preset=AVATAR, focus=(0.0, 0.5))
+    assert pictures.corner_of((tmp_path / left.variants[0].file).read_bytes())[0] > 180
+    right = made_of(long, tmp_path, preset=AVATAR, focus=(1.0, 0.5))
+    assert pictures.corner_of((tmp_path / right.variants[0].file).read_bytes())[2] > 60
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "The file is empty."),
+        (b"hello, I am a photo", "is not a picture that can be read"),
+        (pictures.SVG, "SVG is not taken"),
+        (pictures.HTML, "is not a picture that can be read"),
+        (pictures.bomb(), "The picture has 50000 × 50000 pixels; 50,000,000 are the most."),
+        (pictures.jpeg()[:4000], "The file is damaged"),
+        (b"\xff\xd8\xff" + b"\0" * 100, "The file is damaged"),
+        (pictures.endless_gif(), "frames; 500 are the most"),
+        (b"P5 10 10 255 " + b"\0" * 100, "is not a picture"),
+        (b"%PDF-1.7 hello", "is not a picture"),
+    ],
+    ids=["empty", "text", "svg", "html", "bomb", "truncated", "garbage", "endless gif", "pgm", "pdf"],
+)
+def test_hostile_files_get_one_sentence(tmp_path: Path, content: bytes, said: str) -> None:
+    with pytest.raises(BadFile) as refused:
+        made_of(content, tmp_path)
+    assert said in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_page_behind_a_picture_is_gone(tmp_path: Path) -> None:
+    made = made_of(pictures.polyglot(), tmp_path)
+    assert all(b"<script>" not in (tmp_path / one.file).read_bytes() for one in made.variants)
+
+
+@pytest.mark.parametrize(
+    "position", ["top-left", "top-right", "bottom-left", "bottom-right", "center", "tile"]
+)
+def test_a_watermark_is_where_it_should_be(tmp_path: Path, position: str) -> None:
+    import pyvips
+
+    logo = pyvips.Image.black(80, 40, bands=3).linear(1, [255, 255, 255]).cast("uchar").pngsave_buffer()
+    plain = made_of(pictures.plain(600, 400), tmp_path)
+    mark = Mark(file=pictures.write(tmp_path, "logo", logo), position=position, opacity=1.0, scale=0.2)
+    marked = made_of(pictures.plain(600, 400), tmp_path, mark=mark)
+    before, after = (
+        pictures.open_any((tmp_path / next(v.file for v in one.variants if v.name == "w640")).read_bytes())
+        for one in (plain, marked)
+    )
+    difference = (after - before).abs().bandmean()
+    left, top, width, height = difference.find_trim(threshold=40, background=[0])
+    centre = (left + width / 2, top + height / 2)
+    wanted = {
+        "top-left": (72, 42),
+        "top-right": (528, 42),
+        "bottom-left": (72, 358),
+        "bottom-right": (528, 358),
+        "center": (300, 200),
+        "tile": (300, 200),
+    }[position]
+    assert abs(centre[0] - wanted[0]) < 25
+    assert abs(centre[1] - wanted[1]) < 25
+
+
+def test_a_slip_in_the_presets_names_its_line() -> None:
+    text = "photo:\n  sizes:\n    - {name: big, width: 100}\n    - {name: big, width: -1}\n"
+    with pytest.raises(YamchiError, match=r"media\.yaml:4: .*width"):
+        read_presets(load(text, "media.yaml"))
+    with pytest.raises(YamchiError, match=r"media\.yaml:2: .*colour"):
+        read_presets(load("photo:\n  colour: red\n  sizes: [{name: a, width: 1}]\n", "media.yaml"))
