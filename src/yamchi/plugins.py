@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from yamchi.storage.keys import Keys
 
 SHIPPED = {
+    "leads": "yamchi.leads.plugin:Leads",
     "notifications": "yamchi.notifications.plugin:Notifications",
     "media": "yamchi.media.plugin:Media",
     "payments": "yamchi.payments.plugin:Payments",

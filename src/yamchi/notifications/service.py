@@ -6,7 +6,7 @@ which finishes events that stayed `accepted`.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,6 +85,8 @@ class NotificationService:
         )
         self._arriving: Batcher[Event, EventAnswer] = Batcher(self._accept_each)
         self.followers: list[EventFollower] = []
+        self.checks: list[Callable[[Event], None]] = []
+        """Each may refuse an event, by `InvalidJob`, before anything of it is stored."""
 
     async def handle_event(self, event: Event) -> EventAnswer:
         """Accept one event; when this returns, everything it leads to is safely queued.
@@ -164,6 +166,8 @@ class NotificationService:
     async def _plan_one(self, event: Event, person: Recipient | None, now: Millis) -> "_Plan":
         """Jobs are encoded before anything is stored: an event whose jobs can't be queued is not taken at all."""
         try:
+            for check in self.checks:
+                check(event)
             jobs = await self._rules.plan(event, person, now)
             if isinstance(event, TrialEvent):
                 jobs = [as_test(job) for job in jobs]

@@ -1,0 +1,1 @@
+"""Leads: people who left their contact, and what follows: letters, a bot, a lesson."""

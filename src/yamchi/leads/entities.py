@@ -1,0 +1,200 @@
+"""Leads as scenarios see them: found by `data.lead_id`, told of by events, written by steps."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import structlog
+from sqlalchemy import Connection
+
+from yamchi.clock import check_zone, in_short
+from yamchi.errors import InvalidJob
+from yamchi.leads import model
+from yamchi.leads.contacts import read_email, read_phone
+from yamchi.leads.model import Lead, read_moment
+from yamchi.leads.store import LeadStore
+from yamchi.notifications.channels.base import Recipient
+from yamchi.notifications.recipients import Recipients
+from yamchi.notifications.schemas.event import Event
+from yamchi.scenarios.entities import Change, Entity, LogLine
+from yamchi.storage.database import Database
+
+log = structlog.get_logger("yamchi.leads")
+
+CREATED = "lead.created"
+ACTIVATED = "bot.activated"
+BOOKED = "lesson.booked"
+RESCHEDULED = "lesson.rescheduled"
+CONFIRMED = "lesson.confirmed"
+CANCELLED = "lesson.cancelled"
+
+DATED = (BOOKED, RESCHEDULED)
+LINES = {
+    CREATED: "LEAD_CREATED",
+    ACTIVATED: "BOT_ACTIVATED",
+    BOOKED: "LESSON_BOOKED",
+    RESCHEDULED: "LESSON_RESCHEDULED",
+    CONFIRMED: "LESSON_CONFIRMED",
+    CANCELLED: "LESSON_CANCELLED",
+}
+"""Events that concern a lead, and what its log says of them."""
+
+SHOWN = ("lesson_datetime", "by")
+LONGEST_ID = 64
+
+
+class LeadEntities:
+    """The kind `lead`, in Yamchi's own database."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: LeadStore,
+        recipients: Recipients,
+        *,
+        zone: str,
+        region: str,
+        locale: str,
+        bot_url: str | None,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._recipients = recipients
+        self._zone = zone
+        self._region = region
+        self._locale = locale
+        self._bot_url = bot_url
+
+    # ── The protocol ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def id_of(self, event: Event) -> str | None:
+        found = event.data.get("lead_id")
+        return found if isinstance(found, str) and 0 < len(found) <= LONGEST_ID else None
+
+    async def get(self, entity_id: str) -> Entity | None:
+        return await self._database.read(lambda connection: self.get_in(connection, entity_id))
+
+    async def note(self, event: Event) -> None:
+        await self._database.write(lambda connection: self.note_in(connection, event))
+
+    async def apply(self, entity_id: str, change: Change) -> None:
+        await self._database.write(lambda connection: self.apply_in(connection, entity_id, change))
+
+    def get_in(self, connection: Connection, entity_id: str) -> Entity | None:
+        lead = self._store.find_in(connection, entity_id)
+        if lead is None:
+            return None
+        person = self._recipients.get_in(connection, lead.id) or Recipient()
+        reached = replace(
+            person,
+            email=lead.email,
+            phone=lead.phone,
+            telegram_id=lead.tg_id,
+            locale=lead.locale or self._locale,
+            timezone=lead.timezone or person.timezone,
+        )
+        return Entity(lead.id, self._fields(lead), lead.timezone, reached)
+
+    def note_in(self, connection: Connection, event: Event) -> None:
+        """What an event says of its lead. What is wrong with it was said where it came in."""
+        lead_id, line = self.id_of(event), LINES.get(event.event_type)
+        if lead_id is None or line is None:
+            return
+        if event.event_type == CREATED:
+            self._store.add_in(connection, self._new(lead_id, event.data))
+        else:
+            self._store.change_in(connection, lead_id, self._said(connection, lead_id, event))
+        if self._store.find_in(connection, lead_id) is None:
+            log.warning(f"{event.event_type} came for the lead {lead_id!r}, which is not here")
+            return
+        shown: dict[str, Any] = {name: event.data[name] for name in SHOWN if name in event.data}
+        self._store.log_in(connection, lead_id, LogLine(f"event:{event.event_id}", line, shown))
+
+    def apply_in(self, connection: Connection, entity_id: str, change: Change) -> None:
+        if self._store.find_in(connection, entity_id, lock=True) is None:
+            return
+        if change.fields:
+            self._store.change_in(connection, entity_id, change.fields)
+        if change.log:
+            self._store.log_in(connection, entity_id, change.log)
+
+    # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self, event: Event) -> None:
+        """Refuse, in a sentence, an event that says something impossible of a lead."""
+        if event.event_type not in LINES or "lead_id" not in event.data:
+            return
+        if self.id_of(event) is None:
+            raise InvalidJob(
+                f"data.lead_id: it should be a text of 1 to {LONGEST_ID} characters, not {in_short(event.data['lead_id'])}."
+            )
+        if event.event_type in DATED:
+            try:
+                read_moment(event.data.get("lesson_datetime"), self._zone)
+            except InvalidJob as error:
+                raise InvalidJob(f"data.lesson_datetime: {error}") from None
+        for name in ("zoom_link", "tg_id", "name", "locale", "timezone"):
+            value = event.data.get(name)
+            if not (value is None or isinstance(value, str | int)) or len(str(value)) > model.LENGTHS[name]:
+                raise InvalidJob(
+                    f"data.{name}: it should be a text of up to {model.LENGTHS[name]} characters."
+                )
+        if zone := event.data.get("timezone"):
+            check_zone(str(zone))
+
+    def _new(self, lead_id: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """A lead as `lead.created` tells of it."""
+        email, phone = str(data.get("email") or ""), str(data.get("phone") or "")
+        extra = data.get("extra")
+        return {
+            "id": lead_id,
+            "source": str(data.get("source") or "event")[:32],
+            "name": _text(data.get("name")),
+            "email": read_email(email),
+            "phone": read_phone(phone, self._region),
+            "tg_id": _text(data.get("tg_id")),
+            "locale": _text(data.get("locale")),
+            "timezone": _text(data.get("timezone")),
+            "extra": dict(extra) if isinstance(extra, Mapping) else {},
+        }
+
+    def _said(self, connection: Connection, lead_id: str, event: Event) -> dict[str, Any]:
+        data = event.data
+        told = {name: data[name] for name in ("tg_id", "locale") if data.get(name)}
+        match event.event_type:
+            case "bot.activated":
+                lead = self._store.find_in(connection, lead_id)
+                is_early = lead is None or lead.status in (model.NEW, "CALL_NEEDED")
+                return {**told, "bot_activated": True} | ({"status": model.BOT_STARTED} if is_early else {})
+            case "lesson.booked" | "lesson.rescheduled":
+                link = {"zoom_link": data["zoom_link"]} if data.get("zoom_link") else {}
+                dated = {"lesson_datetime": data.get("lesson_datetime"), "status": model.LESSON_BOOKED}
+                return {**link, **dated, "confirmed": False}
+            case "lesson.confirmed":
+                return {"confirmed": True, "status": model.CONFIRMED}
+            case "lesson.cancelled":
+                gone = {"lesson_datetime": None, "zoom_link": None}
+                return {**gone, "confirmed": False, "status": model.CANCELLED}
+        return {}
+
+    def _fields(self, lead: Lead) -> dict[str, Any]:
+        """What expressions and templates see; the form's other fields too, where no field of ours has their name."""
+        shown = lead.to_dict()
+        del shown["extra"]
+        if self._bot_url:
+            shown["bot_url"] = f"{self._bot_url}?start={lead.id}"
+        return {**lead.extra, **shown}
+
+
+def event_of(event_type: str, lead_id: str, event_id: str, **data: Any) -> Event:
+    """An event about a lead; it names the lead as its person too, where the id can be one."""
+    try:
+        user_id = UUID(lead_id)
+    except ValueError:
+        user_id = None
+    return Event(event_type=event_type, event_id=event_id, user_id=user_id, data={"lead_id": lead_id, **data})
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None or value == "" else str(value)

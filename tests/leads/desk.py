@@ -1,0 +1,77 @@
+"""A desk at which leads come in, for tests: an application under a movable clock, with its API and channels that obey."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.scenarios.house import Pigeon
+from yamchi.clock import isoformat
+from yamchi.leads.plugin import Leads
+from yamchi.testing import TestApp
+from yamchi.web import create_app
+
+SECRET = "a-secret-of-tests"
+FORM = {
+    "Name": "Марат",
+    "EMAIL": "marat@example.com",
+    "phone": "8 (701) 000-00-00",
+    "tranid": "1:2",
+    "Курс": "English",
+}
+
+
+@dataclass
+class Desk:
+    app: TestApp
+    client: httpx2.AsyncClient
+    email: Pigeon
+    telegram: Pigeon
+
+    @property
+    def leads(self) -> Leads:
+        return self.app.plugin(Leads)
+
+    async def form(self, **fields: str) -> httpx2.Response:
+        """Fill in the form, as Tilda tells of it."""
+        return await self.client.post("/webhooks/tilda", data={**FORM, **fields}, params={"secret": SECRET})
+
+    async def lead(self, **fields: str) -> str:
+        """The id of a lead that has come in."""
+        answer = await self.form(**fields)
+        assert (answer.status_code, answer.text) == (200, "ok"), answer.text
+        (newest,) = await self.leads.store.page(limit=1)
+        return newest.id
+
+    async def event(self, event_type: str, lead_id: str, event_id: str, **data: Any) -> httpx2.Response:
+        event = {"event_type": event_type, "event_id": event_id, "data": {"lead_id": lead_id, **data}}
+        return await self.client.post("/v1/events", json=event)
+
+    async def get(self, lead_id: str) -> dict[str, Any]:
+        return dict((await self.client.get(f"/v1/leads/{lead_id}")).json())
+
+    async def log(self, lead_id: str) -> list[str]:
+        return [line["text"] for line in (await self.client.get(f"/v1/leads/{lead_id}/log")).json()]
+
+    async def jobs(self, queue: str) -> list[Any]:
+        return await self.app.queue(queue).jobs("delayed")
+
+
+@asynccontextmanager
+async def a_desk(home: Path, **settings: Any) -> AsyncIterator[Desk]:
+    known = {"tilda_secret": SECRET, "default_timezone": "Asia/Almaty", "telegram_admin_group_id": "-100"}
+    app = TestApp(home=home, **{**known, **settings})
+
+    def now() -> str:
+        return isoformat(app.clock.now())
+
+    email = Pigeon("email", lambda recipient: recipient.email, now=now)
+    telegram = Pigeon("telegram", lambda recipient: recipient.telegram_id, now=now)
+    app.notifications.register(email)
+    app.notifications.register(telegram)
+    transport = httpx2.ASGITransport(create_app(app))
+    async with app, httpx2.AsyncClient(transport=transport, base_url="http://localhost/api") as client:
+        yield Desk(app, client, email, telegram)
