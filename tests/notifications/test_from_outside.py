@@ -1,6 +1,6 @@
 """What comes from outside: fields of our own are refused, another's digest is not told, and a test stays in the mailbox."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,6 +11,7 @@ from tests.notifications.conftest import USER
 from tests.notifications.house import ADDRESS, House, a_house
 from tests.services.mail import MailServer
 from yamchi.clock import isoformat
+from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
 
 OTHER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f002"
@@ -159,6 +160,33 @@ async def test_what_a_test_key_sends_stays_in_the_mailbox(house: House) -> None:
     ]
     assert all(letter["subject"].startswith("[test, ") for letter in kept)
     assert {status for _, status, _ in await house.deliveries()} == {"SENT"}
+
+
+class Listener:
+    """A feature that follows events, as scenarios do."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def prepare(self, events: Sequence[Event]) -> None:
+        """Nothing is needed."""
+
+    def store(self, connection: Any, events: Sequence[Event], prepared: None, now: int) -> None:
+        self.heard += [event.event_id for event in events]
+
+    async def follow(self, stored: None) -> None:
+        """Nothing was written down."""
+
+
+async def test_a_test_starts_nothing_else(house: House) -> None:
+    listener = Listener()
+    house.app.notifications.service.followers.append(listener)
+    tester = await key(house, test=True)
+    event = {"event_type": "film_out", "user_id": USER, "data": {"film_title": "Solaris"}}
+    await house.client.post("/events", json=event | {"event_id": "1"}, headers=tester)
+    await house.client.post("/events/batch", json=[event | {"event_id": "2"}], headers=tester)
+    await house.client.post("/events", json=event | {"event_id": "3"})
+    assert listener.heard == ["3"]
 
 
 async def test_a_test_goes_on_to_the_next_channel_and_still_leaves_nothing(house: House) -> None:

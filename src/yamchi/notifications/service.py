@@ -118,7 +118,8 @@ class NotificationService:
         if not batch:
             return []
         fault_point("event.received")
-        prepared = [await follower.prepare(batch) for follower in self.followers]
+        followed = [event for event in batch if not isinstance(event, TrialEvent)]  # tests start nothing else
+        prepared = [await follower.prepare(followed) for follower in self.followers]
         fresh, stored = await self._database.write(
             lambda connection: self._store(connection, batch, plans, prepared, now)
         )
@@ -188,7 +189,11 @@ class NotificationService:
         fresh = self.outbox.store(connection, rows)
         planned = [job for plan, is_new in zip(plans, fresh, strict=True) if is_new for job in plan.jobs]
         self._deliveries.queue(connection, planned)
-        new = [event for event, is_new in zip(batch, fresh, strict=True) if is_new]
+        new = [
+            event
+            for event, is_new in zip(batch, fresh, strict=True)
+            if is_new and not isinstance(event, TrialEvent)
+        ]
         stored = [
             follower.store(connection, new, known, now)
             for follower, known in zip(self.followers, prepared, strict=True)
