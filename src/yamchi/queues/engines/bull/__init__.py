@@ -13,8 +13,10 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError
 from yamchi.queues.engines.base import Capabilities, Exchange, WorkerInfo
 from yamchi.queues.engines.bull.address import read_address
+from yamchi.queues.engines.bull.base import Ground
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.hearing import Hearing
+from yamchi.queues.engines.bull.keeping import Keeping
 from yamchi.queues.engines.bull.letters import Letters
 from yamchi.queues.engines.bull.links import Refused
 from yamchi.queues.engines.bull.producing import Producing
@@ -26,15 +28,46 @@ log = structlog.get_logger("yamchi.bull")
 OLDEST_REDIS = (6, 2)
 
 
-class BullEngine(Producing, Working, Hearing, Letters):
-    """Jobs in Redis, as BullMQ keeps them."""
+class BullEngine:
+    """Jobs in Redis, as BullMQ keeps them: five parts on common ground, whose methods are the engine's as they are.
+
+    Only where a call concerns two parts does the engine have a method of its own.
+    """
 
     type = "bull"
     can = Capabilities()
 
     def __init__(self, url: str, clock: Clock) -> None:
         self._address = read_address(url)
-        super().__init__(self._address, clock)
+        self._ground = ground = Ground(self._address, clock)
+        self._links = ground.links
+        self._working = working = Working(ground)
+        self._keeping = keeping = Keeping(ground)
+        self._hearing = Hearing(ground, keeping.queues)
+        adding, letters = Producing(ground), Letters(ground)
+
+        self.add, self.fire = adding.add, adding.fire
+        self.begin_schedule, self.last_fired = adding.begin_schedule, adding.last_fired
+        self.renew, self.cancelled, self.wake = working.renew, working.cancelled, working.wake
+        self.reserve, self.refund = working.reserve, working.refund
+        self.get, self.page, self.counts, self.history = (
+            keeping.get,
+            keeping.page,
+            keeping.counts,
+            keeping.history,
+        )
+        self.queues, self.workers = keeping.queues, keeping.workers
+        self.remove, self.cancel, self.promote = keeping.remove, keeping.cancel, keeping.promote
+        self.retry, self.update, self.log = keeping.retry, keeping.update, keeping.log
+        self.pause, self.resume, self.paused, self.clean = (
+            keeping.pause,
+            keeping.resume,
+            keeping.paused,
+            keeping.clean,
+        )
+        self.letters, self.letter = letters.letters, letters.letter
+        self.replay, self.purge = letters.replay, letters.purge
+        self.events = self._hearing.events
 
     async def open(self) -> None:
         try:
@@ -61,9 +94,8 @@ class BullEngine(Producing, Working, Hearing, Letters):
             )
 
     async def close(self) -> None:
-        await asyncio.gather(*self._begun, return_exceptions=True)
-        for waker in self._wakers.values():
-            waker.cancel()
+        await asyncio.gather(*self._ground.begun, return_exceptions=True)
+        self._working.close()
         await self._links.close()
 
     async def ping(self) -> None:
@@ -74,26 +106,26 @@ class BullEngine(Producing, Working, Hearing, Letters):
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
-        if self._is_listening:
-            self._note_verdicts(verdicts)
-        return await super().exchange(queue, verdicts, want, lease, worker)
+        if self._hearing.is_on:
+            self._hearing.note_verdicts(verdicts)
+        return await self._working.exchange(queue, verdicts, want, lease, worker)
 
     async def progress(self, claim: Claim, value: bytes) -> None:
-        self._note(b"progress", claim.job.id)
-        await super().progress(claim, value)
+        self._hearing.note(b"progress", claim.job.id)
+        await self._keeping.progress(claim, value)
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
-        stalled = await super().recover(queue)
+        stalled = await self._working.recover(queue)
         for job, has_failed in stalled:
-            self._note(b"stalled", job.id)
+            self._hearing.note(b"stalled", job.id)
             if has_failed:
-                self._note(b"failed", job.id)
+                self._hearing.note(b"failed", job.id)
         return stalled
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
-        await super().heartbeat(worker)
+        await self._keeping.heartbeat(worker)
         if isinstance(worker, str):
-            self._hide(worker)
+            self._working.hide(worker)
             # The last word of a lease keeper: its event loop ends with it, and the connections must not outlive that.
             await self._links.close()
 

@@ -11,14 +11,30 @@ from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.links import Links
 
 
-class Base:
-    """The ground that the parts stand on."""
+class Ground:
+    """Made once for an engine, and given to each of its parts."""
 
     def __init__(self, address: Address, clock: Clock) -> None:
-        self._prefix = address.prefix
-        self._clock = clock
-        self._links = Links(address)
-        self._begun: set[asyncio.Task[None]] = set()
+        self.prefix = address.prefix
+        self.clock = clock
+        self.links = Links(address)
+        self.begun: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside; `close` waits for it."""
+        task = asyncio.create_task(work)
+        self.begun.add(task)
+        task.add_done_callback(self.begun.discard)
+
+
+class Part:
+    """A part of the engine. Parts know the ground, and no other part."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._prefix = ground.prefix
+        self._clock = ground.clock
+        self._links = ground.links
+        self._begin = ground.begin
 
     def _base(self, queue: str) -> str:
         """The prefix of a queue's keys."""
@@ -42,9 +58,3 @@ class Base:
         if len(ids) == 1:
             return [[b"failedReason", b"What lies under this id is no job"]]
         return [flat for job_id in ids for flat in await self._hashes(base, [job_id])]
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside; `close` waits for it."""
-        task = asyncio.create_task(work)
-        self._begun.add(task)
-        task.add_done_callback(self._begun.discard)

@@ -2,18 +2,17 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Literal, cast
 
 import orjson
 
-from yamchi.clock import Clock, Millis
+from yamchi.clock import Millis
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import Event
-from yamchi.queues.engines.bull.address import Address
+from yamchi.queues.engines.bull.base import Ground, Part
 from yamchi.queues.engines.bull.codec import as_hash
 from yamchi.queues.engines.bull.connection import pack
-from yamchi.queues.engines.bull.keeping import Keeping
 from yamchi.queues.job import Cancelled, Completed, Expired, Failed, Verdict
 
 LOOK: Millis = 1_000
@@ -29,23 +28,24 @@ _KINDS: dict[type, bytes] = {
 }  # fmt: skip
 
 
-class Hearing(Keeping):
+class Hearing(Part):
     """events."""
 
-    def __init__(self, address: Address, clock: Clock) -> None:
-        super().__init__(address, clock)
-        self._is_listening = False
+    def __init__(self, ground: Ground, queues: Callable[[], Awaitable[list[str]]]) -> None:
+        super().__init__(ground)
+        self._queues = queues
+        self.is_on = False
         self._own: set[tuple[bytes, str]] = set()
         self._own_order: deque[tuple[bytes, str]] = deque()
 
     async def events(self) -> AsyncIterator[Event]:
-        self._is_listening = True
+        self.is_on = True
         ((seconds, micros),) = await self._links.ask(pack("TIME"))  # the streams go by Redis's clock
         start = b"%d-0" % (int(seconds) * 1000 + int(micros) // 1000)
         places: dict[str, bytes] = {}
         try:
             while True:
-                for queue in await self.queues():
+                for queue in await self._queues():
                     places.setdefault(queue, start)
                 if not places:
                     await asyncio.sleep(LOOK / 1000)
@@ -56,7 +56,7 @@ class Hearing(Keeping):
                         if event := self._event(queue, flat):
                             yield event
         finally:
-            self._is_listening = False
+            self.is_on = False
 
     async def _read(self, places: dict[str, bytes]) -> list[tuple[str, list[Any]]]:
         keys = [f"{self._base(queue)}events" for queue in places]
@@ -77,18 +77,18 @@ class Hearing(Keeping):
             return None
         return Event(cast("Kind", kind.decode()), queue, job_id, "", _value(kind, fields))
 
-    def _note(self, kind: bytes, job_id: str) -> None:
+    def note(self, kind: bytes, job_id: str) -> None:
         """Remember an event of ours, if anybody listens here."""
-        if self._is_listening:
+        if self.is_on:
             self._own.add((kind, job_id))
             self._own_order.append((kind, job_id))
             if len(self._own_order) > REMEMBERED:
                 self._own.discard(self._own_order.popleft())
 
-    def _note_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+    def note_verdicts(self, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts:
             if kind := _KINDS.get(type(verdict)):
-                self._note(kind, verdict.claim.job.id)
+                self.note(kind, verdict.claim.job.id)
 
 
 def _value(kind: bytes, fields: dict[bytes, bytes]) -> bytes | None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import orjson
 
-from yamchi.clock import Clock, Millis, to_millis
+from yamchi.clock import Millis, to_millis
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import LIVING, Minute, Page, WorkerInfo
-from yamchi.queues.engines.bull.address import Address
-from yamchi.queues.engines.bull.base import Base
+from yamchi.queues.engines.bull.base import Ground, Part
 from yamchi.queues.engines.bull.codec import STATES as BULL_STATES
 from yamchi.queues.engines.bull.codec import as_hash, may_be_job, record
 from yamchi.queues.engines.bull.connection import pack
@@ -50,11 +49,11 @@ SHOWN_FIRST: tuple[State, ...] = (
 )
 
 
-class Keeping(Base):
+class Keeping(Part):
     """get, page, counts, … : what the board, the API and the command line rest on."""
 
-    def __init__(self, address: Address, clock: Clock) -> None:
-        super().__init__(address, clock)
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
         self._queues: tuple[Millis, list[str]] = (0, [])
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────

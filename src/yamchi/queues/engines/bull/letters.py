@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import LetterPage
-from yamchi.queues.engines.bull.base import Base
+from yamchi.queues.engines.bull.base import Part
 from yamchi.queues.engines.bull.codec import add_args, as_hash, letter
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.scripts import script
@@ -14,7 +14,7 @@ SEARCHED = 500
 """Letters looked at in one round trip of a search."""
 
 
-class Letters(Base):
+class Letters(Part):
     """letters, letter, replay, purge."""
 
     async def letters(self, queue: str, search: str, offset: int, limit: int) -> LetterPage:

@@ -7,10 +7,9 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from yamchi.clock import Clock, Millis
+from yamchi.clock import Millis
 from yamchi.errors import EngineError
-from yamchi.queues.engines.bull.address import Address
-from yamchi.queues.engines.bull.base import Base
+from yamchi.queues.engines.bull.base import Ground, Part
 from yamchi.queues.engines.bull.codec import JobArgs, add_args
 from yamchi.queues.engines.bull.connection import Connection, pack
 from yamchi.queues.engines.bull.links import is_unknown
@@ -78,11 +77,11 @@ class _Reception:
         """The error is where it belongs: with those who wait."""
 
 
-class Producing(Base):
+class Producing(Part):
     """add, fire, begin_schedule, last_fired."""
 
-    def __init__(self, address: Address, clock: Clock) -> None:
-        super().__init__(address, clock)
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
         self._outboxes: dict[tuple[int, str], list[_Outbox]] = {}
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:

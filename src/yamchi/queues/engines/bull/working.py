@@ -16,12 +16,11 @@ from typing import Any
 
 import structlog
 
-from yamchi.clock import Clock, Millis, isoformat
+from yamchi.clock import Millis, isoformat
 from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import Exchange, RateLimit, stalled_verdict
-from yamchi.queues.engines.bull.address import Address
-from yamchi.queues.engines.bull.base import Base
+from yamchi.queues.engines.bull.base import Ground, Part
 from yamchi.queues.engines.bull.codec import (
     Hash,
     as_hash,
@@ -54,11 +53,11 @@ _GONE = (*_OVER, -2, -3, -6)
 """Those, and BullMQ's codes for a job that is no longer ours: not locked, not active, locked by another."""
 
 
-class Working(Base):
+class Working(Part):
     """exchange, renew, recover, wake, reserve, refund, cancelled."""
 
-    def __init__(self, address: Address, clock: Clock) -> None:
-        super().__init__(address, clock)
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
         self._origin = secrets.token_hex(6)
         self._claims = count()
         self._due: dict[str, Millis] = {}
@@ -67,6 +66,10 @@ class Working(Base):
         self._unsure: set[tuple[str, str]] = set()
         self._listening: Counter[tuple[int, str]] = Counter()
         self._shown: dict[str, tuple[str, asyncio.AbstractEventLoop]] = {}
+
+    def close(self) -> None:
+        for waker in self._wakers.values():
+            waker.cancel()
 
     # ── Settling and claiming ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,7 +264,7 @@ class Working(Base):
         except EngineError as error:
             log.info(f"[{queue}:bull] Bull Board will not list this worker: {error}")
 
-    def _hide(self, worker: str) -> None:
+    def hide(self, worker: str) -> None:
         """The worker is gone, so its named connections must not be listed any more. From the lease keeper's thread."""
         for queue, (name, loop) in list(self._shown.items()):
             if name == worker and not loop.is_closed():
