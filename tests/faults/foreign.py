@@ -1,6 +1,6 @@
 """Somebody else on the same broker: writes with a client of their own, good jobs and nonsense, one among the other.
 
-`nonsense(random)` makes the values; a `Producer` for each broker puts them where its jobs lie.
+`odd_…(chance)` make the values; a `Producer` for each broker puts them where its jobs lie.
 """
 
 import json
@@ -49,6 +49,50 @@ def odd_options(chance: random.Random) -> dict[str, Any]:
 def odd_value(chance: random.Random) -> Any:
     nested = [[[{}]], [1, "a", None], {"a": {"b": 1}}, "fixed", "exponential", "x" * 10_000]
     return chance.choice([*ODD_NUMBERS, *nested])
+
+
+def odd_hash(chance: random.Random) -> dict[bytes, bytes]:
+    """A job's hash in Redis, some of whose fields may be anything."""
+    fields: dict[bytes, bytes] = {
+        b"name": b"work",
+        b"data": b"{}",
+        b"opts": b"{}",
+        b"timestamp": b"1763000000000",
+    }
+    for name in (
+        b"timestamp", b"delay", b"priority", b"atm", b"ats", b"stc", b"processedOn", b"finishedOn", b"ymExpiresAt",
+    ):  # fmt: skip
+        if chance.random() < 0.3:
+            fields[name] = chance.choice(NUMBERS)
+    for name in (
+        b"name", b"failedReason", b"progress", b"returnvalue", b"stacktrace", b"pb", b"rjk", b"deid", b"parentKey",
+        b"parent", b"ymSlotted", b"ymLetter", b"defa",
+    ):  # fmt: skip
+        if chance.random() < 0.12:
+            fields[name] = chance.choice([*TEXTS, *DATA[:8], b'["a", 5, {}]', b"{}"])
+    if chance.random() < 0.4:
+        fields[b"data"] = chance.choice(DATA)
+    if chance.random() < 0.6:
+        choices = [json.dumps(odd_options(chance)).encode(), chance.choice(DATA)]
+        fields[b"opts"] = chance.choice(choices)
+    return fields
+
+
+def odd_headers(chance: random.Random) -> Any:
+    """Headers of a message of pgmq."""
+    if chance.random() < 0.2:
+        return chance.choice([None, 5, "yamchi_id", ["yamchi_id"], ["yamchi_id", "rise"], "rise", [], True])
+    names = (
+        "name", "options", "priority", "expires_at", "worker", "reason", "stack", "progress", "slotted", "rise", "cancelling",
+    )  # fmt: skip
+    made = {name: odd_value(chance) for name in names if chance.random() < 0.3}
+    if chance.random() < 0.5:
+        made["yamchi_id"] = chance.choice(
+            [5, None, "", "a b", f"fake-{chance.random()}", "x" * 5_000, {}, []]
+        )
+    if chance.random() < 0.3:
+        made["options"] = json.dumps(odd_options(chance))
+    return made
 
 
 class Producer(Protocol):
@@ -103,7 +147,7 @@ class RedisProducer:
             case 2:
                 pass  # an id, and nothing behind it
             case _:
-                pipe.hset(key, mapping=self._fields(chance))
+                pipe.hset(key, mapping=odd_hash(chance))
         match chance.randrange(8):
             case 0:
                 score = chance.choice([float("inf"), float("-inf"), -5, 0, 1e308])
@@ -120,31 +164,6 @@ class RedisProducer:
             pipe.xadd(
                 self._base + b"events", {"event": chance.choice([b"completed", b"\xff"]), "jobId": job_id}
             )
-
-    def _fields(self, chance: random.Random) -> dict[bytes, bytes]:
-        fields: dict[bytes, bytes] = {
-            b"name": b"work",
-            b"data": b"{}",
-            b"opts": b"{}",
-            b"timestamp": b"1763000000000",
-        }
-        for name in (
-            b"timestamp", b"delay", b"priority", b"atm", b"ats", b"stc", b"processedOn", b"finishedOn", b"ymExpiresAt",
-        ):  # fmt: skip
-            if chance.random() < 0.3:
-                fields[name] = chance.choice(NUMBERS)
-        for name in (
-            b"name", b"failedReason", b"progress", b"returnvalue", b"stacktrace", b"pb", b"rjk", b"deid", b"parentKey",
-            b"parent", b"ymSlotted", b"ymLetter", b"defa",
-        ):  # fmt: skip
-            if chance.random() < 0.12:
-                fields[name] = chance.choice([*TEXTS, *DATA[:8], b'["a", 5, {}]', b"{}"])
-        if chance.random() < 0.4:
-            fields[b"data"] = chance.choice(DATA)
-        if chance.random() < 0.6:
-            choices = [json.dumps(odd_options(chance)).encode(), chance.choice(DATA)]
-            fields[b"opts"] = chance.choice(choices)
-        return fields
 
     def close(self) -> None:
         self._redis.close()
@@ -182,7 +201,7 @@ class PgmqProducer:
             read = chance.choice(["NULL"] * 8 + ["'-infinity'", "'0001-01-01'"])
             values = {
                 "message": self._message(chance),
-                "headers": json.dumps(self._headers(chance)),
+                "headers": json.dumps(odd_headers(chance)),
                 "read_ct": chance.choice([0, 0, 0, 2_147_483_647, -2_147_483_648, 5]),
             }
             try:
@@ -196,23 +215,6 @@ class PgmqProducer:
 
     def _message(self, chance: random.Random) -> str:
         return chance.choice([*DATA, b"{}", b'{"pause": 0}']).decode("utf-8", "replace")
-
-    def _headers(self, chance: random.Random) -> Any:
-        if chance.random() < 0.2:
-            return chance.choice(
-                [None, 5, "yamchi_id", ["yamchi_id"], ["yamchi_id", "rise"], "rise", [], True]
-            )
-        names = (
-            "name", "options", "priority", "expires_at", "worker", "reason", "stack", "progress", "slotted", "rise", "cancelling",
-        )  # fmt: skip
-        made = {name: odd_value(chance) for name in names if chance.random() < 0.3}
-        if chance.random() < 0.5:
-            made["yamchi_id"] = chance.choice(
-                [5, None, "", "a b", f"fake-{chance.random()}", "x" * 5_000, {}, []]
-            )
-        if chance.random() < 0.3:
-            made["options"] = json.dumps(odd_options(chance))
-        return made
 
     def close(self) -> None:
         self._db.close()

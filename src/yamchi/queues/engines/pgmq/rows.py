@@ -128,7 +128,7 @@ def claim(queue: str, row: tuple[Any, ...], worker: str) -> Claim:
     job = JobRecord(
         _id(headers, msg_id), queue, foreign.name(headers.get("name")), compact(message), "active", enqueued,
         run_at(due, headers), JobOptions.decode(headers.get("options")), _priority(headers),
-        foreign.moment(headers.get("expires_at")), max(read_ct, 0), _progress(headers), None, None, None, now, None, worker,
+        foreign.moment(headers.get("expires_at")), foreign.whole(read_ct, 0, 0, foreign.MOST_ATTEMPTS), _progress(headers), None, None, None, now, None, worker,
     )  # fmt: skip
     return Claim(job, token, msg_id, "slotted" in headers)
 
@@ -185,7 +185,7 @@ def record(queue: str, row: tuple[Any, ...]) -> JobRecord:
     return JobRecord(
         foreign.text(id, foreign.LONGEST_ID), queue, foreign.name(headers.get("name")), compact(message), state, enqueued,
         _due(state, due, started, headers), JobOptions.decode(headers.get("options")), _priority(headers),
-        foreign.moment(headers.get("expires_at")), max(read_ct or 0, 0), _progress(headers),
+        foreign.moment(headers.get("expires_at")), foreign.whole(read_ct, 0, 0, foreign.MOST_ATTEMPTS), _progress(headers),
         foreign.json(result.encode()) if result is not None else None,
         reason if finished else said(headers, "reason"), stack if finished else said(headers, "stack"),
         started, finished, said(headers, "worker"), list(logs or ()),

@@ -13,6 +13,7 @@ import orjson
 from psycopg import AsyncRawCursor
 
 from yamchi.clock import Millis
+from yamchi.queues import foreign
 from yamchi.queues.engines.pgmq.bounds import Look, Micros, Reach, Seen
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.looking import SEEING, SEEN, read_seen, span
@@ -41,7 +42,7 @@ from yamchi.queues.job import (
     Verdict,
 )
 
-MOST_READS = 1_000_000
+MOST_READS = foreign.MOST_ATTEMPTS
 
 # ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
