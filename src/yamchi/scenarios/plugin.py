@@ -15,6 +15,7 @@ from yamchi.queues.handlers import Handler
 from yamchi.queues.queue import Queue
 from yamchi.queues.ticket import Job
 from yamchi.scenarios.actions import Acted, Actions
+from yamchi.scenarios.defaults import FOLDER
 from yamchi.scenarios.definition import DEFAULT_QUEUE
 from yamchi.scenarios.engine import ScenarioEngine, Stopped
 from yamchi.scenarios.entities import EntityKinds
@@ -63,9 +64,7 @@ class Scenarios(Plugin):
         notifications = app.plugin(Notifications)
         self.entities = EntityKinds()
         """Who keeps leads, orders and the like: `app.scenarios.entities.register("order", Orders())`."""
-        self.library = Library(
-            [settings.home / "scenarios", HERE / "defaults"], clock, is_embedded=database.is_embedded
-        )
+        self.library = Library([settings.home / "scenarios", FOLDER], clock, is_embedded=database.is_embedded)
         self.scenes = Scenes(self.entities, notifications.recipients, settings.default_timezone)
         self.outbox = Outbox(database, clock, self.queue, app.keys, notifications.service.handle_event)
         self.engine = ScenarioEngine(database, clock, self.library, self.entities, self.scenes, self.outbox)

@@ -1,0 +1,5 @@
+"""The scenarios that ship."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent

@@ -1,0 +1,244 @@
+"""The shipped scenarios on every engine, in real time: short waits, a real mail server, and Node's BullMQ looking on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.node import peer
+from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
+from tests.scenarios.house import LEAD
+from tests.scenarios.invariants import check_invariants, check_leads
+from tests.scenarios.leads import TableLeads
+from tests.services.mail import MailServer
+from yamchi import Yamchi
+from yamchi.clock import isoformat
+from yamchi.notifications.schemas.event import Event
+from yamchi.scenarios.defaults import FOLDER
+from yamchi.scenarios.plugin import Scenarios
+from yamchi.settings import Settings
+from yamchi.storage.database import Database
+from yamchi.testing import eventually
+
+ENGINES = ["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in ("bull", "pgmq", "kafka"))]
+PATIENCE = 60.0
+
+
+def shortened(home: Path, **spans: str) -> None:
+    """The scenarios that ship, with other spans, and with letters where there is no bot."""
+    folder = home / "scenarios"
+    folder.mkdir(exist_ok=True)
+    for name in ("email_chain", "lesson_reminders"):
+        text = (FOLDER / f"{name}.yaml").read_text()
+        for old, new in spans.items():
+            text = text.replace(f"wait: {old.strip('_')}", f"wait: {new}")
+        text = text.replace(
+            "channel: telegram, to: admin_group, template: call_needed", "channel: email, template: email_2"
+        )
+        (folder / f"{name}.yaml").write_text(text)
+
+
+@pytest.fixture(params=ENGINES)
+async def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """The queue and the database."""
+    own = f"sqlite:///{tmp_path}/yamchi.db"
+    match request.param:
+        case "bull":
+            return request.getfixturevalue("redis_url"), own
+        case "pgmq":
+            url = request.getfixturevalue("postgres_database")().url
+            return url, url
+        case "kafka":
+            server = await asyncio.to_thread(request.getfixturevalue("private_kafka"))
+            return f"kafka://{server.url}", own
+    return f"sqlite:///{tmp_path}/jobs.db", own
+
+
+@asynccontextmanager
+async def an_app(home: Path, queue: str, database: str, mail: MailServer) -> AsyncIterator[Yamchi]:
+    settings = Settings(
+        home=home,
+        default_queue_url=queue,
+        database_url=database,
+        smtp_host=mail.host,
+        smtp_port=mail.port,
+        smtp_security="none",
+        lease=timedelta(seconds=5),
+    )
+    async with Yamchi(settings) as app:
+        app.scenarios.entities.register("lead", TableLeads(app.database))
+        yield app
+
+
+@asynccontextmanager
+async def working(app: Yamchi) -> AsyncIterator[None]:
+    worker = app.worker()
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await task
+
+
+async def happen(app: Yamchi, type: str, id: str, **data: Any) -> None:
+    await app.notifications.service.handle_event(
+        Event(event_type=type, event_id=id, data={"lead_id": LEAD, **data})
+    )
+
+
+async def status(app: Yamchi, scenario: str) -> str:
+    return str((await app.plugin(Scenarios).timelines.latest(scenario, LEAD))["status"])
+
+
+async def test_the_chain_in_real_time(
+    urls: tuple[str, str],
+    tmp_path: Path,
+    mail_server: MailServer,  # noqa: F811
+) -> None:
+    shortened(tmp_path, **{"30m": "300ms", "24h": "300ms"})
+    async with an_app(tmp_path, *urls, mail_server) as app:
+        leads = TableLeads(app.database)
+        await leads.create(LEAD, email="marat@example.com", name="Марат", phone="+77010000000")
+        async with working(app):
+            await happen(app, "lead.created", "e-1")
+            await eventually(lambda: _is(app, "email_chain", "finished"), PATIENCE)
+        fields = await leads.fields(LEAD)
+        assert (fields["email_1_sent"], fields["email_2_sent"], fields["status"]) == (
+            True,
+            True,
+            "CALL_NEEDED",
+        )
+        assert await leads.log(LEAD) == ["CALL_NEEDED", "EMAIL_1_SENT", "EMAIL_2_SENT"]
+        assert mail_server.by_recipient() == {"marat@example.com": 3}
+        assert await app.keys.get(f"email_job:{LEAD}") is None
+        await check_invariants(app)
+        await check_leads(app)
+
+
+async def test_opening_the_bot_removes_the_pending_job_and_key(
+    urls: tuple[str, str],
+    tmp_path: Path,
+    mail_server: MailServer,  # noqa: F811
+) -> None:
+    shortened(tmp_path, **{"30m": "100ms"})
+    async with an_app(tmp_path, *urls, mail_server) as app:
+        leads = TableLeads(app.database)
+        await leads.create(LEAD, email="marat@example.com", name="Марат")
+        async with working(app):
+            await happen(app, "lead.created", "e-1")
+            await eventually(lambda: _has_sent(leads), PATIENCE)
+            job_id = await eventually(lambda: app.keys.get(f"email_job:{LEAD}"), PATIENCE)
+            job = await app.queue("emailChain").job(job_id)
+            assert (job.name, job.state) == ("email2", "delayed")
+            assert job.data == {"leadId": LEAD, "email": "marat@example.com", "name": "Марат"}
+            await happen(app, "bot.activated", "e-2")
+        assert await app.keys.get(f"email_job:{LEAD}") is None
+        assert await app.queue("emailChain").jobs("delayed") == []
+        assert await status(app, "email_chain") == "stopped"
+        assert mail_server.by_recipient() == {"marat@example.com": 1}
+        await check_invariants(app)
+
+
+@pytest.mark.services
+@pytest.mark.interop
+async def test_nodes_bullmq_sees_the_pending_jobs(
+    redis_url: str,
+    tmp_path: Path,
+    mail_server: MailServer,  # noqa: F811
+) -> None:
+    """The names and data that another program knows, and the keys under which it finds the jobs."""
+    import redis.asyncio as redis
+
+    async with an_app(tmp_path, redis_url, f"sqlite:///{tmp_path}/yamchi.db", mail_server) as app:
+        leads = TableLeads(app.database)
+        contact = {"email": "marat@example.com", "name": "Марат", "phone": "+77010000000", "tg_id": 777}
+        await leads.create(LEAD, **contact, zone="Asia/Almaty", zoom_link="https://zoom.us/j/1")
+        lesson = isoformat(app.clock.now() + 3 * 86_400_000)
+        await happen(app, "lead.created", "e-1")
+        await happen(app, "lesson.booked", "e-2", lesson_datetime=lesson)
+        async with peer(redis_url) as node:
+            for queue, name in (("emailChain", "email1"), ("reminders", "remind24h")):
+                assert (await node.ask("counts", queue=queue))["delayed"] == 1
+                (job,) = await app.queue(queue).jobs("delayed")
+                shown = await node.ask("job", queue=queue, id=job.id)
+                assert shown["name"] == name
+                assert shown["opts"]["attempts"] == 3
+                assert shown["opts"]["removeOnComplete"] == {"count": 100}
+                assert shown["opts"]["removeOnFail"] == {"count": 200}
+                if queue == "emailChain":
+                    assert shown["data"] == {"leadId": LEAD, "email": "marat@example.com", "name": "Марат"}
+                    assert abs(shown["delay"] - 30 * 60_000) < 60_000
+                else:
+                    assert set(shown["data"]) == {
+                        "leadId", "tgId", "lessonDate", "lessonTime", "lessonDatetime", "zoomLink", "name",
+                    }  # fmt: skip
+                    assert shown["data"]["lessonDatetime"] == lesson
+        client = redis.from_url(redis_url, decode_responses=True)
+        (pending,) = await app.queue("emailChain").jobs("delayed")
+        assert await client.get(f"email_job:{LEAD}") == pending.id
+        assert 47 * 3600 < await client.ttl(f"email_job:{LEAD}") <= 48 * 3600
+        await client.aclose()
+
+
+async def _is(app: Yamchi, scenario: str, wanted: str) -> bool:
+    return await status(app, scenario) == wanted
+
+
+async def _has_sent(leads: TableLeads) -> bool:
+    return bool((await leads.fields(LEAD)).get("email_1_sent"))
+
+
+# ── PostgreSQL: what two processes do to the same keys at once ────────────────────────────────────────────────────
+
+
+@pytest.mark.services
+async def test_two_processes_on_postgresql(
+    postgres_database: Any,
+    tmp_path: Path,
+    mail_server: MailServer,  # noqa: F811
+) -> None:
+    """Starts, stops and replies of many keys through two applications at the same time: one run each, nothing hangs."""
+    url = postgres_database().url
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "both.yaml").write_text("""
+scenario: both
+on: go
+key: "{{ event.data.key }}"
+stop_on: halt
+steps:
+  - {job: answer, wait_for: replied, since: start, timeout: 1h}
+  - {job: later, wait: 1h}
+""")
+    async with (
+        an_app(tmp_path, url, url, mail_server) as one,
+        an_app(tmp_path, url, url, mail_server) as other,
+    ):
+        assert isinstance(one.database, Database)
+        number = 60
+
+        def event(app: Yamchi, type: str, key: int, turn: int) -> Any:
+            return app.notifications.service.handle_event(
+                Event(event_type=type, event_id=f"{type}-{key}-{turn}", data={"key": f"k{key}"})
+            )
+
+        apps = (one, other)
+        await asyncio.gather(
+            *(event(app, "go", key, n) for key in range(number) for n, app in enumerate(apps))
+        )
+        await asyncio.gather(
+            *(event(app, "replied", key, n) for key in range(number) for n, app in enumerate(apps)),
+            *(event(apps[key % 2], "halt", key, 0) for key in range(0, number, 2)),
+        )
+        runs = await one.plugin(Scenarios).timelines.find(limit=500)
+        assert len(runs) == number, "one run a key, however many started it at once"
+        for run in runs:
+            is_stopped = int(run["key"][1:]) % 2 == 0
+            assert (run["status"], run["step"]) == (
+                ("stopped", None) if is_stopped else ("running", "later")
+            ), run
+        await check_invariants(one)
