@@ -47,7 +47,18 @@ _PYTHON = re.compile(
 )
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?:_<QUEUE>)?)(?:=[^`]*)?`")
 
-NOT_OURS = {"CI", "EVALSHA", "FAULTS", "FORWARDED_ALLOW_IPS", "GRANT"}
+NOT_OURS = {
+    "CALL_NEEDED",
+    "CI",
+    "EMAIL_1_SENT",
+    "EMAIL_2_SENT",
+    "EVALSHA",
+    "FAULTS",
+    "FORWARDED_ALLOW_IPS",
+    "GRANT",
+    "REMINDER_24H_SENT",
+    "REMINDER_5H_SENT",
+}
 """Words in capitals that are no settings."""
 
 

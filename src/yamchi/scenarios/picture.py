@@ -13,7 +13,7 @@ LONGEST_TEXT = 78
 STYLE = """
 svg{font:14px/1.3 system-ui,-apple-system,"Segoe UI",sans-serif;color-scheme:light dark}
 .page{fill:#fff}.text{fill:#1c2430}.dim{fill:#687385;font-size:12px}.line{stroke:#c9d0da;stroke-width:2}
-.future{stroke-dasharray:4 4}.mark{stroke:#fff;stroke-width:2;fill:#687385}.title{font-weight:600;font-size:16px}
+.future{stroke-dasharray:4 4}.expected{fill-opacity:.3}.mark{stroke:#fff;stroke-width:2;fill:#687385}.title{font-weight:600;font-size:16px}
 .armed,.running{fill:#2f6fde}.done{fill:#218a52}.skipped,.cancelled{fill:#9aa4b2}.failed{fill:#c8372d}.name{font-weight:600}
 @media (prefers-color-scheme:dark){.page{fill:#12161d}.text{fill:#e7ebf1}.dim{fill:#93a0b4}.line{stroke:#3a4352}.mark{stroke:#12161d}}
 """
@@ -73,7 +73,7 @@ def draw(title: str, subtitle: str, rows: Sequence[Row]) -> str:
 def _row(row: Row, y: int) -> list[str]:
     lines = [line for line in row.lines if line][:2]
     return [
-        f'<circle class="mark {escape(row.state)}" cx="{LEFT}" cy="{y}" r="7"/>',
+        f'<circle class="mark {escape(row.state)}{" expected" if row.is_future else ""}" cx="{LEFT}" cy="{y}" r="7"/>',
         f'<text class="dim" x="{LEFT - 18}" y="{y + 4}" text-anchor="end">{escape(row.when[:24])}</text>',
         _text(LEFT + 18, y + 4, row.name, "text name"),
         *(_text(LEFT + 18, y + 21 + 15 * place, line, "dim") for place, line in enumerate(lines)),
