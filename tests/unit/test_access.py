@@ -546,8 +546,12 @@ def test_what_the_audit_keeps(value: Any, kept: str | None) -> None:
     assert short(value) == kept
 
 
-def test_the_audit_keeps_things_short() -> None:
+def test_the_audit_keeps_things_short_and_does_not_read_large_ones_whole() -> None:
     assert len(short("x" * 10_000) or "") == 500
+    large = b'{"password": "hunter2hunter2", "rows": [' + b"[" * 2_000_000
+    assert "hunter2" not in (short(large) or "")
+    assert "hunter2" not in (short({"password": "hunter2" * 10_000}) or "")
+    assert "hunter2" not in (short({"rows": ["x"] * 100_000, "password": "hunter2"}) or "")
 
 
 async def test_signing_in_and_out_is_in_the_audit(client: httpx2.AsyncClient) -> None:

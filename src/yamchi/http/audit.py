@@ -28,6 +28,9 @@ SHORT = 500
 LARGEST_READ = 64 * 1024
 """Bytes of a body that is read to be shortened; of a larger one the beginning is kept as it came."""
 
+READ_WHOLE = 16 * 1024
+"""Bytes of JSON that are read to be masked field by field."""
+
 SWEPT_EVERY: Millis = 3_600_000
 SWEPT_AT_ONCE = 10_000
 
@@ -135,25 +138,27 @@ def changes(request: Request, *, before: Any = ..., after: Any = ...) -> None:
 
 
 def short(value: Any) -> str | None:
-    """A value as the audit keeps it."""
+    """A value as the audit keeps it. What is large is not looked at whole: it would be cut all the same."""
     if value is None or value == b"":
         return None
+    if not isinstance(value, str | bytes):
+        value = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
     if isinstance(value, bytes):
-        try:
-            value = orjson.loads(value) if len(value) <= LARGEST_READ else _begin(value)
-        except orjson.JSONDecodeError:
-            value = _begin(value)
-    text = value if isinstance(value, str) else orjson.dumps(mask(value), default=str).decode()
-    kept = _without_secrets(text[: 4 * SHORT])  # reading all of a long one would take longer than the request
+        value = _masked(value) if len(value) <= READ_WHOLE else value[: 4 * SHORT].decode("utf-8", "replace")
+    kept = _without_secrets(value)
     return kept if len(kept) <= SHORT else f"{kept[: SHORT - 1]}…"
 
 
-def _begin(body: bytes) -> str:
-    return body[: 4 * SHORT].decode("utf-8", "replace")
+def _masked(text: bytes) -> str:
+    """JSON without the values of fields that are named like secrets; what is not JSON as it is."""
+    try:
+        return orjson.dumps(mask(orjson.loads(text))).decode()
+    except orjson.JSONDecodeError:
+        return text.decode("utf-8", "replace")
 
 
 def _without_secrets(text: str) -> str:
-    shown = _EMAIL.sub(r"\1***@\2", str(mask(text)))
+    shown = _EMAIL.sub(r"\1***@\2", str(mask(text[: 4 * SHORT])))
     return _PHONE.sub(r"\1***\2", shown.replace("\x00", "�"))
 
 
