@@ -4,18 +4,18 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from yamchi.errors import InvalidJob
-from yamchi.fields import check_json
+from yamchi.fields import MOST_DEPTH, check_json
 from yamchi.http.problems import FieldProblem, problem
 
 BODY_LIMIT = 4 * 1024 * 1024
@@ -32,12 +32,14 @@ BODY_WITHIN = 30.0
 SLOWEST = 16 * 1024
 """Seconds in which a body must have come, and bytes a second beyond them for one that is longer."""
 
+LOOK_EVERY = 1.0
+
 MOST_READING = 1_000
 """Requests whose bodies are waited for at the same time."""
 
 SENTENCE = "The body is larger than the {:,} bytes allowed: keep large things in a file and send its address."
 
-_FORM = "application/x-www-form-urlencoded"
+_FORM = b"application/x-www-form-urlencoded"
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 """What may not fit into 64 bits; orjson would make a float of it."""
 
@@ -50,13 +52,14 @@ class BodyLimit:
     ) -> None:
         self.app, self.limit = app, limit
         self.larger = [(re.compile(pattern), size) for pattern, size in (larger or {}).items()]
-        self.reading = 0
+        self._reading: dict[int, _Reading] = {}
+        self._looking: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers = dict(scope["headers"])
         limit = self._limit(scope, headers)
         if _announced(headers) > limit:
             sentence = SENTENCE.format(limit)
@@ -65,16 +68,15 @@ class BodyLimit:
             return
         await self.app(scope, self._counted(receive, limit), send)
 
-    def _limit(self, scope: Scope, headers: Headers) -> int:
-        if headers.get("content-type", "").startswith(_FORM):
+    def _limit(self, scope: Scope, headers: Mapping[bytes, bytes]) -> int:
+        if headers.get(b"content-type", b"").startswith(_FORM):
             return FORM_LIMIT
         path = scope["path"]
         return next((size for pattern, size in self.larger if pattern.fullmatch(path)), self.limit)
 
     def _counted(self, receive: Receive, limit: int) -> Receive:
         size, is_complete = 0, False
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = asyncio.get_running_loop().time()
 
         async def counted() -> Message:
             nonlocal size, is_complete
@@ -90,27 +92,50 @@ class BodyLimit:
         return counted
 
     async def _in_time(self, receive: Receive, deadline: float) -> Message:
-        if self.reading >= MOST_READING:
+        """Nearly every body is there already: a timer for each would cost more than all the rest of this."""
+        if len(self._reading) >= MOST_READING:
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "Too many requests are being sent slowly: try again.",
                 {"retry-after": "5", "connection": "close"},
             )
-        self.reading += 1
+        reading = _Reading(deadline, asyncio.current_task())
+        self._reading[id(reading)] = reading
+        if self._looking is None:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(LOOK_EVERY, self._look, loop)
         try:
-            async with asyncio.timeout_at(deadline):
-                return await receive()
-        except TimeoutError:
+            return await receive()
+        except asyncio.CancelledError:
+            if not reading.is_late or (reading.task and reading.task.uncancel()):
+                raise
             raise HTTPException(
                 HTTPStatus.REQUEST_TIMEOUT, "The body came too slowly.", {"connection": "close"}
             ) from None
         finally:
-            self.reading -= 1
+            del self._reading[id(reading)]
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Interrupt those who have waited too long for the rest of a body."""
+        for reading in tuple(self._reading.values()):
+            if reading.deadline <= loop.time() and reading.task and not reading.is_late:
+                reading.is_late = True
+                reading.task.cancel()
+        self._looking = loop.call_later(LOOK_EVERY, self._look, loop) if self._reading else None
 
 
-def _announced(headers: Headers) -> int:
-    length = headers.get("content-length", "0")[:20]
-    return int(length) if length.isascii() and length.isdigit() else 0
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """A request whose body is waited for."""
+
+    deadline: float
+    task: "asyncio.Task[Any] | None"
+    is_late: bool = False
+
+
+def _announced(headers: Mapping[bytes, bytes]) -> int:
+    length = headers.get(b"content-length", b"0")[:20]
+    return int(length) if length.isdigit() else 0
 
 
 class StrictJson:
@@ -120,7 +145,7 @@ class StrictJson:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _is_json(Headers(scope=scope)):
+        if scope["type"] != "http" or not _is_json(scope):
             await self.app(scope, receive, send)
             return
         try:
@@ -136,9 +161,10 @@ class StrictJson:
             await self.app(scope, _again(body, receive), send)
 
 
-def _is_json(headers: Headers) -> bool:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind.startswith("application/") and kind.endswith(("/json", "+json"))
+def _is_json(scope: Scope) -> bool:
+    given = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    kind = given.partition(b";")[0].strip().lower()
+    return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
 
 
 async def _whole(receive: Receive) -> bytes:
@@ -169,15 +195,19 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _check(body: bytes) -> None:
+    """Cheap for nearly every body: read once, and looked through for the few signs of what reading does not refuse."""
     if not body:
         return
-    if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_VALUES:
+    opened = body.count(b"[") + body.count(b"{")
+    if opened + body.count(b",") > MOST_VALUES:
         raise InvalidJob(f"The body has more than {MOST_VALUES:,} values: send it in parts.")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise _explain(body, error) from error
-    check_json(json.loads(body) if _LONG_NUMBER.search(body) else value, is_finite=True)
+    has_long_number = _LONG_NUMBER.search(body)
+    if opened > MOST_DEPTH or has_long_number or b"\\u0000" in body:
+        check_json(json.loads(body) if has_long_number else value)
 
 
 def _explain(body: bytes, error: orjson.JSONDecodeError) -> InvalidJob:

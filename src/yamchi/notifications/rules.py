@@ -257,14 +257,15 @@ def _job(
     assert event.user_id is not None
     user_id, template = str(event.user_id), notify.template
     locale = (recipient and recipient.locale) or _locale_of(event) or DEFAULT_LOCALE
-    return NotificationJob(
+    # Made of what has been checked: the event, the rule and the person. Checking it again would cost more than the rest.
+    return NotificationJob.model_construct(
         job_id=derived_id(event.event_id, rule.id, template, user_id, channel),
         user_id=event.user_id,
         channel=channel,
         template_code=template,
         locale=locale,
         data=event.data,
-        meta=Meta(
+        meta=Meta.model_construct(
             event_type=event.event_type,
             event_id=event.event_id,
             priority=notify.priority,
