@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from tests.interop.node import peer
 from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
@@ -244,3 +245,28 @@ steps:
                 ("stopped", None) if is_stopped else ("running", "later")
             ), run
         await check_invariants(one)
+
+
+@pytest.mark.services
+async def test_transactions_that_wait_for_each_other_are_done_again(
+    postgres_database: Any, tmp_path: Path
+) -> None:
+    """Two processes lock two rows in opposite order: PostgreSQL ends one of them, and both get done."""
+    url = postgres_database().url
+    one, other = Database(url, []), Database(url, [])
+    await one.write(lambda c: c.execute(text("CREATE TABLE pair (id int PRIMARY KEY, n int)")).rowcount)
+    await one.write(lambda c: c.execute(text("INSERT INTO pair VALUES (1, 0), (2, 0)")).rowcount)
+
+    def both(first: int, second: int) -> Any:
+        def work(connection: Any) -> None:
+            for id in (first, second):
+                connection.execute(text("UPDATE pair SET n = n + 1 WHERE id = :id"), {"id": id})
+                connection.execute(text("SELECT pg_sleep(0.3)"))
+
+        return work
+
+    await asyncio.gather(one.write(both(1, 2)), other.write(both(2, 1)))
+    found = await one.read(lambda c: c.execute(text("SELECT n FROM pair")).scalars().all())
+    assert list(found) == [2, 2]
+    await one.close()
+    await other.close()

@@ -62,6 +62,12 @@ class PutAll:
             put(connection)
 
 
+DEADLOCKS = ("40P01", "40001")
+"""PostgreSQL's codes for two transactions of which one had to give way."""
+
+MOST_DEADLOCKS = 5
+
+
 class Database:
     """The tables, by URL: those of the core, and of the features whose migrations are given.
 
@@ -188,6 +194,20 @@ def _said(error: Exception) -> str:
 
 
 def _transact(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
+    """Work that PostgreSQL gave up in favor of another process's, since each waited for the other, is done again.
+
+    A group that met one is not: its work is done one by one, and so waits for less at a time.
+    """
+    for _ in range(MOST_DEADLOCKS if len(ops) == 1 else 0):
+        try:
+            return _transact_once(connection, ops)
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) not in DEADLOCKS:
+                raise
+    return _transact_once(connection, ops)
+
+
+def _transact_once(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
     puts: dict[int, list[Put]] = defaultdict(list)
     for op in ops:
         if isinstance(op, Put | PutAll):

@@ -1,0 +1,128 @@
+"""Many pending runs: what concerns one of them costs the same; and what waited under older code goes on under the new."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+
+from tests.scenarios.house import House, a_house
+from yamchi.queues.job import NewJob
+from yamchi.scenarios.flow import Run as OneRun
+from yamchi.scenarios.flow import Scene, begin
+from yamchi.scenarios.store import StepId, _row, run_id_of
+from yamchi.scenarios.tables import scenario_definitions, scenario_events, scenario_runs, scenario_steps
+
+FULL = os.environ.get("FAULTS") == "full"
+FEW, MANY = (1_000, 100_000) if FULL else (500, 10_000)
+AT_ONCE = 2_000
+
+WAITING = """
+scenario: waiting
+on: go
+key: "{{ event.data.key }}"
+stop_on: halt
+steps:
+  - {job: first, at: event.data.date - 1h}
+  - {job: second, wait: 1h}
+"""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with a_house(tmp_path) as house:
+        house.scenario(WAITING, "waiting")
+        yield house
+
+
+async def fill(house: House, start: int, end: int) -> None:
+    """Runs as the engine writes them, each with its job, written in bulk."""
+    definition = house.scenarios.library.get("waiting")
+    now, date = house.app.clock.now(), house.ahead(days=30)
+    for first in range(start, end, AT_ONCE):
+        runs, steps, events, jobs = [], [], [], []
+        for number in range(first, min(first + AT_ONCE, end)):
+            key = f"k{number}"
+            event = {"event_type": "go", "event_id": key, "data": {"key": key, "date": date}}
+            new = OneRun(run_id_of("waiting", key, 1), "waiting", key, 1, definition.version, now, event)
+            run, (change,) = begin(definition, new, Scene(), now)
+            assert run.armed is not None
+            runs.append({**_row(run), "entity_kind": None})
+            steps.append(
+                {"run_id": run.id, "step": change.step, "arming": 1, "state": "armed", "due_at": change.due}
+                | {"armed_at": now, "queue": "scenarios"}
+            )
+            events.append(
+                {"scenario": "waiting", "key": key, "event_type": "go", "event_id": key, "received_at": now}
+            )
+            jobs.append(NewJob(str(StepId(run.id, "first", 1)), "first", b"{}", run_at=change.due))
+
+        def write(connection: Any, runs=runs, steps=steps, events=events) -> None:  # type: ignore[no-untyped-def]
+            if not connection.execute(select(scenario_definitions)).first():
+                house.scenarios.library.keep(connection, definition)
+            connection.execute(insert(scenario_runs), runs)
+            connection.execute(insert(scenario_steps), steps)
+            connection.execute(insert(scenario_events), events)
+
+        await house.app.database.write(write)
+        await house.app.queue("scenarios").engine.add("scenarios", jobs)
+
+
+async def test_one_of_many_costs_what_one_of_few_does(house: House) -> None:
+    """Stop, restart for another date, and the timeline of one run: the ratio of many to few is below 2."""
+    await fill(house, 0, FEW)
+    few = await measure(house, "few")
+    await fill(house, FEW, MANY)
+    many = await measure(house, "many")
+    ratios = {name: many[name] / few[name] for name in few}
+    print({name: f"{ratio:.2f}" for name, ratio in ratios.items()}, f"{FEW:,} → {MANY:,} runs")
+    assert max(ratios.values()) < 2, ratios
+
+
+async def measure(house: House, turn: str) -> dict[str, float]:
+    times: dict[str, list[float]] = {"start": [], "timeline": [], "stop": []}
+
+    async def timed(name: str, work: Any) -> None:
+        began = perf_counter()
+        await work
+        times[name].append(perf_counter() - began)
+
+    for number in range(40):
+        key = f"{turn}-{number}"
+        await timed("start", house.event("go", None, key=key, date=house.ahead(days=3)))
+        await timed("timeline", house.scenarios.timelines.latest("waiting", key))
+        await timed("stop", house.scenarios.stop("waiting", key))
+    return {name: median(taken) for name, taken in times.items()}
+
+
+async def test_what_waited_under_an_older_version_goes_on(tmp_path: Path) -> None:
+    """Thousands of runs wait; the file is changed and the application opened anew: all of them do what they began with."""
+    number = 10_000 if FULL else 300
+    async with a_house(tmp_path) as house:
+        house.scenario(WAITING, "waiting")
+        await fill(house, 0, number)
+        broker = house.app._memory
+    async with a_house(tmp_path) as house:
+        house.app._memory.__dict__.update(broker.__dict__)  # the broker was not restarted
+        broker_clock = house.app.clock
+        house.app._memory._clock = broker_clock
+        house.scenario(WAITING.replace("job: second, wait: 1h", "job: third, wait: 9h"), "waiting")
+        await house.pass_time("30d")
+        await house.pass_time("2h")
+        runs = await house.scenarios.timelines.find(scenario="waiting", status="finished", limit=number + 1)
+        assert len(runs) == number
+        done = {
+            tuple(
+                line["step"]
+                for line in (await house.scenarios.timelines.of(run["run_id"]))["timeline"]
+                if line["state"] == "done"
+            )
+            for run in runs[:50]
+        }
+        assert done == {("first", "second")}
