@@ -16,6 +16,9 @@ from yamchi.notifications.schemas.event import Event, EventAnswer
 from yamchi.scenarios.plugin import Scenarios
 from yamchi.testing import TestApp
 
+PLUGINS = ("notifications", "scenarios")
+"""Leads are kept by the tests themselves."""
+
 LEAD = "6f1d2c9e-4b1a-4f7e-9a53-0d7c1b2a3e4f"
 
 
@@ -122,7 +125,7 @@ class House:
 
 @asynccontextmanager
 async def a_house(home: Path, **settings: Any) -> AsyncIterator[House]:
-    app = TestApp(home=home, **settings)
+    app = TestApp(home=home, **{"plugins": PLUGINS, **settings})
     leads = TableLeads(app.database)
     app.scenarios.entities.register("lead", leads)
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from tests.interop.node import peer
 from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
-from tests.scenarios.house import LEAD
+from tests.scenarios.house import LEAD, PLUGINS
 from tests.scenarios.invariants import check_invariants, check_leads
 from tests.scenarios.leads import TableLeads
 from tests.services.mail import MailServer
@@ -64,6 +64,7 @@ async def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str
 async def an_app(home: Path, queue: str, database: str, mail: MailServer) -> AsyncIterator[Yamchi]:
     settings = Settings(
         home=home,
+        plugins=PLUGINS,
         default_queue_url=queue,
         database_url=database,
         smtp_host=mail.host,

@@ -15,7 +15,7 @@ from sqlalchemy import update
 from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
 from tests.notifications.office import FULL
 from tests.processes import DEADLINE, Process
-from tests.scenarios.house import LEAD
+from tests.scenarios.house import LEAD, PLUGINS
 from tests.scenarios.invariants import check_invariants, check_leads
 from tests.scenarios.leads import TableLeads
 from tests.services.mail import MailServer
@@ -86,7 +86,9 @@ class Installation:
         (home / "scenarios" / "chain.yaml").write_text(CHAIN)
         (home / "scenarios" / "lesson.yaml").write_text(LESSON)
         self.processes: list[Process] = []
-        settings = Settings(home=home, default_queue_url=self.queue, lease=timedelta(seconds=2))
+        settings = Settings(
+            home=home, plugins=PLUGINS, default_queue_url=self.queue, lease=timedelta(seconds=2)
+        )
         self.app = Yamchi(settings)
         self.leads = TableLeads(self.app.database)
         self.app.scenarios.entities.register("lead", self.leads)
@@ -99,6 +101,7 @@ class Installation:
         root = str(Path(__file__).parents[2])
         settings = {
             "QUEUE_URL": self.queue,
+            "PLUGINS": ",".join(PLUGINS),
             "SMTP_HOST": self.mail.host,
             "SMTP_PORT": str(self.mail.port),
             "SMTP_SECURITY": "none",
