@@ -61,7 +61,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def a_desk(home: Path, **settings: Any) -> AsyncIterator[Desk]:
+async def a_desk(home: Path, *, own_telegram: bool = True, **settings: Any) -> AsyncIterator[Desk]:
     known = {"tilda_secret": SECRET, "default_timezone": "Asia/Almaty", "telegram_admin_group_id": "-100"}
     app = TestApp(home=home, **{**known, **settings})
 
@@ -71,7 +71,8 @@ async def a_desk(home: Path, **settings: Any) -> AsyncIterator[Desk]:
     email = Pigeon("email", lambda recipient: recipient.email, now=now)
     telegram = Pigeon("telegram", lambda recipient: recipient.telegram_id, now=now)
     app.notifications.register(email)
-    app.notifications.register(telegram)
+    if own_telegram:
+        app.notifications.register(telegram)
     transport = httpx2.ASGITransport(create_app(app))
     async with app, httpx2.AsyncClient(transport=transport, base_url="http://localhost/api") as client:
         yield Desk(app, client, email, telegram)

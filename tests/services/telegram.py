@@ -64,11 +64,12 @@ def refusal(status: int, description: str, **parameters: Any) -> Answer:
 
 @dataclass
 class BotServer(WebService):
-    """`answers` are given to the next messages, in order; `refusals` to all messages to a chat."""
+    """`answers` are given to the next messages, in order; `refusals` to all messages to a chat; `updates` to who asks."""
 
     answers: deque[Answer] = field(default_factory=deque)
     refusals: dict[str, Answer] = field(default_factory=dict)
     hang_ups: int = 0
+    updates: list[dict[str, Any]] = field(default_factory=list)
     log: list[Sent] = field(default_factory=list)
     clock: Callable[[], float] = time.time
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -113,6 +114,11 @@ class BotServer(WebService):
             return refusal(401, "Unauthorized")
         if method == "getMe":
             return 200, {"ok": True, "result": {"id": 123456, "is_bot": True, "username": "yamchi_bot"}}
+        if method == "getUpdates":
+            first = fields.get("offset") or 0
+            with self._lock:
+                self.updates = [one for one in self.updates if one["update_id"] >= first]
+                return 200, {"ok": True, "result": list(self.updates)}
         with self._lock:
             status, body = self._judge(fields)
             self.log.append(Sent(self.clock(), method, fields, file, status))
@@ -131,6 +137,10 @@ class BotServer(WebService):
         for name, longest in LONGEST.items():
             if wrong := _wrong(fields.get(name, ""), longest):
                 return refusal(400, f"Bad Request: {wrong}")
+        markup = fields.get("reply_markup") or {}
+        rows = (json.loads(markup) if isinstance(markup, str) else markup).get("inline_keyboard", ())
+        if any(not 1 <= len(key.get("callback_data", "x").encode()) <= 64 for row in rows for key in row):
+            return refusal(400, "Bad Request: BUTTON_DATA_INVALID")
         return 200, {"ok": True}
 
 

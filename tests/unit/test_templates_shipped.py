@@ -25,6 +25,7 @@ LEAST = {
     "new_films_digest": {"items": [{"film_title": "The Matrix"}], "count": 1},
     "black_friday_sale": {"discount": "50%", "promo_code": "BFRIDAY2025"},
     "call_needed": {"leadId": "7", "name": "", "phone": ""},
+    "bot_booked": {"leadId": "7"},
     "remind_24h": {"leadId": "7", "lessonDatetime": "2026-02-25T15:00:00Z"},
     "remind_5h": {"leadId": "7", "lessonDate": "2026-02-25", "lessonTime": "15:00"},
     "payment_succeeded": {"amount": "1.00"},

@@ -1,21 +1,30 @@
 """The feature of leads: what an application gets as `app.leads`."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from yamchi.errors import ConfigurationError
+from yamchi.leads.bot import Bot, Desk
+from yamchi.leads.chat import Chat
 from yamchi.leads.contacts import Contact, read_form
 from yamchi.leads.entities import LeadEntities
+from yamchi.leads.listening import JOB, QUEUE, Listener
 from yamchi.leads.model import Lead
 from yamchi.leads.service import LeadService
 from yamchi.leads.settings import LeadSettings
+from yamchi.leads.slots import Slots
 from yamchi.leads.store import LeadStore
+from yamchi.notifications.channels.botapi import BotApi
 from yamchi.notifications.plugin import Notifications
 from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
+from yamchi.queues.handlers import Handler
 from yamchi.scenarios.plugin import Scenarios
 
 KIND = "lead"
+WEBHOOK = "/api/webhooks/telegram"
 FORM_LIMIT = 256 * 1024
 """Bytes of a form; Tilda's have a few hundred."""
 
@@ -35,6 +44,7 @@ class Leads(Plugin):
         self.settings: LeadSettings
         settings, zone = self.settings, app.settings.default_timezone
         notifications, self._scenarios = app.plugin(Notifications), app.plugin(Scenarios)
+        self._notifications = notifications
         self.store = LeadStore(app.database, app.clock, zone)
         self.entities = LeadEntities(
             app.database,
@@ -55,6 +65,11 @@ class Leads(Plugin):
         )
         self._scenarios.entities.register(KIND, self.entities)
         notifications.service.checks.append(self.entities.check)
+        self.slots = Slots(app.database, self.store, app.clock, settings, zone)
+        self.chat: Chat | None = None
+        self.listener: Listener | None = None
+        if settings.telegram_bot != "off":
+            self.listener = self._listen()
 
     # ── For your code ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -78,7 +93,54 @@ class Leads(Plugin):
         """Something happened to a lead: `await app.leads.tell("lesson.booked", lead.id, lesson_datetime="…")`."""
         await self.service.tell(event_type, lead_id, **data)
 
+    # ── The bot ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _listen(self) -> Listener:
+        """The bot that people write to is the one that writes to them."""
+        app, settings, known = self.app, self.settings, self._notifications.settings
+        if known.telegram_bot_token is None:
+            raise ConfigurationError(
+                f"TELEGRAM_BOT={settings.telegram_bot} needs TELEGRAM_BOT_TOKEN, from @BotFather."
+            )
+        if settings.telegram_bot == "webhook" and settings.telegram_webhook_secret is None:
+            raise ConfigurationError(
+                "TELEGRAM_BOT=webhook needs TELEGRAM_WEBHOOK_SECRET: a long random text."
+            )
+        self.declare()
+        api = BotApi(known.telegram_api_url, known.telegram_bot_token.get_secret_value())
+        self.chat = Chat(api, self._notifications.templates)
+        desk = Desk(
+            app.database,
+            self.store,
+            self.service,
+            self.slots,
+            app.keys,
+            app.clock,
+            app.settings.default_timezone,
+            settings.lead_locale,
+            settings.lead_phone_region,
+            known.telegram_admin_group_id,
+        )
+        return Listener(app.queue(QUEUE), Bot(desk, self.chat), self.chat, app.clock)
+
     # ── For the rest of Yamchi ────────────────────────────────────────────────────────────────────────────────────
+
+    def declare(self) -> None:
+        if self.settings.telegram_bot != "off":
+            self.app.define(
+                QUEUE, concurrency=5, attempts=3, backoff=["5s", "1m", "5m"], keep_completed=1_000
+            )
+
+    def serve(self) -> None:
+        if self.listener is None:
+            return
+        self.app.queue(QUEUE).definition.handlers.setdefault(JOB, Handler(JOB, self.listener.handle))
+        secret, url = self.settings.telegram_webhook_secret, self.app.settings.public_url
+        if self.settings.telegram_bot == "polling":
+            self.app.service("telegram bot", self.listener.poll)
+        elif secret is not None and url is not None:
+            where, word = f"{url.rstrip('/')}{WEBHOOK}", secret.get_secret_value()
+            self.app.service("telegram webhook", partial(self.listener.announce, where, word))
 
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.leads.routes:ROUTES")
@@ -86,13 +148,24 @@ class Leads(Plugin):
 
     async def checks(self) -> Iterable[Check]:
         if self.settings.tilda_secret is None:
-            return [Check("leads", None, "Tilda's webhook takes nothing until TILDA_SECRET is set")]
-        return [Check("leads", True, "Tilda's webhook is at /api/webhooks/tilda")]
+            found = [Check("leads", None, "Tilda's webhook takes nothing until TILDA_SECRET is set")]
+        else:
+            found = [Check("leads", True, "Tilda's webhook is at /api/webhooks/tilda")]
+        if self.settings.telegram_bot == "webhook" and self.app.settings.public_url is None:
+            said = f"set PUBLIC_URL, or tell Telegram yourself that its updates go to {WEBHOOK} (setWebhook)"
+            found.append(Check("telegram bot", None, said))
+        elif self.settings.telegram_bot != "off":
+            found.append(Check("telegram bot", True, f"hears people by {self.settings.telegram_bot}"))
+        return found
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
         """A lead is a person of the same id: its runs are stopped, then it is forgotten."""
         runs = await self._scenarios.forget(KIND, user_id)
         return {"leads": await self.store.forget(user_id), "lead_runs": runs}
+
+    async def close(self) -> None:
+        if self.chat is not None:
+            await self.chat.close()
 
 
 def _bot_url(name: str | None) -> str | None:

@@ -20,6 +20,7 @@ from yamchi.fields import JsonObject, Locale, Name, Timezone
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
 from yamchi.leads.contacts import MOST_FIELDS
+from yamchi.leads.listening import is_secret
 from yamchi.leads.model import NAMES, Lead
 from yamchi.leads.plugin import FORM_LIMIT, Leads
 from yamchi.notifications.cursors import make_cursor, read_cursor
@@ -28,7 +29,7 @@ from yamchi.plugins import Routes, of_request
 log = structlog.get_logger("yamchi.leads")
 
 router = APIRouter(tags=["leads"], responses=documented(401, 403, 404, 409, 422, 503))
-webhooks = APIRouter(tags=["leads"], responses=documented(403, 413, 422, 503))
+webhooks = APIRouter(tags=["leads"], responses=documented(403, 404, 413, 422, 503))
 
 TheLeads = Annotated[Leads, Depends(of_request(Leads))]
 LeadId = Annotated[str, Path(max_length=64)]
@@ -183,6 +184,21 @@ async def receive_form(
         lead, is_new = await leads.service.submit(form)
         log.info(f"the lead {lead.id} {'came in' if is_new else 'came again'}")
     return PlainTextResponse("ok")
+
+
+@webhooks.post("/telegram", summary="For Telegram: somebody wrote to the bot, or pressed a button")
+async def receive_update(leads: TheLeads, request: Request) -> dict[str, bool]:
+    """200 once the update is kept; the same one again is the same. Shown the secret that Telegram was told."""
+    expected = leads.settings.telegram_webhook_secret
+    if leads.listener is None or expected is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND, "There is no bot here: set TELEGRAM_BOT=webhook.")
+    if not is_secret(request.headers.get("x-telegram-bot-api-secret-token"), expected.get_secret_value()):
+        log.warning("an update came with a wrong secret, or none")
+        raise HTTPException(HTTPStatus.FORBIDDEN, "The secret token is wrong or missing.")
+    update = await _form(request)
+    if not await leads.listener.take(update):
+        raise InvalidJob("This is no update of Telegram: it has no update_id.")
+    return {"ok": True}
 
 
 async def _form(request: Request) -> Mapping[str, Any]:

@@ -1,10 +1,17 @@
 """The settings of leads: the form on the site."""
 
-from typing import Annotated
+import re
+from datetime import time, timedelta
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode
 
-from yamchi.settings import FeatureSettings
+from yamchi.fields import Timezone
+from yamchi.settings import FeatureSettings, lower, read_span, split
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 
 
 def _upper(value: object) -> object:
@@ -17,6 +24,47 @@ def _check_secret(value: SecretStr) -> SecretStr:
     return value
 
 
+def _check_token(value: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,256}", value.get_secret_value()):
+        raise ValueError("it should be 1 to 256 letters, digits, _ and -")
+    return value
+
+
+def _read_days(names: tuple[str, ...]) -> tuple[str, ...]:
+    found = tuple(name.lower()[:3] for name in names)
+    if not found or any(name not in DAYS for name in found):
+        raise ValueError("it should be days separated by commas, such as mon,tue,wed,thu,fri")
+    return found
+
+
+def _check_hours(value: str) -> str:
+    read_hours(value)
+    return value
+
+
+def read_hours(value: str) -> tuple[time, time]:
+    """From when to when lessons are given."""
+    found = _HOURS.fullmatch(value.strip())
+    try:
+        hours = [int(part) for part in found.groups()] if found else []
+        first, last = time(hours[0], hours[1]), time(hours[2], hours[3])
+    except (ValueError, IndexError):
+        raise ValueError("it should be two times of a day, such as 10:00-20:00") from None
+    if first >= last:
+        raise ValueError("it should begin before it ends, such as 10:00-20:00")
+    return first, last
+
+
+def _check_length(span: timedelta) -> timedelta:
+    if not timedelta(minutes=5) <= span <= timedelta(hours=12):
+        raise ValueError("it should be between 5m and 12h")
+    return span
+
+
+Days = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split), AfterValidator(_read_days)]
+Length = Annotated[timedelta, BeforeValidator(read_span), AfterValidator(_check_length)]
+Span = Annotated[timedelta, BeforeValidator(read_span)]
+BotMode = Literal["off", "webhook", "polling"]
 Secret = Annotated[SecretStr, AfterValidator(_check_secret)]
 
 
@@ -43,3 +91,25 @@ class LeadSettings(FeatureSettings):
         pattern=r"^@?\w{5,32}$",
         description="The bot's name at Telegram, for links in letters, for example lesson_bot.",
     )
+    telegram_bot: Annotated[BotMode, BeforeValidator(lower)] = Field(
+        default="off",
+        description="How the bot hears people: webhook (at /api/webhooks/telegram), polling, or off.",
+    )
+    telegram_webhook_secret: Annotated[SecretStr, AfterValidator(_check_token)] | None = Field(
+        default=None,
+        description="What Telegram shows with every update when TELEGRAM_BOT=webhook: 1 to 256 letters, digits, _ and -.",
+    )
+    lesson_days: Days = Field(
+        default=("mon", "tue", "wed", "thu", "fri"), description="The days on which lessons are given."
+    )
+    lesson_hours: Annotated[str, AfterValidator(_check_hours)] = Field(
+        default="10:00-20:00", description="From when to when lessons are given on those days."
+    )
+    lesson_timezone: Timezone | None = Field(
+        default=None, description="On whose clock; by default that of DEFAULT_TIMEZONE."
+    )
+    lesson_duration: Length = Field(default=timedelta(hours=1), description="How long a lesson is.")
+    lesson_notice: Span = Field(
+        default=timedelta(hours=2), description="How long before it a lesson can still be booked."
+    )
+    lesson_ahead: int = Field(default=14, ge=1, le=90, description="How many days ahead the bot offers.")

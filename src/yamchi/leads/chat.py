@@ -1,0 +1,113 @@
+"""How the bot speaks: a template in the person's language, and the buttons under it, as one call to the Bot API."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from yamchi.errors import Unrecoverable
+from yamchi.notifications.channels import chathtml
+from yamchi.notifications.channels.base import Unreachable
+from yamchi.notifications.channels.botapi import BotApi
+from yamchi.notifications.templates import Rendered, TemplateStore, UnknownTemplate, locale_chain
+from yamchi.notifications.templates.offloop import render_message
+
+log = structlog.get_logger("yamchi.leads")
+
+CHANNEL = "telegram"
+Keyboard = Sequence[Sequence[Mapping[str, Any]]]
+
+LONGEST_ANSWER = 200
+"""Characters that Telegram shows as the answer to a button."""
+
+
+class Chat:
+    """One bot, in every language."""
+
+    def __init__(self, api: BotApi, templates: TemplateStore) -> None:
+        self._api = api
+        self._templates = templates
+
+    async def render(self, code: str, locale: str, zone: str, data: Mapping[str, Any]) -> Rendered:
+        locales = locale_chain(locale)
+        template = await self._templates.find(code, CHANNEL, locales)
+        if template is None:
+            raise UnknownTemplate(code, CHANNEL, locales)
+        return await render_message(template, data, timezone=zone)
+
+    async def say(
+        self, chat: str, rendered: Rendered, above: Keyboard = (), *, edits: int | None = None
+    ) -> None:
+        """A message, with these buttons above the template's own; in place of the bot's message `edits`, if given."""
+        keyboard = [*above, *_buttons(rendered)]
+        markup = {"reply_markup": {"inline_keyboard": keyboard}} if keyboard else {}
+        fields = {"chat_id": chat, "text": _html(rendered), "parse_mode": "HTML", **markup}
+        if edits is None:
+            await self._call("sendMessage", fields)
+        else:
+            await self._call("editMessageText", {**fields, "message_id": edits})
+
+    async def ask_contact(self, chat: str, rendered: Rendered) -> None:
+        """A message whose button sends the person's own number."""
+        keys = [
+            [{"text": button["text"], "request_contact": True} for button in row]
+            for row in _buttons(rendered)
+        ]
+        markup = {"keyboard": keys, "resize_keyboard": True, "one_time_keyboard": True}
+        fields = {"chat_id": chat, "text": _html(rendered), "parse_mode": "HTML", "reply_markup": markup}
+        await self._call("sendMessage", fields)
+
+    async def say_plainly(self, chat: str, text: str) -> None:
+        """Somebody else's words: no markup in them means anything."""
+        for piece in chathtml.split([chathtml.Run(text)]):
+            await self._call("sendMessage", {"chat_id": chat, "text": piece, "parse_mode": "HTML"})
+
+    async def put_buttons(self, chat: str, message: int, keyboard: Keyboard) -> None:
+        fields = {"chat_id": chat, "message_id": message, "reply_markup": {"inline_keyboard": keyboard}}
+        await self._call("editMessageReplyMarkup", fields)
+
+    async def answer(self, query: str, rendered: Rendered | None = None) -> None:
+        """Let the button's clock stop turning, with a word or without."""
+        word = {"text": rendered.text.strip()[:LONGEST_ANSWER]} if rendered else {}
+        await self._call("answerCallbackQuery", {"callback_query_id": query, **word})
+
+    async def updates(self, offset: int | None, seconds: int, kinds: Sequence[str]) -> list[dict[str, Any]]:
+        asked = {"offset": offset, "timeout": seconds, "limit": 50, "allowed_updates": list(kinds)}
+        found = await self._api.call("getUpdates", asked)
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    async def set_webhook(self, url: str, secret: str, kinds: Sequence[str]) -> None:
+        await self._api.call(
+            "setWebhook", {"url": url, "secret_token": secret, "allowed_updates": list(kinds)}
+        )
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    async def _call(self, method: str, fields: Mapping[str, Any]) -> None:
+        """What Telegram will never take is noted; what it can't take now is raised, and the update comes again."""
+        try:
+            await self._api.call(method, fields)
+        except Unreachable as error:
+            log.info(f"the bot can't write to {fields.get('chat_id', 'a person')}: {error}")
+        except Unrecoverable as error:
+            if method == "sendMessage":
+                raise
+            log.info(f"Telegram did not {method}: {error}")  # too late, or the same as before
+
+
+def _html(rendered: Rendered) -> str:
+    runs = chathtml.read(rendered.html) if rendered.html is not None else [chathtml.Run(rendered.text)]
+    return chathtml.split(runs)[0]
+
+
+def _buttons(rendered: Rendered) -> list[list[dict[str, Any]]]:
+    return [
+        [
+            {"text": one.text, "url": one.url}
+            if one.url
+            else {"text": one.text, "callback_data": one.callback}
+            for one in row
+        ]
+        for row in rendered.buttons
+    ]

@@ -1,0 +1,371 @@
+"""The bot, driven by updates as Telegram sends them, against a Bot API server: what it says, in three languages."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.leads.desk import Desk, a_desk
+from tests.services.telegram import TOKEN, BotServer, Sent, refusal
+from yamchi.testing.waiting import eventually
+
+WORD = "a-word_of-Telegram"
+GROUP = "-100200300"
+MARAT, AISHA = 777, 888
+
+
+@dataclass
+class Messenger:
+    """Telegram, as people use it."""
+
+    desk: Desk
+    server: BotServer
+    _turn: Any = field(default_factory=lambda: count(1))
+
+    async def update(self, **what: Any) -> int:
+        """Telegram tells of something; its answer's status."""
+        body = {"update_id": next(self._turn), **what}
+        return await self.send(body)
+
+    async def send(self, body: dict[str, Any], word: str | None = WORD) -> int:
+        headers = {} if word is None else {"X-Telegram-Bot-Api-Secret-Token": word}
+        answer = await self.desk.client.post("/webhooks/telegram", json=body, headers=headers)
+        await self.desk.app.drain()
+        return answer.status_code
+
+    async def say(self, who: int, text: str, language: str = "ru", **more: Any) -> list[Sent]:
+        before = len(self.server.log)
+        message = {
+            "message_id": 1,
+            "from": _person(who, language),
+            "chat": _private(who),
+            "text": text,
+            **more,
+        }
+        assert await self.update(message=message) == 200
+        return self.server.log[before:]
+
+    async def press(
+        self, who: int, data: str, *, chat: str | None = None, language: str = "ru"
+    ) -> list[Sent]:
+        before = len(self.server.log)
+        place = {"id": int(chat), "type": "supergroup"} if chat else _private(who)
+        message = {"message_id": 55, "chat": place}
+        query = {"id": f"q{who}", "from": _person(who, language), "message": message, "data": data}
+        assert await self.update(callback_query=query) == 200
+        return self.server.log[before:]
+
+
+def _person(who: int, language: str) -> dict[str, Any]:
+    return {
+        "id": who,
+        "is_bot": False,
+        "first_name": {MARAT: "Марат", AISHA: "Айша"}[who],
+        "language_code": language,
+    }
+
+
+def _private(who: int) -> dict[str, Any]:
+    return {"id": who, "type": "private"}
+
+
+def keys(sent: Sent) -> list[tuple[str, str]]:
+    rows = sent.fields.get("reply_markup", {}).get("inline_keyboard", [])
+    return [(key["text"], key["callback_data"]) for row in rows for key in row]
+
+
+@pytest.fixture
+def server() -> Iterator[BotServer]:
+    server = BotServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+@asynccontextmanager
+async def a_bot(home: Path, server: BotServer, **settings: Any) -> AsyncIterator[Messenger]:
+    known = {
+        "telegram_bot": "webhook",
+        "telegram_bot_token": TOKEN,
+        "telegram_api_url": server.origin,
+        "telegram_webhook_secret": WORD,
+        "telegram_admin_group_id": GROUP,
+        "lesson_days": "mon,tue,wed,thu,fri",
+        "lesson_hours": "15:00-18:00",
+    }
+    async with a_desk(home, own_telegram=False, **{**known, **settings}) as desk:
+        yield Messenger(desk, server)
+
+
+@pytest.fixture
+async def telegram(tmp_path: Path, server: BotServer) -> AsyncIterator[Messenger]:
+    async with a_bot(tmp_path, server) as messenger:
+        yield messenger
+
+
+# ── From /start to a lesson ───────────────────────────────────────────────────────────────────────────────────────
+
+WELCOME = {
+    "ru": "👋 Марат, здравствуйте! Выберите день пробного урока:",
+    "en": "👋 Hello, Марат! Choose the day of your trial lesson:",
+    "kk": "👋 Сәлеметсіз бе, Марат! Сынақ сабағының күнін таңдаңыз:",
+}
+FRIDAYS = {"ru": "пт, 2 янв.", "en": "Fri, 2 Jan", "kk": "жм, 2 қаң."}
+TIMES = {
+    "ru": "🕐 Выберите время, пятница, 2 января:",
+    "en": "🕐 Choose a time on Friday, January 2:",
+    "kk": "🕐 Уақытты таңдаңыз, 2 қаңтар, жұма:",
+}
+BACK = {"ru": "← Другой день", "en": "← Another day", "kk": "← Басқа күн"}
+BOOKED = {
+    "ru": ("🎉 Вы записаны на урок!", "пятница, 2 января, 16:00", "📅 Перенести"),
+    "en": ("🎉 Your lesson is booked!", "Friday, January 2, 16:00", "📅 Reschedule"),
+    "kk": ("🎉 Сіз сабаққа жазылдыңыз!", "2 қаңтар, жұма, 16:00", "📅 Ауыстыру"),
+}
+
+
+@pytest.mark.parametrize("locale", ["ru", "en", "kk"])
+async def test_from_the_letter_to_a_lesson(telegram: Messenger, locale: str) -> None:
+    desk = telegram.desk
+    lead_id = await desk.lead(locale=locale)
+    await desk.app.clock.advance("30m")
+    (welcome,) = await telegram.say(MARAT, f"/start {lead_id}")
+    assert welcome.fields["text"] == WELCOME[locale]
+    assert keys(welcome)[1] == (FRIDAYS[locale], "day:2026-01-02")
+    assert len(keys(welcome)) == 11  # two weeks without their weekends
+    assert await desk.jobs("emailChain") == []
+    assert await desk.app.keys.get(f"email_job:{lead_id}") is None
+
+    times, _ = await telegram.press(MARAT, "day:2026-01-02")
+    assert (times.method, times.fields["message_id"]) == ("editMessageText", 55)
+    assert times.fields["text"] == TIMES[locale]
+    assert [text for text, _ in keys(times)] == ["15:00", "16:00", "17:00", BACK[locale]]
+
+    booked, answered = await telegram.press(MARAT, keys(times)[1][1])
+    title, when, button = BOOKED[locale]
+    assert title in booked.fields["text"]
+    assert when in booked.fields["text"]
+    assert keys(booked) == [(button, f"reschedule:{lead_id}")]
+    assert answered.method == "answerCallbackQuery"
+    lead = await desk.get(lead_id)
+    assert (lead["lesson_datetime"], lead["status"], lead["tg_id"]) == (
+        "2026-01-02T11:00:00Z",
+        "LESSON_BOOKED",
+        str(MARAT),
+    )
+    assert [job.name for job in await desk.jobs("reminders")] == ["remind24h"]
+
+
+async def test_reminders_are_answered_by_their_buttons(telegram: Messenger) -> None:
+    desk = telegram.desk
+    lead_id = await desk.lead()
+    await telegram.say(MARAT, f"/start {lead_id}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-05")
+    await telegram.press(MARAT, keys(times)[0][1])
+    await desk.app.clock.advance("4d")
+    reminder = telegram.server.log[-1]
+    assert keys(reminder) == [
+        ("✅ Да, буду!", f"confirm:{lead_id}"),
+        ("📅 Перенести", f"reschedule:{lead_id}"),
+    ]
+    answered, thanks = await telegram.press(MARAT, f"confirm:{lead_id}")
+    assert answered.method == "answerCallbackQuery"
+    assert "✅ Спасибо, ждём вас!" in thanks.fields["text"]
+    assert (await desk.get(lead_id))["confirmed"] is True
+    before = len(telegram.server.log)
+    await desk.app.clock.advance("20h")
+    assert len(telegram.server.log) == before  # no reminder five hours before
+
+
+async def test_moving_a_lesson(telegram: Messenger) -> None:
+    desk = telegram.desk
+    lead_id = await desk.lead()
+    await telegram.say(MARAT, f"/start {lead_id}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-05")
+    await telegram.press(MARAT, keys(times)[0][1])
+    _, days = await telegram.press(MARAT, f"reschedule:{lead_id}")
+    assert days.fields["text"] == "📅 На какой день перенести урок?"
+    times, _ = await telegram.press(MARAT, "day:2026-01-06")
+    await telegram.press(MARAT, keys(times)[0][1])
+    assert (await desk.get(lead_id))["lesson_datetime"] == "2026-01-06T10:00:00Z"
+    (job,) = await desk.jobs("reminders")
+    assert job.data["lessonDate"] == "2026-01-06"
+    times, _ = await telegram.press(MARAT, "day:2026-01-05")
+    assert keys(times)[0][0] == "15:00"  # the old time is free again
+
+
+async def test_two_people_tap_the_same_time(telegram: Messenger) -> None:
+    desk = telegram.desk
+    first, second = await desk.lead(), await desk.lead(tranid="3", phone="8 702 111 22 33")
+    await telegram.say(MARAT, f"/start {first}")
+    await telegram.say(AISHA, f"/start {second}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-02")
+    slot = keys(times)[0][1]
+    chosen = [
+        {
+            "id": str(who),
+            "from": _person(who, "ru"),
+            "message": {"message_id": 5, "chat": _private(who)},
+            "data": slot,
+        }
+        for who in (MARAT, AISHA)
+    ]
+    await asyncio.gather(
+        *(
+            telegram.send({"update_id": 900 + number, "callback_query": one})
+            for number, one in enumerate(chosen)
+        )
+    )
+    leads = [await desk.get(one) for one in (first, second)]
+    assert sorted(str(lead["lesson_datetime"]) for lead in leads) == ["2026-01-02T10:00:00Z", "None"]
+    told = [sent.fields["text"] for sent in telegram.server.log if sent.method == "editMessageText"][-2:]
+    assert sum("Вы записаны" in text for text in told) == 1
+    assert sum("Это время только что заняли" in text for text in told) == 1
+
+
+async def test_times_that_are_not_offered(telegram: Messenger) -> None:
+    lead_id = await telegram.desk.lead()
+    await telegram.say(MARAT, f"/start {lead_id}")
+    for slot in (
+        "slot:1",
+        "slot:29500000",
+        "slot:99999999999",
+        "slot:-5",
+        "slot:x",
+        "day:never",
+        "what:ever",
+        "day:0001-01-01",
+    ):
+        await telegram.press(MARAT, slot)
+    assert (await telegram.desk.get(lead_id))["lesson_datetime"] is None
+
+
+# ── Who may what ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_shared_contact_finds_the_lead(telegram: Messenger) -> None:
+    lead_id = await telegram.desk.lead()
+    (asked,) = await telegram.say(MARAT, "/start", language="en")
+    assert asked.fields["text"].startswith("👋 Hello! Send your number")
+    ((button,),) = asked.fields["reply_markup"]["keyboard"]
+    assert button == {"text": "📱 Send my number", "request_contact": True}
+    (refused,) = await telegram.say(AISHA, "", contact={"phone_number": "77010000000", "user_id": MARAT})
+    assert refused.fields["text"] == "⛔ Это не ваша заявка."
+    assert (await telegram.desk.get(lead_id))["tg_id"] is None
+    (unknown,) = await telegram.say(AISHA, "", contact={"phone_number": "77029999999", "user_id": AISHA})
+    assert "Не нахожу вашу заявку" in unknown.fields["text"]
+    (welcome,) = await telegram.say(MARAT, "", contact={"phone_number": "77010000000", "user_id": MARAT})
+    assert welcome.fields["text"] == WELCOME["ru"]
+    assert (await telegram.desk.get(lead_id))["bot_activated"] is True
+
+
+async def test_a_forged_button_is_refused(telegram: Messenger) -> None:
+    desk = telegram.desk
+    lead_id = await desk.lead()
+    await telegram.say(MARAT, f"/start {lead_id}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-05")
+    await telegram.press(MARAT, keys(times)[0][1])
+    for data in (
+        f"confirm:{lead_id}",
+        f"reschedule:{lead_id}",
+        f"taken:{lead_id}",
+        "slot:29460000",
+        "confirm:",
+    ):
+        (answered,) = await telegram.press(AISHA, data)
+        assert (answered.method, answered.fields["text"]) == ("answerCallbackQuery", "⛔ Это не ваша заявка.")
+    (refused,) = await telegram.say(AISHA, f"/start {lead_id}")
+    assert refused.fields["text"] == "⛔ Это не ваша заявка."
+    lead = await desk.get(lead_id)
+    assert (lead["confirmed"], lead["tg_id"], lead["taken_by"]) == (False, str(MARAT), None)
+
+
+async def test_a_lesson_that_is_over_can_not_be_confirmed(telegram: Messenger) -> None:
+    lead_id = await telegram.desk.lead()
+    await telegram.say(MARAT, f"/start {lead_id}")
+    (answered,) = await telegram.press(MARAT, f"confirm:{lead_id}")
+    assert "Этого урока больше нет" in answered.fields["text"]
+
+
+async def test_the_first_of_the_team_takes_the_call(telegram: Messenger) -> None:
+    desk = telegram.desk
+    lead_id = await desk.lead()
+    await desk.app.clock.advance("49h")
+    alert = telegram.server.log[-1]
+    assert (alert.chat, keys(alert)) == (GROUP, [("☎️ Беру", f"taken:{lead_id}")])
+    answered, edited = await telegram.press(AISHA, f"taken:{lead_id}", chat=GROUP)
+    assert answered.fields["text"] == "✋ Звонит Айша"
+    assert keys(edited) == [("✋ Звонит Айша · 06:00", f"taken:{lead_id}")]
+    answered, _ = await telegram.press(MARAT, f"taken:{lead_id}", chat=GROUP)
+    assert answered.fields["text"] == "✋ Звонит Айша"
+    lead = await desk.get(lead_id)
+    assert (lead["taken_by"], lead["taken_at"]) == ("Айша", "2026-01-03T01:00:00Z")
+    assert (await desk.log(lead_id))[-1] == "CALL_TAKEN"
+
+
+# ── Updates ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_update_is_handled_once(telegram: Messenger) -> None:
+    lead_id = await telegram.desk.lead()
+    message = {"from": _person(MARAT, "ru"), "chat": _private(MARAT), "text": f"/start {lead_id}"}
+    for _ in range(3):
+        assert await telegram.send({"update_id": 7, "message": message}) == 200
+    assert len(telegram.server.log) == 1
+
+
+async def test_what_telegram_can_not_take_now_is_tried_again(telegram: Messenger) -> None:
+    lead_id = await telegram.desk.lead()
+    telegram.server.answers.append(refusal(429, "Too Many Requests: retry after 7", retry_after=7))
+    (refused,) = await telegram.say(MARAT, f"/start {lead_id}")
+    assert refused.status == 429
+    await telegram.desk.app.clock.advance("10m")
+    assert telegram.server.texts(str(MARAT)) == [WELCOME["ru"]]
+
+
+async def test_a_wrong_word_and_what_is_no_update(telegram: Messenger) -> None:
+    for word in (None, "", "wrong", "x" * 300):
+        assert await telegram.send({"update_id": 1}, word) == 403
+    assert await telegram.send({"hello": 1}) == 422
+    for odd in (
+        {"message": "text"},
+        {"message": {"from": {"id": "x"}, "chat": 5}},
+        {"callback_query": {"from": _person(MARAT, "ru")}},
+        {"message": {"from": _person(MARAT, "ru"), "chat": {"id": -5, "type": "group"}, "text": "hello"}},
+    ):
+        assert await telegram.update(**odd) == 200
+    assert telegram.server.log == []
+
+
+async def test_free_text_gets_a_polite_answer(telegram: Messenger) -> None:
+    (said,) = await telegram.say(MARAT, "Сколько стоит урок?", language="kk")
+    assert said.fields["text"].startswith("Хабарламаңызға рақмет!")
+
+
+async def test_a_person_who_blocked_the_bot_is_no_failure(telegram: Messenger) -> None:
+    lead_id = await telegram.desk.lead()
+    telegram.server.refusals[str(MARAT)] = refusal(403, "Forbidden: bot was blocked by the user")
+    await telegram.say(MARAT, f"/start {lead_id}")
+    assert (await telegram.desk.get(lead_id))["bot_activated"] is True
+    assert (await telegram.desk.app.queue("telegram-updates").counts())["failed"] == 0
+
+
+async def test_asking_for_updates(tmp_path: Path, server: BotServer) -> None:
+    async with a_bot(tmp_path, server, telegram_bot="polling") as telegram:
+        lead_id = await telegram.desk.lead()
+        message = {"from": _person(MARAT, "ru"), "chat": _private(MARAT), "text": f"/start {lead_id}"}
+        server.updates = [{"update_id": 41, "message": message}]
+        listener = telegram.desk.leads.listener
+        assert listener is not None
+        polling = asyncio.create_task(listener.poll())
+        await eventually(lambda: server.updates == [])
+        polling.cancel()
+        with suppress(asyncio.CancelledError):
+            await polling
+        await telegram.desk.app.drain()
+        assert server.texts(str(MARAT)) == [WELCOME["ru"]]
