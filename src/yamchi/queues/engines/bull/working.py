@@ -278,8 +278,7 @@ class Working(Part):
     # ── Turns under a rate limit ──────────────────────────────────────────────────────────────────────────────────
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
-        slack = limit.spacing * (limit.burst - 1)
-        turns = await self._links.run(script("reserve"), self._base(queue), limit.spacing, slack, *keys)
+        turns = await self._links.run(script("reserve"), self._base(queue), limit.spacing, limit.slack, *keys)
         return [int(turn) for turn in turns]
 
     async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:

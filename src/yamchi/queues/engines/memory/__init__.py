@@ -190,11 +190,10 @@ class MemoryEngine:
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         with self._lock:
             turns, now = self._shelves[queue].turns, self._clock.now()
-            slack, moments = limit.spacing * (limit.burst - 1), []
+            moments = []
             for key in keys:
-                moment = max(turns.get(key, 0.0), now - slack)
-                turns[key] = moment + limit.spacing
-                moments.append(max(round(moment), now))
+                moment, turns[key] = limit.take(turns.get(key, 0.0), now)
+                moments.append(moment)
             return moments
 
     async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:

@@ -25,7 +25,7 @@ async def reserve(db: Connection, queue: str, limit: RateLimit, keys: Sequence[s
         _RESERVE,
         {
             "queue": queue,
-            "slack": limit.spacing * (limit.burst - 1),
+            "slack": limit.slack,
             "spacing": limit.spacing,
             "keys": orjson.dumps([{"key": key, "taken": taken} for key, taken in asked.items()]).decode(),
         },

@@ -369,12 +369,11 @@ def exchange(
 
 def reserve(db: Db, queue: str, limit: RateLimit, keys: Sequence[str], now: Millis) -> list[Millis]:
     turns = []
-    slack = limit.spacing * (limit.burst - 1)
     for key in keys:
         row = db.execute("SELECT next FROM turns WHERE queue = ? AND key = ?", (queue, key)).fetchone()
-        moment = max(row[0] if row else 0.0, now - slack)
-        db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?)", (queue, key, moment + limit.spacing))
-        turns.append(max(round(moment), now))
+        turn, following = limit.take(row[0] if row else 0.0, now)
+        db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?)", (queue, key, following))
+        turns.append(turn)
     return turns
 
 
