@@ -219,8 +219,10 @@ async def test_nothing_that_comes_in_stops_it(server: Process, tmp_path: Path) -
     print(
         f"{soak.sent} requests: {dict(sorted(soak.answers.items()))}; memory {before} → {after} KiB; {_pauses(metrics)}"
     )
+    print(said[0][-1_200:])
     assert soak.wrong == []
     assert "Server error" not in said[0], said[0][-4_000:]
+    assert re.search(r"Tested: \d+", said[0])
     assert server.process.poll() is None
     assert server.said.count("Listening on") == 1
     assert [one for one in services if one["failures"]] == []
@@ -232,7 +234,7 @@ async def test_nothing_that_comes_in_stops_it(server: Process, tmp_path: Path) -
 
 def _schemathesis(url: str, seconds: float, folder: Path) -> "subprocess.Popen[str]":
     """It knows nothing of what must not be done to a queue that others wait for."""
-    left_out = r"(pause|clean|drain|purge|cancel|remove|/dlq|payments|reports|users/\{user_id\}$|notifications/\{job_id\}$)"
+    left_out = r"(pause|clean|drain|purge|cancel|remove|/dlq|users/\{user_id\}$|notifications/\{job_id\}$)"
     command = [
         sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--checks", "not_a_server_error",
         "--phases", "fuzzing", "--continue-on-failure", "--no-color", "--max-time", str(int(seconds)), "--workers", "1",
