@@ -226,7 +226,7 @@ class Settings(_Environment):
         default=None,
         repr=False,
         validation_alias="QUEUE_URL",
-        description="Where jobs wait: sqlite:///var/yamchi.db, memory://, redis://host:6379, postgresql://user:password@host/db, kafka://host:9092 or supabase; by default Redis if REDIS_URL or REDIS_HOST is set, else PostgreSQL if DATABASE_URL is, else SQLite.",
+        description="Where jobs wait: sqlite:///var/yamchi.db, memory://, redis://host:6379, postgresql://user:password@host/db, kafka://host:9092 or supabase; by default Redis if REDIS_URL or REDIS_HOST is set, else PostgreSQL if DATABASE_URL is, else Supabase if SUPABASE_URL is, else SQLite.",
     )
     queue_urls: dict[str, QueueUrl] = Field(
         default={},
@@ -255,7 +255,9 @@ class Settings(_Environment):
         description="The database for Yamchi's own tables; SQLite in var/ by default.",
     )
     supabase_url: str | None = Field(
-        default=None, pattern="^https?://", description="The Supabase project, for QUEUE_URL=supabase."
+        default=None,
+        pattern="^https?://",
+        description="The Supabase project whose queues are read over REST.",
     )
     supabase_service_role_key: SecretStr | None = Field(
         default=None, description="The service_role key of the Supabase project."
@@ -398,13 +400,20 @@ class Settings(_Environment):
             or self.default_queue_url
             or self._redis()
             or self._postgresql()
+            or self._supabase()
         )
         return self._resolve(url or "sqlite:///var/yamchi.db")
 
     @property
     def all_queue_urls(self) -> list[str]:
         """Every URL that was given for queues, by whatever variable."""
-        given = (self.default_queue_url, *self.queue_urls.values(), self._redis(), self._postgresql())
+        given = (
+            self.default_queue_url,
+            *self.queue_urls.values(),
+            self._redis(),
+            self._postgresql(),
+            self._supabase(),
+        )
         return [url for url in given if url]
 
     @property
@@ -415,6 +424,9 @@ class Settings(_Environment):
     def concurrency(self, queue: str, default: int) -> int:
         """How many jobs of this queue run at once in one worker."""
         return self.concurrencies.get(_variable_part(queue), default)
+
+    def _supabase(self) -> str | None:
+        return "supabase" if self.supabase_url else None
 
     def _redis(self) -> str | None:
         if self.redis_url or not self.redis_host:

@@ -12,7 +12,6 @@ from yamchi.queues.ticket import Job
 from yamchi.settings import Settings
 
 CHAIN_STEPS = ["1m", "5m", "15m"]
-EXPONENTIAL = {"type": "exponential", "delay": 1}
 CHAIN: dict[str, Any] = {
     "concurrency": 5,
     "attempts": 3,
@@ -24,7 +23,6 @@ CHAIN: dict[str, Any] = {
 QUEUES: dict[str, dict[str, Any]] = {
     "emailChain": CHAIN,
     "reminders": CHAIN,
-    "email_queue": {"concurrency": 10, "attempts": 3, "backoff": EXPONENTIAL},
 }
 """Queues that are offered before their feature is there. A feature that declares one takes it from here."""
 

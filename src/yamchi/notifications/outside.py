@@ -54,6 +54,14 @@ class Intake:
             marked["job_id"] = str(derived_id(TEST, str(data["job_id"])))
         return marked
 
+    async def email(self, data: Any, is_test: bool) -> Any:
+        """The data of a job of `email_queue`."""
+        if not isinstance(data, dict):
+            raise InvalidJob("The data must be an object: {to, subject, html}.")
+        if TEST in data:
+            raise _own([TEST])
+        return {**data, TEST: True} if is_test else data
+
     async def _check(self, meta: Mapping[str, Any], campaign_id: Any) -> None:
         policy = meta.get("policy")
         own = [f"meta.{name}" for name in OWN_META if name in meta]

@@ -9,6 +9,7 @@ import structlog
 from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.http.tokens import PageToken
+from yamchi.notifications import emailqueue
 from yamchi.notifications.attachments import Attachments
 from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.gate import CampaignGate
@@ -29,6 +30,7 @@ from yamchi.notifications.deliveries import Deliveries
 from yamchi.notifications.digests import Digests
 from yamchi.notifications.dlq import DLQPublisher
 from yamchi.notifications.doubts import Doubts
+from yamchi.notifications.emailqueue import EmailQueue
 from yamchi.notifications.erasure import Erasure
 from yamchi.notifications.errand import Errands
 from yamchi.notifications.escalation import InboxReceipts
@@ -153,6 +155,7 @@ class Notifications(Plugin):
         )
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
+        self.emails = EmailQueue(self.processor, self.deliveries, lambda: self.channels["email"], clock)
         self.doubts = Doubts(self.deliveries, self.service, queue)
         self.history = History(database, queue, clock)
         self.erasure = Erasure(database, self.service, queue)
@@ -177,6 +180,10 @@ class Notifications(Plugin):
             QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
         )
         definition.take_in = self.intake.data
+        emails = self.app.define(
+            emailqueue.QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
+        )
+        emails.take_in = self.intake.email
 
     def serve(self) -> None:
         """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""
@@ -191,10 +198,21 @@ class Notifications(Plugin):
         definition.handlers[JOB] = Handler(JOB, send)
         definition.timeout = min(definition.timeout or LONGEST_RUN, LONGEST_RUN)
         self.queue.listeners.on("failed", self.processor.note_failure)  # this process's own failures
+        self._serve_emails()
         self.app.service("event sweeper", self.service.outbox.watch)
         self.app.service("inbox feed", self.feed.watch)
         self.app.service("campaign fan-out", self.fan_out.watch)
         self.app.service("null ledger", NullLedger(self.app.database, self.app.clock).watch)
+
+    def _serve_emails(self) -> None:
+        """Letters that other programs ask for, unless the application has a handler of its own for them."""
+        queue = self.app.queue(emailqueue.QUEUE)
+        definition = queue.definition
+        if definition.handlers:
+            return
+        definition.handlers[emailqueue.JOB] = Handler(emailqueue.JOB, self.emails.handle)
+        definition.timeout = min(definition.timeout or LONGEST_RUN, LONGEST_RUN)
+        queue.listeners.on("failed", self.emails.note_failure)
 
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.notifications.routes:ROUTES")

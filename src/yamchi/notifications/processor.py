@@ -29,7 +29,12 @@ from yamchi.notifications.gates import Collect, Gate, Go, Suppress, Wait
 from yamchi.notifications.policy import Digest, digest_of, policy_of
 from yamchi.notifications.recipients import as_template_data
 from yamchi.notifications.retry import RetryEngine, sentence
-from yamchi.notifications.schemas.notification_job import ALIASES, DirectMessage, NotificationJob
+from yamchi.notifications.schemas.notification_job import (
+    ALIASES,
+    DirectMessage,
+    DirectOptions,
+    NotificationJob,
+)
 from yamchi.notifications.suppressions import Suppressions
 from yamchi.notifications.templates.model import Rendered
 from yamchi.notifications.templates.offloop import render_message
@@ -100,8 +105,15 @@ class JobProcessor:
             await job.queue.add_many(single)
             return {"status": "SPLIT", "jobs": [new.id for new in single]}
         notification = directs.as_job(job, direct, self._clock.now())
+        return await self.send_to(job, notification, addresses[0], direct.options)
+
+    async def send_to(
+        self, job: Job[Any], notification: NotificationJob, address: str, options: DirectOptions
+    ) -> dict[str, Any]:
+        """Send one message to an address, with the words or the template of these options."""
+        ready = directs.ready_words(options)
         return await self._handle(
-            job, notification, directs.at(addresses[0]), directs.ready_words(direct.options)
+            job, notification, directs.at(address), ready, subject=None if ready else options.subject
         )
 
     async def deliver(
@@ -128,6 +140,7 @@ class JobProcessor:
         recipient: Recipient | None,
         ready: Rendered | None = None,
         entering: Entering | None = None,
+        subject: str | None = None,
     ) -> dict[str, Any]:
         if settled := await self._settled(notification):
             if settled == "SENT":  # perhaps by one who got no further
@@ -144,7 +157,7 @@ class JobProcessor:
                     return await self._end(notification, "SUPPRESSED", "Nothing was left to tell", 0)
                 errand = gathered
             await self._circuits.enter(errand.circuit)
-            message = await self._compose(errand, ready)
+            message = await self._compose(errand, ready, subject)
         except (Outage, Snooze):
             raise
         except Exception as error:
@@ -223,13 +236,14 @@ class JobProcessor:
 
     # ── What ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _compose(self, errand: Errand, ready: Rendered | None) -> Message:
+    async def _compose(self, errand: Errand, ready: Rendered | None, subject: str | None) -> Message:
         job = errand.job
         unsubscribe_url = await self._unsubscribing.url_of(errand)
+        rendered = ready or await self._render(errand, unsubscribe_url)
         return Message(
             job.delivery_id,
             errand.address or "",
-            ready or await self._render(errand, unsubscribe_url),
+            rendered if subject is None else replace(rendered, subject=subject),
             is_urgent=errand.is_urgent,
             expires_at=errand.expires_at,
             unsubscribe_url=unsubscribe_url,

@@ -110,7 +110,7 @@ class Lane:
         try:
             await self._engine.open()
         except EngineError as error:
-            log.error(f"[{self.queue.name}:{self._engine.type}] {error}")
+            log.error(f"[{self.queue.name}:{self._engine.type}] Error reading from queue: {error}")
 
     async def run(self) -> None:
         """Work until stopped, and then until everything begun is settled or given back.
@@ -273,7 +273,10 @@ class Lane:
         """The engine is in trouble: say so once, keep the verdicts, and come back after a pause."""
         self._trouble += 1
         level = log.warning if self._trouble > 1 else log.error
-        level(f"[{self.queue.name}:{self._engine.type}] {error}", exc_info=not isinstance(error, EngineError))
+        level(
+            f"[{self.queue.name}:{self._engine.type}] Error reading from queue: {error}",
+            exc_info=not isinstance(error, EngineError),
+        )
         self.queue.listeners.emit("error", error)
         pause = min(0.1 * 2 ** min(self._trouble, 10), RECOVERY_WAIT) * random.uniform(0.5, 1.0)
         await asyncio.sleep(pause)
