@@ -202,16 +202,9 @@ class Yamchi:
             if away := [need for need in kind.requires if need not in self.plugins]:
                 self._found.fail(kind.name, f"it needs the plugin {away[0]}, which is not here")
                 continue
-            try:
-                with self._on_behalf_of(kind.name):
-                    plugin = kind(self)
-                    plugin.declare()
-            except Exception as error:
-                if isinstance(error, ConfigurationError) and not isinstance(error, MissingExtra):
-                    raise
-                why = str(error) if isinstance(error, MissingExtra) else f"{type(error).__name__}: {error}"
-                self._found.fail(kind.name, why)
-            else:
+            with self._on_behalf_of(kind.name):
+                plugin = kind(self)
+                plugin.declare()
                 self.plugins[kind.name] = plugin
         if not self._found.failures:
             self.settings.check_given(
@@ -252,10 +245,15 @@ class Yamchi:
 
     @contextmanager
     def _on_behalf_of(self, name: str) -> Iterator[None]:
-        """What is declared meanwhile belongs to the plugin of this name."""
+        """What is declared meanwhile belongs to the plugin of this name, and what goes wrong is its own trouble."""
         self._acting = name
         try:
             yield
+        except Exception as error:
+            if isinstance(error, ConfigurationError) and not isinstance(error, MissingExtra):
+                raise
+            why = str(error) if isinstance(error, MissingExtra) else f"{type(error).__name__}: {error}"
+            self._found.fail(name, why)
         finally:
             self._acting = None
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, overlo
 import structlog
 
 from yamchi.clock import Clock, Span
-from yamchi.errors import ConfigurationError, MissingExtra
+from yamchi.errors import ConfigurationError, MissingExtra, YamchiError
+from yamchi.observe.logging import mask
 from yamchi.observe.metrics import Metrics
 from yamchi.queues.handlers import KeyOf, QueueDefinition
 from yamchi.queues.job import BackoffLike
@@ -261,6 +262,17 @@ def find_plugins(settings: Settings, own: Sequence[type[Plugin]] = ()) -> Found:
     loaded |= {kind.name: kind for kind in map(_checked, own)}
     found.classes = _in_order(loaded, found)
     return found
+
+
+async def look_at(plugin: Plugin, *looks: Callable[[], Awaitable[Iterable[Check]]]) -> list[Check]:
+    """What a plugin says of itself; one that can't say is a check that failed."""
+    try:
+        return [check for look in looks for check in await look()]
+    except YamchiError as error:
+        return [Check(f"plugin {plugin.name}", False, str(mask(str(error))))]
+    except Exception as error:
+        log.exception(f"the checks of the plugin {plugin.name} failed")
+        return [Check(f"plugin {plugin.name}", False, str(mask(f"{type(error).__name__}: {error}")))]
 
 
 def shipped_plugins() -> list[type[Plugin]]:

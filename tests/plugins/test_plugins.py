@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from structlog.testing import capture_logs
 
@@ -11,6 +12,7 @@ from yamchi.errors import ConfigurationError, MissingExtra
 from yamchi.notifications.plugin import Notifications
 from yamchi.settings import Settings
 from yamchi.testing import TestApp
+from yamchi.web import create_app
 
 
 class Greeter(Plugin):
@@ -159,3 +161,33 @@ async def test_a_job_added_before_there_are_handlers_goes_to_the_default_one() -
         await app.queue("late").add("on time")
         await app.drain()
     assert ran == ["early", "on time"]
+
+
+class Broken(Plugin):
+    """Starts, and then can do nothing right."""
+
+    name = "broken"
+
+    def serve(self) -> None:
+        raise MissingExtra("media", "Media")
+
+    def metrics(self) -> Any:
+        raise ZeroDivisionError("numbers")
+
+    async def checks(self) -> Any:
+        raise KeyError("where was it")
+
+
+async def test_one_in_trouble_later_on_costs_only_itself() -> None:
+    async with TestApp(plugins=[Broken]) as app:
+        app.serve()
+        assert app.failed_plugins == {"broken": "Media needs an extra package: pip install 'yamchi[media]'."}
+        assert list(app.queue("notifications").definition.handlers) == ["send"]
+        transport = httpx2.ASGITransport(app=create_app(app))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:3030") as client:
+            ready = (await client.get("/readyz")).json()
+            page = (await client.get("/metrics")).text
+    assert ready["ready"] is True
+    found = [one["found"] for one in ready["checks"] if one["what"] == "plugin broken"]
+    assert found == ["Media needs an extra package: pip install 'yamchi[media]'.", "KeyError: 'where was it'"]
+    assert "yamchi_deliveries" in page

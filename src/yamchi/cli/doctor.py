@@ -17,7 +17,7 @@ from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import console, print_json, table, text
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.observe.logging import mask
-from yamchi.plugins import Check, load_attribute
+from yamchi.plugins import Check, load_attribute, look_at
 from yamchi.queues.overview import unattended
 from yamchi.queues.trials import EngineState, try_engines
 from yamchi.settings import Settings
@@ -133,10 +133,7 @@ async def _plugins(app: Yamchi) -> list[Check]:
     """What the features say of themselves, and which of them are not there."""
     checks = [Check(f"plugin {name}", False, why) for name, why in app.failed_plugins.items()]
     for plugin in app.plugins.values():
-        try:
-            checks += [*await plugin.checks(), *await plugin.probes()]
-        except YamchiError as error:
-            checks.append(Check(f"plugin {plugin.name}", False, str(mask(str(error)))))
+        checks += await look_at(plugin, plugin.checks, plugin.probes)
     return checks
 
 

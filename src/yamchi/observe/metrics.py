@@ -9,8 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import structlog
+
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+log = structlog.get_logger("yamchi.metrics")
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """Upper bounds of the histograms, in seconds."""
@@ -168,7 +172,7 @@ class _Page:
         yield from self._of_the_process()
         yield from self._of_switches()
         for metrics in self.more:
-            yield from metrics()
+            yield from _of_feature(metrics)
 
     def _of_every_queue(self) -> "Iterator[Metric]":
         states = [((queue, state), n) for queue, kept in self.counts.items() for state, n in kept.items()]
@@ -204,6 +208,15 @@ class _Page:
             ["cause"],
             longest,
         )
+
+
+def _of_feature(metrics: "Callable[[], Iterable[Metric]]") -> "list[Metric]":
+    """What a feature adds; one in trouble costs only its own numbers."""
+    try:
+        return list(metrics())
+    except Exception:
+        log.exception("a feature's metrics could not be had")
+        return []
 
 
 Rows = Iterable[tuple[Sequence[str], float]]

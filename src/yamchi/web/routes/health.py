@@ -8,11 +8,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from yamchi.app import Yamchi
 from yamchi.discovery import all_queues
-from yamchi.errors import YamchiError
 from yamchi.http.access import requires
 from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
-from yamchi.plugins import Check
+from yamchi.plugins import Check, look_at
 from yamchi.queues.overview import unattended, view_queues
 from yamchi.queues.trials import EngineState, ping_engines
 from yamchi.web.routes.queues import App
@@ -54,10 +53,7 @@ async def _checks(app: Yamchi) -> list[Check]:
     checks = [Check(f"plugin {name}", False, why) for name, why in app.failed_plugins.items()]
     checks += [Check(f"queue {name}", None, why) for name, why in (await unattended(app.queues)).items()]
     for plugin in app.plugins.values():
-        try:
-            checks += await plugin.checks()
-        except YamchiError as error:
-            checks.append(Check(f"plugin {plugin.name}", False, str(mask(str(error)))))
+        checks += await look_at(plugin, plugin.checks)
     return checks
 
 
