@@ -365,3 +365,63 @@ async def test_a_version_that_is_gone_is_said_and_others_go_on(house: House) -> 
     await house.pass_time("31m")
     assert len(house.letters()) == 2, "the current version is the same, and is at hand"
     await house.app.database.write(lambda c: c.execute(delete(scenario_runs)).rowcount)
+
+
+async def test_a_lesson_in_the_past_and_one_without_a_date_are_skipped_with_a_reason(house: House) -> None:
+    await house.lead()
+    await house.event("lesson.booked", lesson_datetime="2020-01-01T10:00:00Z")
+    run = await house.run("lesson_reminders")
+    assert (run["status"], {line["state"] for line in run["timeline"]}) == ("finished", {"skipped"})
+    assert "2019-12-31T10:00:00Z, had passed already" in run["timeline"][0]["reason"]
+    await house.event("lesson.booked", lesson_datetime="some day")
+    run = await house.run("lesson_reminders")
+    assert "'some day' is not a date" in run["timeline"][0]["reason"]
+    await house.pass_time("30d")
+    assert house.chats() == []
+
+
+async def test_lint_names_what_is_missing(house: House) -> None:
+    house.scenario("""
+scenario: careless
+on: go
+entity: unicorn
+key: "{{ unicorn.id }}"
+steps:
+  - {job: write, send: {channel: email, template: no_such_letter}}
+  - {job: do, call: no_such_function}
+""")
+    house.scenario("scenario: broken\non: x\nkey: k\nsteps:\n  - {job: a, wait: soon}\n", "broken")
+    said = [str(finding) for finding in await house.scenarios.linter.lint()]
+    assert any("broken.yaml:5: steps.0.wait: 'soon' is not a span of time" in one for one in said)
+    assert "careless: step write: there is no template 'no_such_letter' for email in ru, en, kk." in said
+    assert "careless: step do: nobody registered a function 'no_such_function'." in said
+    assert any("nobody keeps entities of the kind 'unicorn'" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    ("zone", "lesson", "moment"),
+    [
+        ("Europe/Berlin", "2026-03-29T12:00", "2026-03-28T08:00:00Z"),
+        ("Europe/Berlin", "2026-03-30T12:00", "2026-03-29T07:00:00Z"),
+        ("Europe/Berlin", "2026-10-26T12:00", "2026-10-25T08:00:00Z"),
+        ("America/New_York", "2026-03-09T12:00", "2026-03-08T13:00:00Z"),
+        ("Australia/Lord_Howe", "2026-04-06T12:00", "2026-04-04T22:30:00Z"),
+        ("America/Santiago", "2026-09-07T12:00", "2026-09-06T12:00:00Z"),
+        ("Africa/Casablanca", "2026-02-16T12:00", "2026-02-15T09:00:00Z"),
+        ("Asia/Almaty", "2026-02-16T12:00", "2026-02-15T04:00:00Z"),
+    ],
+)
+async def test_nine_in_the_morning_there_on_days_when_clocks_change(
+    house: House, zone: str, lesson: str, moment: str
+) -> None:
+    house.scenario("""
+scenario: morning
+on: go
+entity: lead
+key: "{{ lead.id }}"
+steps: [{job: note, at: "lead.lesson_datetime - 1 day, 09:00", send: {channel: email, template: note}}]
+""")
+    await house.lead(zone=zone, lesson_datetime=lesson)
+    await house.event("go")
+    await house.pass_time("365d")
+    assert [when for when, _ in house.email.sent] == [moment]
