@@ -16,12 +16,13 @@ from yamchi.clock import Clock, Millis, to_millis
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.tables import events as known_events
-from yamchi.scenarios import flow, store
+from yamchi.scenarios import flow, moves, store
 from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
 from yamchi.scenarios.expressions import ExpressionFailed, fill, holds
-from yamchi.scenarios.flow import Run, Scene, StepChange
+from yamchi.scenarios.flow import Run, Scene
 from yamchi.scenarios.library import Library, UnknownScenario
+from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
@@ -166,7 +167,7 @@ class ScenarioEngine:
         run = store.restored(row)
         definition = self._library.version(connection, run.scenario, run.version)
         scene = self._scenes.of(connection, definition, run, fetched)
-        after, changes = flow.hear(definition, run, scene, event_type, now)
+        after, changes = moves.hear(definition, run, scene, event_type, now)
         if after == run and not changes:
             return []
         return self.save(connection, definition, row, after, changes, scene, now)
@@ -193,7 +194,7 @@ class ScenarioEngine:
         run = _born(match, event, number, (last.generation if last else 0) + 1, now)
         self._library.keep(connection, definition)
         store.add(connection, run, definition.entity)
-        after, changes = flow.begin(definition, run, scene, now)
+        after, changes = moves.begin(definition, run, scene, now)
         return entries + self.save(connection, definition, None, after, changes, scene, now)
 
     def _wants(self, definition: Definition, match: Match, event: Event, now: Millis) -> bool:
@@ -253,7 +254,7 @@ class ScenarioEngine:
     def _end(self, connection: Connection, row: Row[Any], reason: str, now: Millis) -> list[Entry]:
         run = store.restored(row)
         definition = self._library.version(connection, run.scenario, run.version)
-        after, changes = flow.stop(run, reason, now)
+        after, changes = moves.stop(run, reason, now)
         return self.save(connection, definition, row, after, changes, None, now)
 
     async def _answer(self, row: Row[Any]) -> Stopped:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, asc, func, select
 
 from yamchi.clock import Clock, Millis
-from yamchi.scenarios import flow, store
+from yamchi.scenarios import moves, store
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.engine import ScenarioEngine
 from yamchi.scenarios.flow import Run
@@ -117,10 +117,10 @@ class Migrator:
 
     def _moved(
         self, connection: Connection, definition: Definition, run: Run, fetched: Fetched
-    ) -> flow.Moved:
+    ) -> moves.Moved:
         old = self._library.version(connection, run.scenario, run.version)
         scene = self._scenes.of(connection, definition, run, fetched)
-        return flow.migrated(old, definition, run, scene, self._clock.now())
+        return moves.migrated(old, definition, run, scene, self._clock.now())
 
     def _move(
         self, connection: Connection, definition: Definition, run_id: str, fetched: Fetched

@@ -22,17 +22,18 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, Outage, Snooze, Unrecoverable
 from yamchi.faultpoints import fault_point
 from yamchi.queues.ticket import Job
-from yamchi.scenarios import flow, store
+from yamchi.scenarios import moves, store
 from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.engine import ScenarioEngine
-from yamchi.scenarios.entities import Change, Entity, EntityKinds, LogLine, TransactionalEntities
-from yamchi.scenarios.expressions import fill
-from yamchi.scenarios.flow import Fail, Perform, Run, Scene, StepChange
+from yamchi.scenarios.entities import Entity, EntityKinds, TransactionalEntities
+from yamchi.scenarios.flow import Fail, Perform, Run, Scene
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.messages import Messages
+from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
+from yamchi.scenarios.writing import Done, Writing
 from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.scenarios")
@@ -112,16 +113,6 @@ class Left:
 Claimed = Nothing | Settled | GivenUp | Begun | Left
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What was done outside: effects for the record, fields for the entity; or why nothing was, after all."""
-
-    effects: dict[str, Any]
-    fields: Mapping[str, Any]
-    skipped: str | None = None
-    said: str | None = None
-
-
 class Performer:
     """Handles the jobs of scenarios."""
 
@@ -144,6 +135,7 @@ class Performer:
         self._engine = engine
         self._outbox = outbox
         self._messages = messages
+        self._writing = Writing(clock, kinds, scenes, engine)
         self.functions: dict[str, Function] = {}
         outbox.give_up = self._give_up
 
@@ -205,15 +197,15 @@ class Performer:
             return Nothing("there is no such run any more")
         run = store.restored(row)
         definition = self._library.version(connection, run.scenario, run.version)
-        if not _is_pending(run, id):
+        if not store.is_pending(run, id):
             return self._stale(connection, definition, row, record, id, attempt, now)
         scene = self._scenes.of(connection, definition, run, fetched)
-        decision, after, changes = flow.fire(definition, run, scene, now)
+        decision, after, changes = moves.fire(definition, run, scene, now)
         match decision:
             case Perform(step=step):
                 return self._begin(connection, definition, row, record, run, scene, step, now)
             case Fail(reason=reason):
-                after, changes = flow.fail(definition, run, scene, now, reason)
+                after, changes = moves.fail(definition, run, scene, now, reason)
                 return GivenUp(
                     reason,
                     self._engine.save(connection, definition, row, after, changes, scene, now, by=str(id)),
@@ -241,7 +233,9 @@ class Performer:
             self._kinds.of(definition.entity), TransactionalEntities
         )
         if not step.acts_outside and is_inside:
-            entries = self._finish(connection, definition, row, begun, step, id, Done({}, {}), Fetched())
+            entries = self._writing.finish(
+                connection, definition, row, begun, step, id, Done({}, {}), Fetched()
+            )
             return Settled("done", None, entries)
         store.record(connection, run.id, StepChange(id.step, id.arming, "running", now))
         store.save(connection, begun)
@@ -281,7 +275,7 @@ class Performer:
         """A replayed dead letter: the step is armed anew, and the run goes on."""
         if store.living(connection, [(run.scenario, run.key)], []):
             return Nothing("another run of this key has begun since")
-        after, changes = flow.revive(definition, run, id.step, now)
+        after, changes = moves.revive(definition, run, id.step, now)
         scene = self._scenes.of(connection, definition, run, Fetched())
         entries = self._engine.save(connection, definition, row, after, changes, scene, now)
         return Settled("armed", "armed anew from its dead letter", entries)
@@ -292,10 +286,12 @@ class Performer:
         try:
             done = await self._act(job, id, begun)
             fault_point("step.sent")
-            await self._apply_outside(id, begun, done)
+            await self._writing.apply_outside(begun.definition, begun.step, begun.run, begun.scene, id, done)
             fault_point("step.applied")
             fetched = await self._scenes.fetch(begun.definition.entity, begun.run.entity_id)
-            entries = await self._database.write(lambda c: self._complete(c, begun, id, done, fetched))
+            entries = await self._database.write(
+                lambda c: self._writing.complete(c, begun.definition, begun.step, id, done, fetched)
+            )
         except HeldBack:
             raise
         except (Outage, Snooze) as error:
@@ -347,11 +343,11 @@ class Performer:
             now = self._clock.now()
             row = store.locked(connection, id.run_id)
             run = None if row is None else store.restored(row)
-            if run is None or not _is_pending(run, id):
+            if run is None or not store.is_pending(run, id):
                 return False
             definition = self._library.version(connection, run.scenario, run.version)
             scene = self._scenes.of(connection, definition, run, fetched)
-            decision, _, _ = flow.fire(definition, run, scene, now)
+            decision, _, _ = moves.fire(definition, run, scene, now)
             if not isinstance(decision, Perform):
                 return False
             store.hold(connection, run.id, str(id), now + HOLD)
@@ -361,98 +357,7 @@ class Performer:
             raise HeldBack
         fault_point("step.held")
 
-    # ── 4: what is written ────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _apply_outside(self, id: StepId, begun: Begun, done: Done) -> None:
-        """A store without transactions gets its fields by value, and its log line under the step's id."""
-        kind, entity_id = begun.definition.entity, begun.run.entity_id
-        if kind is None or entity_id is None or done.skipped:
-            return
-        entities = self._kinds.of(kind)
-        if not isinstance(entities, TransactionalEntities):
-            change = self._change(begun.definition, begun.step, begun.run, begun.scene, id, done)
-            if change:
-                await entities.apply(entity_id, change)
-
-    def _complete(
-        self, connection: Connection, begun: Begun, id: StepId, done: Done, fetched: Fetched
-    ) -> list[Entry]:
-        row = store.locked(connection, id.run_id)
-        if row is None:
-            return []
-        run = store.restored(row)
-        if not _is_pending(run, id):
-            return self._leave(connection, begun.definition, begun.step, row, id, done)
-        return self._finish(connection, begun.definition, row, run, begun.step, id, done, fetched)
-
-    def _finish(
-        self,
-        connection: Connection,
-        definition: Definition,
-        row: Row[Any],
-        run: Run,
-        step: Step,
-        id: StepId,
-        done: Done,
-        fetched: Fetched,
-    ) -> list[Entry]:
-        """Fields, log line, this step done and the next one armed."""
-        now = self._clock.now()
-        self._apply_inside(connection, definition, step, run, id, done, fetched)
-        scene = self._scenes.of(connection, definition, run, fetched)
-        after, changes = flow.complete(
-            definition, run, scene, now, heard=run.heard, skipped=done.skipped, said=done.said
-        )
-        entries = []
-        if step.emit and not done.skipped:
-            data = fill(step.emit.data, flow.values_of(definition, run, scene, now), scene.zone.key)
-            entries.append(self._engine.emit(connection, run, definition, str(id), step.emit.event, data))
-        effects = self._effects(step, run, scene, definition, id, done)
-        return entries + self._engine.save(
-            connection, definition, row, after, changes, scene, now, by=str(id), effects=effects
-        )
-
-    def _apply_inside(
-        self,
-        connection: Connection,
-        definition: Definition,
-        step: Step,
-        run: Run,
-        id: StepId,
-        done: Done,
-        fetched: Fetched,
-    ) -> None:
-        if definition.entity is None or run.entity_id is None or done.skipped:
-            return
-        entities = self._kinds.of(definition.entity)
-        if isinstance(entities, TransactionalEntities):
-            scene = self._scenes.of(connection, definition, run, fetched)
-            change = self._change(definition, step, run, scene, id, done)
-            if change.fields:
-                entities.apply_in(connection, run.entity_id, Change(fields=change.fields))
-            fault_point("step.fields_set")
-            if change.log:
-                entities.apply_in(connection, run.entity_id, Change(log=change.log))
-            fault_point("step.logged")
-
-    def _change(
-        self, definition: Definition, step: Step, run: Run, scene: Scene, id: StepId, done: Done
-    ) -> Change:
-        values = flow.values_of(definition, run, scene, self._clock.now())
-        fields = {**done.fields, **fill(step.set, values, scene.zone.key)}
-        text = fill(step.log, values, scene.zone.key) if step.log else None
-        return Change(fields, LogLine(str(id), str(text)) if text else None)
-
-    def _effects(
-        self, step: Step, run: Run, scene: Scene, definition: Definition, id: StepId, done: Done
-    ) -> dict[str, Any]:
-        """For the record and the timeline: what was sent, set and logged."""
-        effects = dict(done.effects)
-        if not done.skipped and (step.set or done.fields):
-            effects["set"] = sorted({*step.set, *done.fields})
-        if not done.skipped and step.log:
-            effects["log"] = step.log
-        return effects
+    # ── 4: what is written, if the run did not wait for it ────────────────────────────────────────────────────────
 
     async def _recall(self, id: StepId, definition: Definition, step: Step) -> dict[str, Any]:
         """The run was stopped or moved while this step's message may have been leaving: find out, and write it down."""
@@ -460,36 +365,27 @@ class Performer:
         done = Done({"delivery": self._messages.delivery_id(id)}, {})
         if status != "SENT":
             done = replace(done, skipped="the run was stopped or moved before it was known to have left")
+        else:
+            await self._apply_late(id, definition, step, done)
 
         def leave(connection: Connection) -> list[Entry]:
             row = store.locked(connection, id.run_id)
-            return [] if row is None else self._leave(connection, definition, step, row, id, done)
+            return [] if row is None else self._writing.leave(connection, definition, step, row, id, done)
 
         await self._outbox.follow(await self._database.write(leave))
         return {"status": "skipped" if done.skipped else "done"}
 
-    def _leave(
-        self,
-        connection: Connection,
-        definition: Definition,
-        step: Step,
-        row: Row[Any],
-        id: StepId,
-        done: Done,
-    ) -> list[Entry]:
-        """A message left although the run did not wait for it: fields and log say so, and nothing follows from it."""
-        run, now = store.restored(row), self._clock.now()
-        self._apply_inside(connection, definition, step, run, id, done, Fetched())
-        said = (
-            f"it left before the run was {run.status}" if run.status != "running" else "its date moved since"
-        )
-        change = StepChange(
-            id.step, id.arming, "cancelled" if done.skipped else "done", now, None, done.skipped or said
-        )
-        scene = self._scenes.of(connection, definition, run, Fetched())
-        store.record(connection, run.id, change, self._effects(step, run, scene, definition, id, done))
-        store.release(connection, run.id, str(id))
-        return []
+    async def _apply_late(self, id: StepId, definition: Definition, step: Step, done: Done) -> None:
+        """A store without transactions learns, too, that the message had left."""
+        fetched = await self._fetch(id)
+
+        def look(connection: Connection) -> tuple[Run, Scene] | None:
+            row = store.read(connection, id.run_id)
+            run = None if row is None else store.restored(row)
+            return None if run is None else (run, self._scenes.of(connection, definition, run, fetched))
+
+        if found := await self._database.read(look):
+            await self._writing.apply_outside(definition, step, *found, id, done)
 
     # ── What went wrong ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -517,24 +413,17 @@ class Performer:
         def fail(connection: Connection) -> list[Entry]:
             row = store.locked(connection, id.run_id)
             run = None if row is None else store.restored(row)
-            if row is None or run is None or not _is_pending(run, id):
+            if row is None or run is None or not store.is_pending(run, id):
                 return []
             definition = self._library.version(connection, run.scenario, run.version)
             scene = self._scenes.of(connection, definition, run, fetched)
             now = self._clock.now()
-            after, changes = flow.fail(definition, run, scene, now, reason)
+            after, changes = moves.fail(definition, run, scene, now, reason)
             return self._engine.save(connection, definition, row, after, changes, scene, now, by=str(id))
 
         entries = await self._database.write(fail)
         fault_point("step.failed")
         await self._outbox.follow(entries)
-
-
-def _is_pending(run: Run, id: StepId) -> bool:
-    armed = run.armed
-    return (
-        run.status == "running" and armed is not None and (armed.step, armed.arming) == (id.step, id.arming)
-    )
 
 
 def _context(id: StepId, begun: Begun) -> Context:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from yamchi.clock import Millis
-from yamchi.scenarios import flow
+from yamchi.scenarios import flow, moves
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.expressions import ExpressionFailed, fill
-from yamchi.scenarios.flow import Fail, Heard, Perform, Run, Scene, StepChange
+from yamchi.scenarios.flow import Fail, Heard, Perform, Run, Scene
+from yamchi.scenarios.moves import StepChange
 
 MOST_CHANGES = 10_000
 """No run that makes sense has more; a simulation must end."""
@@ -35,12 +36,12 @@ class Simulation:
     scene: Scene
     changes: list[StepChange] = field(default_factory=list)
 
-    def _moved(self, moved: flow.Moved) -> None:
+    def _moved(self, moved: moves.Moved) -> None:
         self.run, changes = moved
         self.changes += changes
 
     def begin(self, now: Millis) -> None:
-        self._moved(flow.begin(self.definition, self.run, self.scene, now))
+        self._moved(moves.begin(self.definition, self.run, self.scene, now))
 
     def happen(self, happening: Happening) -> None:
         """As when an event is stored: the entity first, then the run."""
@@ -50,17 +51,17 @@ class Simulation:
         number = self.scene.last_event + 1
         heard = Heard(number, happening.type)
         self.scene = replace(self.scene, entity=entity, events=[*self.scene.events, heard], last_event=number)
-        self._moved(flow.hear(self.definition, self.run, self.scene, happening.type, happening.at))
+        self._moved(moves.hear(self.definition, self.run, self.scene, happening.type, happening.at))
 
     def fire(self, now: Millis) -> None:
         """As when the pending step's job is run."""
-        decision, self.run, changes = flow.fire(self.definition, self.run, self.scene, now)
+        decision, self.run, changes = moves.fire(self.definition, self.run, self.scene, now)
         self.changes += changes
         match decision:
             case Perform(step=step):
                 self._perform(step, now)
             case Fail(reason=reason):
-                self._moved(flow.fail(self.definition, self.run, self.scene, now, reason))
+                self._moved(moves.fail(self.definition, self.run, self.scene, now, reason))
 
     def _perform(self, step: Any, now: Millis) -> None:
         values = flow.values_of(self.definition, self.run, self.scene, now)
@@ -68,12 +69,12 @@ class Simulation:
         try:
             fields = fill(step.set, values, self.scene.zone.key)
         except ExpressionFailed as error:
-            self._moved(flow.fail(self.definition, self.run, self.scene, now, str(error)))
+            self._moved(moves.fail(self.definition, self.run, self.scene, now, str(error)))
             return
         if entity and fields:
             self.scene = replace(self.scene, entity=replace(entity, fields={**entity.fields, **fields}))
         heard = self.scene.last_event
-        self._moved(flow.complete(self.definition, self.run, self.scene, now, heard=heard))
+        self._moved(moves.complete(self.definition, self.run, self.scene, now, heard=heard))
         if step.emit:
             self.happen(Happening(now, step.emit.event))
 

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, Row, and_, asc, desc, func, insert, or_, sele
 from yamchi.clock import Millis
 from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios.definition import Definition
-from yamchi.scenarios.flow import Armed, Heard, Run, StepChange
+from yamchi.scenarios.flow import Armed, Heard, Run
+from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.tables import scenario_events, scenario_runs, scenario_steps
 
 LONGEST_KEY = 255
@@ -98,6 +99,14 @@ def step_row(connection: Connection, id: StepId) -> Row[Any] | None:
 def steps_of(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
     query = select(steps).where(steps.c.run_id == run_id)
     return connection.execute(query.order_by(asc(steps.c.armed_at), asc(steps.c.arming))).all()
+
+
+def is_pending(run: Run, id: StepId) -> bool:
+    """Whether this step, under this arming, is what the run waits for."""
+    armed = run.armed
+    return (
+        run.status == "running" and armed is not None and (armed.step, armed.arming) == (id.step, id.arming)
+    )
 
 
 def is_held(row: Row[Any], now: Millis) -> bool:

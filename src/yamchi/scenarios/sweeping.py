@@ -10,7 +10,7 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError, UnknownQueue, YamchiError
 from yamchi.queues.job import JobRecord
 from yamchi.queues.queue import Queue
-from yamchi.scenarios import flow, store
+from yamchi.scenarios import moves, store
 from yamchi.scenarios.engine import ScenarioEngine
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.outbox import Entry, Outbox
@@ -128,7 +128,7 @@ class Sweeper:
         run, now = store.restored(row), self._clock.now()
         definition = self._library.version(connection, run.scenario, run.version)
         scene = self._scenes.of(connection, definition, run, Fetched())
-        after, changes = flow.rearm(definition, run, now, "its job was gone from the queue")
+        after, changes = moves.rearm(definition, run, now, "its job was gone from the queue")
         return self._engine.save(connection, definition, row, after, changes, scene, now)
 
     # ── What is long over ─────────────────────────────────────────────────────────────────────────────────────────

@@ -11,8 +11,9 @@ from yamchi.errors import UnknownJob
 from yamchi.scenarios import store
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.entities import Entity, EntityKinds
-from yamchi.scenarios.flow import Run, Scene, StepChange
+from yamchi.scenarios.flow import Run, Scene
 from yamchi.scenarios.library import Library
+from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.simulation import Happening, Simulation, play, simulate
 from yamchi.scenarios.tables import scenario_runs as runs

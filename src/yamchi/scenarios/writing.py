@@ -1,0 +1,163 @@
+"""What a step writes when it is done: fields, a log line, its record, and the arming of the next, in one transaction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from yamchi.clock import Clock
+from yamchi.faultpoints import fault_point
+from yamchi.scenarios import flow, moves, store
+from yamchi.scenarios.definition import Definition, Step
+from yamchi.scenarios.engine import ScenarioEngine
+from yamchi.scenarios.entities import Change, EntityKinds, LogLine, TransactionalEntities
+from yamchi.scenarios.expressions import fill
+from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.moves import StepChange
+from yamchi.scenarios.outbox import Entry
+from yamchi.scenarios.scenes import Fetched, Scenes
+from yamchi.scenarios.store import StepId
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done outside: effects for the record, fields for the entity; or why nothing was, after all."""
+
+    effects: dict[str, Any]
+    fields: Mapping[str, Any]
+    skipped: str | None = None
+    said: str | None = None
+
+
+class Writing:
+    """Writes what became of steps."""
+
+    def __init__(self, clock: Clock, kinds: EntityKinds, scenes: Scenes, engine: ScenarioEngine) -> None:
+        self._clock = clock
+        self._kinds = kinds
+        self._scenes = scenes
+        self._engine = engine
+
+    async def apply_outside(
+        self, definition: Definition, step: Step, run: Run, scene: Scene, id: StepId, done: Done
+    ) -> None:
+        """A store without transactions gets its fields by value, and its log line under the step's id."""
+        kind, entity_id = definition.entity, run.entity_id
+        if kind is None or entity_id is None or done.skipped:
+            return
+        entities = self._kinds.of(kind)
+        if not isinstance(entities, TransactionalEntities):
+            change = self._change(definition, step, run, scene, id, done)
+            if change:
+                await entities.apply(entity_id, change)
+
+    def complete(
+        self,
+        connection: Connection,
+        definition: Definition,
+        step: Step,
+        id: StepId,
+        done: Done,
+        fetched: Fetched,
+    ) -> list[Entry]:
+        """Write what was done outside; if the run did not wait for it, nothing follows from it."""
+        row = store.locked(connection, id.run_id)
+        if row is None:
+            return []
+        run = store.restored(row)
+        if not store.is_pending(run, id):
+            return self.leave(connection, definition, step, row, id, done)
+        return self.finish(connection, definition, row, run, step, id, done, fetched)
+
+    def finish(
+        self,
+        connection: Connection,
+        definition: Definition,
+        row: Row[Any],
+        run: Run,
+        step: Step,
+        id: StepId,
+        done: Done,
+        fetched: Fetched,
+    ) -> list[Entry]:
+        """Fields, log line, this step done and the next one armed."""
+        now = self._clock.now()
+        self._apply_inside(connection, definition, step, run, id, done, fetched)
+        scene = self._scenes.of(connection, definition, run, fetched)
+        after, changes = moves.complete(
+            definition, run, scene, now, heard=run.heard, skipped=done.skipped, said=done.said
+        )
+        entries = []
+        if step.emit and not done.skipped:
+            data = fill(step.emit.data, flow.values_of(definition, run, scene, now), scene.zone.key)
+            entries.append(self._engine.emit(connection, run, definition, str(id), step.emit.event, data))
+        effects = self._effects(step, run, scene, definition, id, done)
+        return entries + self._engine.save(
+            connection, definition, row, after, changes, scene, now, by=str(id), effects=effects
+        )
+
+    def _apply_inside(
+        self,
+        connection: Connection,
+        definition: Definition,
+        step: Step,
+        run: Run,
+        id: StepId,
+        done: Done,
+        fetched: Fetched,
+    ) -> None:
+        if definition.entity is None or run.entity_id is None or done.skipped:
+            return
+        entities = self._kinds.of(definition.entity)
+        if isinstance(entities, TransactionalEntities):
+            scene = self._scenes.of(connection, definition, run, fetched)
+            change = self._change(definition, step, run, scene, id, done)
+            if change.fields:
+                entities.apply_in(connection, run.entity_id, Change(fields=change.fields))
+            fault_point("step.fields_set")
+            if change.log:
+                entities.apply_in(connection, run.entity_id, Change(log=change.log))
+            fault_point("step.logged")
+
+    def _change(
+        self, definition: Definition, step: Step, run: Run, scene: Scene, id: StepId, done: Done
+    ) -> Change:
+        values = flow.values_of(definition, run, scene, self._clock.now())
+        fields = {**done.fields, **fill(step.set, values, scene.zone.key)}
+        text = fill(step.log, values, scene.zone.key) if step.log else None
+        return Change(fields, LogLine(str(id), str(text)) if text else None)
+
+    def _effects(
+        self, step: Step, run: Run, scene: Scene, definition: Definition, id: StepId, done: Done
+    ) -> dict[str, Any]:
+        """For the record and the timeline: what was sent, set and logged."""
+        effects = dict(done.effects)
+        if not done.skipped and (step.set or done.fields):
+            effects["set"] = sorted({*step.set, *done.fields})
+        if not done.skipped and step.log:
+            effects["log"] = step.log
+        return effects
+
+    def leave(
+        self,
+        connection: Connection,
+        definition: Definition,
+        step: Step,
+        row: Row[Any],
+        id: StepId,
+        done: Done,
+    ) -> list[Entry]:
+        """A message left although the run did not wait for it: fields and log say so, and nothing follows from it."""
+        run, now = store.restored(row), self._clock.now()
+        self._apply_inside(connection, definition, step, run, id, done, Fetched())
+        said = (
+            f"it left before the run was {run.status}" if run.status != "running" else "its date moved since"
+        )
+        change = StepChange(
+            id.step, id.arming, "cancelled" if done.skipped else "done", now, None, done.skipped or said
+        )
+        scene = self._scenes.of(connection, definition, run, Fetched())
+        store.record(connection, run.id, change, self._effects(step, run, scene, definition, id, done))
+        store.release(connection, run.id, str(id))
+        return []
