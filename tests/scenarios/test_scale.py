@@ -13,7 +13,8 @@ from sqlalchemy import insert, select
 from tests.scenarios.house import House, a_house
 from yamchi.queues.job import NewJob
 from yamchi.scenarios.flow import Run as OneRun
-from yamchi.scenarios.flow import Scene, begin
+from yamchi.scenarios.flow import Scene
+from yamchi.scenarios.moves import begin
 from yamchi.scenarios.store import StepId, _row, run_id_of
 from yamchi.scenarios.tables import scenario_definitions, scenario_events, scenario_runs, scenario_steps
 

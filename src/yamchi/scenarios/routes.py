@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from jinja2 import Environment
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from yamchi.errors import TokenRefused, UnknownJob
 from yamchi.http.problems import documented
@@ -199,8 +199,11 @@ def _shown(definition: Definition) -> ScenarioOut:
 
 
 @pages.get("/scenarios")
-async def page() -> Response:
-    return FileResponse(STATIC / "board" / "scenarios.html", media_type="text/html")
+async def page(request: Request) -> Response:
+    if not request.state.caller.may_look:
+        return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
+    html = (STATIC / "board" / "scenarios.html").read_text("utf-8")
+    return HTMLResponse(html, headers={"cache-control": "no-cache"})
 
 
 # ── The page behind a button in a letter ──────────────────────────────────────────────────────────────────────────
