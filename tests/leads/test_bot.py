@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from tests.leads.desk import Desk, a_desk
+from tests.leads.test_meetings import settings_of
+from tests.services.chat import KEY, ChatServer
 from tests.services.telegram import TOKEN, BotServer, Sent, refusal
+from tests.services.webserver import Response
+from tests.services.zoom import ZoomServer
 from yamchi.testing.waiting import eventually
 
 WORD = "a-word_of-Telegram"
@@ -369,3 +373,59 @@ async def test_asking_for_updates(tmp_path: Path, server: BotServer) -> None:
             await polling
         await telegram.desk.app.drain()
         assert server.texts(str(MARAT)) == [WELCOME["ru"]]
+
+
+# ── Answers by a model ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def model() -> Iterator[ChatServer]:
+    server = ChatServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+async def test_a_model_answers_with_what_was_said_before(
+    tmp_path: Path, server: BotServer, model: ChatServer
+) -> None:
+    settings = {"ai_url": f"{model.origin}/v1", "ai_key": KEY, "ai_hourly_limit": 3}
+    async with a_bot(tmp_path, server, **settings) as telegram:
+        keys_of = telegram.desk.app.keys
+        model.answers += ["<b>500</b> & <script>", "Yes"]
+        (said,) = await telegram.say(MARAT, "Сколько стоит?")
+        assert said.fields["text"] == "&lt;b&gt;500&lt;/b&gt; &amp; &lt;script&gt;"
+        await telegram.say(MARAT, "Sure?")
+        roles = [(one["role"], one["content"]) for one in model.asked[-1]["messages"][1:]]
+        assert roles == [
+            ("user", "Сколько стоит?"),
+            ("assistant", "<b>500</b> & <script>"),
+            ("user", "Sure?"),
+        ]
+        model.answers.append(Response(503, b"Loading model"))
+        (said,) = await telegram.say(MARAT, "Hello?")
+        assert said.fields["text"].startswith("Спасибо за сообщение!")
+        (said,) = await telegram.say(MARAT, "Hello?")
+        assert said.fields["text"].startswith("Вы задали много вопросов подряд")
+        assert len(model.asked) == 3
+        assert await keys_of.get(f"ai_rate:{MARAT}") == "4"
+        await telegram.desk.app.clock.advance("61m")
+        assert len(await telegram.say(MARAT, "Again")) == 1
+        assert len(model.asked) == 4
+        await telegram.desk.app.clock.advance("25h")
+        assert await keys_of.get(f"ai_history:{MARAT}") is None
+
+
+async def test_the_link_of_the_meeting_follows(tmp_path: Path, server: BotServer) -> None:
+    meetings = ZoomServer()
+    meetings.start()
+    try:
+        async with a_bot(tmp_path, server, **settings_of(meetings)) as telegram:
+            lead_id = await telegram.desk.lead()
+            await telegram.say(MARAT, f"/start {lead_id}")
+            times, _ = await telegram.press(MARAT, "day:2026-01-05")
+            sent = await telegram.press(MARAT, keys(times)[0][1])
+            (link,) = [one for one in sent if "Ссылка на ваш урок готова" in one.fields.get("text", "")]
+            assert (await telegram.desk.get(lead_id))["zoom_link"] in link.fields["text"]
+    finally:
+        meetings.stop()

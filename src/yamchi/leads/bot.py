@@ -84,6 +84,12 @@ class Bot:
         await self._desk.keys.set(done, "1", DONE)
         return "handled"
 
+    async def tell_link(self, lead: Lead) -> None:
+        """The link of a lesson has come; it is told to whom the lesson is."""
+        if lead.tg_id is not None:
+            person = Person(lead.tg_id, lead.name or "", None)
+            await self._say(lead.tg_id, "bot_zoom", lead, person)
+
     # ── Messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _hear(self, said: Said) -> None:

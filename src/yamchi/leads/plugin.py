@@ -6,17 +6,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import SecretStr
+
 from yamchi.errors import ConfigurationError
+from yamchi.leads import meetings
 from yamchi.leads.bot import Bot, Desk
 from yamchi.leads.chat import Chat
 from yamchi.leads.contacts import Contact, read_form
 from yamchi.leads.entities import LeadEntities
 from yamchi.leads.listening import JOB, QUEUE, Listener
+from yamchi.leads.meetings import Meetings
 from yamchi.leads.model import Lead
 from yamchi.leads.service import LeadService
 from yamchi.leads.settings import LeadSettings
 from yamchi.leads.slots import Slots
 from yamchi.leads.store import LeadStore
+from yamchi.leads.talk import Conversation
+from yamchi.leads.zoom import Zoom
 from yamchi.notifications.channels.botapi import BotApi
 from yamchi.notifications.plugin import Notifications
 from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
@@ -25,6 +31,7 @@ from yamchi.scenarios.plugin import Scenarios
 
 KIND = "lead"
 WEBHOOK = "/api/webhooks/telegram"
+LESSONS: dict[str, Any] = {"concurrency": 3, "attempts": 10, "backoff": ["1m", "5m", "15m"]}
 FORM_LIMIT = 256 * 1024
 """Bytes of a form; Tilda's have a few hundred."""
 
@@ -65,8 +72,11 @@ class Leads(Plugin):
         )
         self._scenarios.entities.register(KIND, self.entities)
         notifications.service.checks.append(self.entities.check)
+        self.meetings = self._meet()
         self.slots = Slots(app.database, self.store, app.clock, settings, zone)
         self.chat: Chat | None = None
+        self.bot: Bot | None = None
+        self._talk: Conversation | None = None
         self.listener: Listener | None = None
         if settings.telegram_bot != "off":
             self.listener = self._listen()
@@ -121,7 +131,58 @@ class Leads(Plugin):
             settings.lead_phone_region,
             known.telegram_admin_group_id,
         )
-        return Listener(app.queue(QUEUE), Bot(desk, self.chat), self.chat, app.clock)
+        self._talk = self._converse()
+        self.bot = Bot(desk, self.chat, self._talk)
+        return Listener(app.queue(QUEUE), self.bot, self.chat, app.clock)
+
+    def _converse(self) -> Conversation | None:
+        settings = self.settings
+        if settings.ai_url is None:
+            return None
+        return Conversation(
+            self.app.keys,
+            url=settings.ai_url,
+            key=_plain(settings.ai_key),
+            model=settings.ai_model,
+            prompt=settings.ai_prompt,
+            hourly=settings.ai_hourly_limit,
+        )
+
+    def _meet(self) -> Meetings | None:
+        """Meetings at Zoom, where there is an account."""
+        settings = self.settings
+        parts = (settings.zoom_account_id, settings.zoom_client_id, _plain(settings.zoom_client_secret))
+        if not any(parts):
+            return None
+        account, client, secret = parts
+        if account is None or client is None or secret is None:
+            raise ConfigurationError(
+                "Zoom needs ZOOM_ACCOUNT_ID, ZOOM_CLIENT_ID and ZOOM_CLIENT_SECRET, all three."
+            )
+        self._zoom = Zoom(
+            self.app.keys,
+            api_url=settings.zoom_url,
+            oauth_url=settings.zoom_oauth_url,
+            account=account,
+            client=client,
+            secret=secret,
+        )
+        self.app.define(meetings.QUEUE, **LESSONS)
+        found = Meetings(
+            self.app.database,
+            self.store,
+            self._zoom,
+            self.app.queue(meetings.QUEUE),
+            self.app.clock,
+            round(settings.lesson_duration.total_seconds() / 60),
+            self._tell_link,
+        )
+        self._notifications.service.followers.append(found)
+        return found
+
+    async def _tell_link(self, lead: Lead) -> None:
+        if self.bot is not None:
+            await self.bot.tell_link(lead)
 
     # ── For the rest of Yamchi ────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,7 +192,14 @@ class Leads(Plugin):
                 QUEUE, concurrency=5, attempts=3, backoff=["5s", "1m", "5m"], keep_completed=1_000
             )
 
+        if self.meetings is not None:
+            self.app.define(meetings.QUEUE, **LESSONS)
+
     def serve(self) -> None:
+        if self.meetings is not None:
+            handlers = self.app.queue(meetings.QUEUE).definition.handlers
+            handlers.setdefault(meetings.JOB, Handler(meetings.JOB, self.meetings.handle))
+            self.app.service("lesson meetings", self.meetings.watch)
         if self.listener is None:
             return
         self.app.queue(QUEUE).definition.handlers.setdefault(JOB, Handler(JOB, self.listener.handle))
@@ -161,12 +229,23 @@ class Leads(Plugin):
     async def erase(self, user_id: str) -> Mapping[str, int]:
         """A lead is a person of the same id: its runs are stopped, then it is forgotten."""
         runs = await self._scenarios.forget(KIND, user_id)
-        return {"leads": await self.store.forget(user_id), "lead_runs": runs}
+        found = await self.store.forget(user_id)
+        if self.meetings is not None:
+            await self.meetings.forget(user_id)
+        return {"leads": found, "lead_runs": runs}
 
     async def close(self) -> None:
         if self.chat is not None:
             await self.chat.close()
+        if self._talk is not None:
+            await self._talk.close()
+        if self.meetings is not None:
+            await self._zoom.close()
 
 
 def _bot_url(name: str | None) -> str | None:
     return None if name is None else f"https://t.me/{name.removeprefix('@')}"
+
+
+def _plain(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()

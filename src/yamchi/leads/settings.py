@@ -113,3 +113,33 @@ class LeadSettings(FeatureSettings):
         default=timedelta(hours=2), description="How long before it a lesson can still be booked."
     )
     lesson_ahead: int = Field(default=14, ge=1, le=90, description="How many days ahead the bot offers.")
+
+    zoom_account_id: str | None = Field(
+        default=None, max_length=200, description="The account at Zoom that lessons' meetings are made in."
+    )
+    zoom_client_id: str | None = Field(
+        default=None, max_length=200, description="The client id of the server-to-server app at Zoom."
+    )
+    zoom_client_secret: Secret | None = Field(default=None, description="Its secret.")
+    zoom_url: str = Field(
+        default="https://api.zoom.us/v2", pattern="^https?://", description="Where Zoom's API is."
+    )
+    zoom_oauth_url: str = Field(
+        default="https://zoom.us", pattern="^https?://", description="Where Zoom gives tokens."
+    )
+
+    ai_url: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="An endpoint that speaks OpenAI's chat API, for what people write to the bot, for example https://api.openai.com/v1. Without one they get a polite fixed answer.",
+    )
+    ai_key: Secret | None = Field(default=None, description="The key for AI_URL, if it asks for one.")
+    ai_model: str = Field(default="gpt-4o-mini", max_length=200, description="The model at AI_URL.")
+    ai_prompt: str = Field(
+        default="You answer people who want a trial lesson at our school: briefly, kindly, in their language. Say honestly what you don't know. To choose a time they send /start.",
+        max_length=8_000,
+        description="What the model is told of its task.",
+    )
+    ai_hourly_limit: int = Field(
+        default=20, ge=1, le=10_000, description="How many questions a person may ask in an hour."
+    )

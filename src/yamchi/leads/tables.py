@@ -56,3 +56,16 @@ lesson_slots = Table(
     Column("lead_id", String(64), nullable=False),
     Index("slot_of_lead", "lead_id"),
 )
+
+zoom_meetings = Table(
+    "zoom_meetings",
+    metadata,
+    Column("lead_id", String(64), primary_key=True),
+    Column("meeting_id", String(64)),
+    Column("link", Text),
+    Column("starts_at", Moment),  # as Zoom has it
+    Column("asked_at", Moment),  # when Zoom was first asked to create it
+    Column("due_at", Moment),  # since when it is to be brought up to date; NULL when it is
+    Column("due_id", String(64)),  # the end of the id of the job that does it
+    Index("meeting_due", "due_at"),
+)

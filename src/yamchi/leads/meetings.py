@@ -1,0 +1,221 @@
+"""A lesson's meeting: there is one while there is a lesson, at the lesson's time, and never two.
+
+A job brings Zoom to what the lead says, whatever came before: it creates, moves or deletes. That it is about to create is
+written down first; so a job that finds this, and no meeting, looks at Zoom before it creates another.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from sqlalchemy import Connection, delete, select, update
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import Outage, Retryable, Snooze, Unrecoverable
+from yamchi.faultpoints import fault_point
+from yamchi.leads import entities
+from yamchi.leads.model import Lead
+from yamchi.leads.store import LeadStore
+from yamchi.leads.tables import zoom_meetings as table
+from yamchi.leads.zoom import Meeting, Zoom
+from yamchi.notifications.schemas.event import Event
+from yamchi.queues.queue import Queue
+from yamchi.queues.ticket import Job
+from yamchi.storage.database import Database
+from yamchi.storage.upsert import insert_new
+
+log = structlog.get_logger("yamchi.leads")
+
+QUEUE = "lessons"
+JOB = "meeting"
+CONCERNED = (entities.BOOKED, entities.RESCHEDULED, entities.CANCELLED)
+SWEEP_EVERY: Millis = 60_000
+LATE: Millis = 120_000
+UNDER_WAY: Millis = 60_000
+"""How long a call to Zoom may last at most, with room."""
+
+SWEPT_AT_ONCE = 200
+
+Told = Callable[[Lead], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A lead whose meeting is to be brought up to date, and the id of the job that does it."""
+
+    lead_id: str
+    id: str
+
+
+class Meetings:
+    """Follows events about lessons; an event leaves a row, and the row a job."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: LeadStore,
+        zoom: Zoom,
+        queue: Queue,
+        clock: Clock,
+        minutes: int,
+        tell: Told | None,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._zoom = zoom
+        self._queue = queue
+        self._clock = clock
+        self._minutes = minutes
+        self._tell = tell
+
+    # ── Following events ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def prepare(self, events: Sequence[Event]) -> None:
+        """Nothing is needed from outside."""
+
+    def store(
+        self, connection: Connection, events: Sequence[Event], prepared: None, now: Millis
+    ) -> list[Due]:
+        """Note, with the event, that a meeting is to be brought up to date. A lesson that has a link needs none."""
+        found = [
+            event.data.get("lead_id")
+            for event in events
+            if event.event_type in CONCERNED and not event.data.get("zoom_link")
+        ]
+        lead_ids = [
+            one for one in dict.fromkeys(found) if isinstance(one, str) and len(one) <= entities.LONGEST_ID
+        ]
+        return [self._note(connection, lead_id, now) for lead_id in lead_ids]
+
+    def _note(self, connection: Connection, lead_id: str, now: Millis) -> Due:
+        due = Due(lead_id, uuid4().hex)
+        values = {"due_at": now, "due_id": due.id}
+        insert_new(connection, table, [{"lead_id": lead_id, **values}])
+        connection.execute(update(table).where(table.c.lead_id == lead_id).values(values))
+        return due
+
+    async def follow(self, stored: Sequence[Due]) -> None:
+        for due in stored:
+            await self._queue.add({"leadId": due.lead_id}, name=JOB, id=f"zoom-{due.id}")
+
+    async def watch(self) -> None:
+        """Give a job to meetings whose job was lost; any number of processes may."""
+        while True:
+            await self.sweep()
+            await self._clock.sleep(SWEEP_EVERY)
+
+    async def sweep(self) -> int:
+        """How many are late. A job that is still there is not added again."""
+        columns = (table.c.lead_id, table.c.due_id)
+        query = select(*columns).where(table.c.due_at < self._clock.now() - LATE).limit(SWEPT_AT_ONCE)
+        late = await self._database.read(lambda connection: list(connection.execute(query).all()))
+        await self.follow([Due(row.lead_id, row.due_id) for row in late])
+        return len(late)
+
+    async def forget(self, lead_id: str) -> None:
+        """A lead was erased: its meeting goes too."""
+        if await self._row(lead_id) is not None:
+            now = self._clock.now()
+            due = await self._database.write(lambda connection: self._note(connection, lead_id, now))
+            await self.follow([due])
+
+    # ── The job ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def handle(self, job: Job[dict[str, Any]]) -> dict[str, str]:
+        lead_id = str(job.data.get("leadId"))
+        row = await self._row(lead_id)
+        if row is None:
+            return {"meeting": "none is wanted"}
+        lead = await self._store.find(lead_id)
+        wanted = None if lead is None else lead.lesson_datetime
+        try:
+            done = await self._bring(lead_id, lead, row, wanted)
+        except Unrecoverable:
+            await self._set(lead_id, due_at=None)
+            raise
+        return {"meeting": done}
+
+    async def _bring(self, lead_id: str, lead: Lead | None, row: Any, wanted: Millis | None) -> str:
+        if wanted is None or lead is None:
+            return await self._end(lead_id, row)
+        if row.meeting_id is not None:
+            if row.starts_at == wanted or await self._zoom.move(row.meeting_id, wanted, self._minutes):
+                await self._keep(lead_id, Meeting(row.meeting_id, row.link), wanted)
+                return "as it was" if row.starts_at == wanted else "moved"
+            await self._set(lead_id, meeting_id=None, asked_at=None)  # somebody deleted it at Zoom
+            row = await self._row(lead_id)
+        meeting = await self._made_before(lead_id, row)
+        if meeting is None:
+            meeting = await self._create(lead, row, wanted)
+        elif not await self._zoom.move(meeting.id, wanted, self._minutes):
+            raise Retryable(f"The meeting {meeting.id} was at Zoom, and is no longer.")
+        await self._keep(lead_id, meeting, wanted)
+        await self._announce(lead_id, wanted)
+        return "created"
+
+    async def _made_before(self, lead_id: str, row: Any) -> Meeting | None:
+        """What an attempt that was interrupted has left at Zoom; one that may still be under way is waited for."""
+        if row.asked_at is None:
+            return None
+        if self._clock.now() - row.asked_at < UNDER_WAY:
+            raise Snooze("30s", "another attempt may still be under way")
+        return await self._zoom.find(lead_id)
+
+    async def _create(self, lead: Lead, row: Any, wanted: Millis) -> Meeting:
+        """That we ask is written down first, and only one asks at a time."""
+        same = table.c.asked_at.is_(None) if row.asked_at is None else table.c.asked_at == row.asked_at
+        claim = update(table).where(table.c.lead_id == lead.id, same).values(asked_at=self._clock.now())
+        if not await self._database.write(lambda connection: connection.execute(claim).rowcount):
+            raise Snooze("30s", "another attempt is under way")
+        fault_point("zoom.asking")
+        try:
+            meeting = await self._zoom.create(lead.id, _topic(lead), wanted, self._minutes)
+        except (Outage, Unrecoverable):
+            await self._set(lead.id, asked_at=None)  # it was not made
+            raise
+        fault_point("zoom.created")
+        return meeting
+
+    async def _end(self, lead_id: str, row: Any) -> str:
+        meeting_id = row.meeting_id
+        if meeting_id is None and row.asked_at is not None and (found := await self._zoom.find(lead_id)):
+            meeting_id = found.id
+        if meeting_id is not None:
+            await self._zoom.delete(meeting_id)
+        gone = delete(table).where(table.c.lead_id == lead_id)
+        await self._database.write(lambda connection: connection.execute(gone).rowcount)
+        return "deleted" if meeting_id is not None else "none is wanted"
+
+    async def _keep(self, lead_id: str, meeting: Meeting, starts_at: Millis) -> None:
+        """The id first and with everything else: a link that is lost could be had again, a meeting not."""
+
+        def keep(connection: Connection) -> None:
+            lead = self._store.find_in(connection, lead_id, lock=True)
+            known: dict[str, Any] = {"meeting_id": meeting.id, "link": meeting.link, "starts_at": starts_at}
+            if lead is not None and lead.lesson_datetime == starts_at:
+                known["due_at"] = None  # else it was moved meanwhile, and that has a job of its own
+            connection.execute(update(table).where(table.c.lead_id == lead_id).values(known))
+            if lead is not None and lead.lesson_datetime is not None:
+                shown = {"zoom_link": meeting.link, "zoom_meeting_id": meeting.id}
+                self._store.change_in(connection, lead_id, shown)
+
+        await self._database.write(keep)
+
+    async def _announce(self, lead_id: str, wanted: Millis) -> None:
+        lead = await self._store.find(lead_id)
+        if self._tell is not None and lead is not None and lead.lesson_datetime == wanted:
+            await self._tell(lead)
+
+    async def _row(self, lead_id: str) -> Any:
+        query = select(table).where(table.c.lead_id == lead_id)
+        return await self._database.read(lambda connection: connection.execute(query).first())
+
+    async def _set(self, lead_id: str, **values: Any) -> None:
+        change = update(table).where(table.c.lead_id == lead_id).values(values)
+        await self._database.write(lambda connection: connection.execute(change).rowcount)
+
+
+def _topic(lead: Lead) -> str:
+    return f"Lesson: {lead.name}" if lead.name else "Lesson"

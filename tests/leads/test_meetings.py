@@ -1,0 +1,201 @@
+"""A lesson's meeting at Zoom: one while there is a lesson, at its time, never two, whatever fails on the way."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.leads.desk import Desk, a_desk
+from tests.services import zoom
+from tests.services.zoom import ZoomServer, said
+from yamchi.errors import ConfigurationError
+from yamchi.testing import TestApp
+
+
+@pytest.fixture
+def server() -> Iterator[ZoomServer]:
+    server = ZoomServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+def settings_of(server: ZoomServer) -> dict[str, Any]:
+    return {
+        "zoom_account_id": zoom.ACCOUNT,
+        "zoom_client_id": zoom.CLIENT,
+        "zoom_client_secret": zoom.SECRET,
+        "zoom_url": f"{server.origin}/v2",
+        "zoom_oauth_url": server.origin,
+    }
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, server: ZoomServer) -> AsyncIterator[Desk]:
+    async with a_desk(tmp_path, **settings_of(server)) as desk:
+        yield desk
+
+
+async def book(
+    desk: Desk, lead_id: str, moment: str = "2026-01-05T10:00:00Z", kind: str = "lesson.booked"
+) -> None:
+    answer = await desk.event(kind, lead_id, f"{kind}-{moment}", lesson_datetime=moment)
+    assert answer.status_code == 202, answer.text
+    await desk.app.drain()
+
+
+async def test_a_lesson_gets_a_meeting(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    await book(desk, lead_id)
+    ((number, meeting),) = server.meetings.items()
+    assert (meeting["start_time"], meeting["duration"], meeting["topic"]) == (
+        "2026-01-05T10:00:00Z",
+        60,
+        "Lesson: Марат",
+    )
+    lead = await desk.get(lead_id)
+    assert (lead["zoom_link"], lead["zoom_meeting_id"]) == (f"https://zoom.us/j/{number}", number)
+    assert await desk.app.keys.get("zoom_token") == "token-1"
+    await book(desk, await desk.lead(tranid="3"), "2026-01-05T11:00:00Z")
+    assert server.tokens == 1
+    await desk.app.clock.advance("51m")
+    assert await desk.app.keys.get("zoom_token") is None
+
+
+async def test_another_date_moves_it_and_cancelling_deletes_it(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    await book(desk, lead_id)
+    await book(desk, lead_id, "2026-01-07T10:00:00Z", "lesson.rescheduled")
+    ((number, meeting),) = server.meetings.items()
+    assert meeting["start_time"] == "2026-01-07T10:00:00Z"
+    assert (await desk.get(lead_id))["zoom_meeting_id"] == number
+    await desk.event("lesson.cancelled", lead_id, "gone")
+    await desk.app.drain()
+    assert (server.meetings, server.created) == ({}, 1)
+    await book(desk, lead_id, "2026-01-09T10:00:00Z")
+    assert len(server.meetings) == 1
+
+
+async def test_zoom_is_down_and_the_link_follows(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    server.stop()
+    await book(desk, lead_id)
+    lead = await desk.get(lead_id)
+    assert (lead["status"], lead["zoom_link"]) == ("LESSON_BOOKED", None)
+    await desk.app.clock.advance("20m")
+    server.start()
+    await desk.app.clock.advance("2h")
+    assert (await desk.get(lead_id))["zoom_link"]
+    assert server.created == 1
+
+
+async def test_a_lost_answer_makes_no_second_meeting(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    server.lost = 1
+    await book(desk, lead_id)
+    assert (server.created, (await desk.get(lead_id))["zoom_link"]) == (1, None)
+    await desk.app.clock.advance("1h")
+    assert server.created == 1
+    assert (await desk.get(lead_id))["zoom_meeting_id"] in server.meetings
+
+
+async def test_a_crash_after_creation_makes_no_second_meeting(
+    desk: Desk, server: ZoomServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is gone before it could keep the meeting's id."""
+    lead_id = await desk.lead()
+
+    def crash(point: str) -> None:
+        if point == "zoom.created":
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr("yamchi.leads.meetings.fault_point", crash)
+    await book(desk, lead_id)
+    monkeypatch.undo()
+    await desk.app.clock.advance("1h")
+    assert server.created == 1
+    assert (await desk.get(lead_id))["zoom_meeting_id"] in server.meetings
+
+
+async def test_many_dates_at_once_are_one_meeting(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    for hour in range(10, 20):
+        await desk.event(
+            "lesson.rescheduled", lead_id, f"e{hour}", lesson_datetime=f"2026-01-05T{hour}:00:00Z"
+        )
+        await desk.app.clock.advance("10ms")
+    await desk.app.clock.advance("1h")
+    (meeting,) = server.meetings.values()
+    assert (meeting["start_time"], server.created) == ("2026-01-05T19:00:00Z", 1)
+
+
+async def test_a_token_that_ended_early_and_a_meeting_deleted_by_hand(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    await book(desk, lead_id)
+    await desk.app.keys.set("zoom_token", "stale", "50m")
+    server.meetings.clear()
+    await book(desk, lead_id, "2026-01-07T10:00:00Z", "lesson.rescheduled")
+    ((number, meeting),) = server.meetings.items()
+    assert (meeting["start_time"], server.tokens) == ("2026-01-07T10:00:00Z", 2)
+    assert (await desk.get(lead_id))["zoom_meeting_id"] == number
+
+
+async def test_too_many_calls_wait(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    server.answers.append(
+        said(429, {"code": 429, "message": "You have reached the maximum per-second rate limit"})
+    )
+    await book(desk, lead_id)
+    await desk.app.clock.advance("2h")
+    assert (server.created, len(server.meetings)) == (1, 1)
+
+
+async def test_what_zoom_refuses_is_a_dead_letter(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    server.answers.append(said(400, {"code": 300, "message": "Validation Failed."}))
+    await book(desk, lead_id)
+    (letter,) = (await desk.app.queue("lessons").dead_letters.list()).letters
+    assert "Validation Failed" in str(letter)
+    await desk.app.clock.advance("1d")
+    assert server.created == 0
+
+
+async def test_a_lost_job_is_found(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    await desk.event("lesson.booked", lead_id, "e1", lesson_datetime="2026-01-05T10:00:00Z")
+    queue = desk.app.queue("lessons")
+    (job,) = await queue.jobs("waiting")
+    assert await queue.remove([job.id]) == [job.id]
+    await desk.app.clock.advance("3m")
+    assert server.created == 0
+    assert desk.leads.meetings is not None
+    assert await desk.leads.meetings.sweep() == 1
+    await desk.app.drain()
+    assert server.created == 1
+
+
+async def test_a_lesson_with_a_link_of_its_own_gets_no_meeting(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    await desk.event(
+        "lesson.booked",
+        lead_id,
+        "e1",
+        lesson_datetime="2026-01-05T10:00:00Z",
+        zoom_link="https://meet.example/1",
+    )
+    await desk.app.drain()
+    assert (server.created, (await desk.get(lead_id))["zoom_link"]) == (0, "https://meet.example/1")
+
+
+async def test_erasing_a_lead_deletes_its_meeting(desk: Desk, server: ZoomServer) -> None:
+    lead_id = await desk.lead()
+    await book(desk, lead_id)
+    await desk.app.erase(lead_id)
+    await desk.app.drain()
+    assert server.meetings == {}
+
+
+def test_half_an_account_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="ZOOM_CLIENT_SECRET"):
+        TestApp(home=tmp_path, zoom_account_id="x")
