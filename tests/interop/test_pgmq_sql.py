@@ -159,15 +159,30 @@ async def test_others_read_what_we_wrote(engine: PgmqEngine, sql: Sql) -> None:
     assert (headers["yamchi_id"], headers["name"], headers["priority"]) == ("m-1", "process", 5)
 
 
-async def test_seed_query_sees_rows_go(app: Yamchi, sql: Sql) -> None:
+async def test_a_console_sees_rows_come_and_go(app: Yamchi, sql: Sql) -> None:
     @app.job("email_queue", name="email")
     async def email(job: Job[dict[str, Any]]) -> None: ...
 
     await app.queue("email_queue").add({"to": "user@example.com", "subject": "Hi"})
-    query = "SELECT msg_id, enqueued_at, message->>'to' FROM pgmq.q_email_queue"
-    assert [row[2] for row in sql(query)] == ["user@example.com"]
+    query = """
+        SELECT msg_id, enqueued_at, msg->>'to' as email_to, msg->>'subject' as subject
+        FROM pgmq.email_queue ORDER BY enqueued_at DESC LIMIT 10
+    """
+    assert [row[2:] for row in sql(query)] == [("user@example.com", "Hi")]
     async with working(app):
         await eventually(lambda: sql(query) == [])
+
+
+async def test_the_view_keeps_nobody_from_dropping_the_queue(engine: PgmqEngine, sql: Sql) -> None:
+    await engine.add("mail", [NewJob("a", "email", b"{}")])
+    assert sql("SELECT pgmq.drop_queue('mail')") == [(True,)]
+    assert sql("SELECT * FROM pgmq.mail") == []
+
+
+async def test_a_queue_with_a_name_of_pgmqs_own_has_no_view(engine: PgmqEngine, sql: Sql) -> None:
+    for name in ("meta", "message_record"):
+        assert await engine.add(name, [NewJob("a", "email", b"{}")]) == [True]
+    assert sql("SELECT count(*) FROM pgmq.meta WHERE queue_name = 'meta'") == [(1,)]
 
 
 async def test_what_another_program_holds_is_not_ours_until_it_lets_go(engine: PgmqEngine, sql: Sql) -> None:

@@ -68,6 +68,15 @@ MIGRATIONS = (
     END $$;
     """,
     "CREATE INDEX turn_by_time ON yamchi.turns (next);",
+    """
+    CREATE FUNCTION yamchi.messages(of text) RETURNS TABLE (msg_id bigint, enqueued_at timestamptz, msg jsonb)
+    LANGUAGE plpgsql STABLE AS $$
+    BEGIN
+        IF to_regclass(format('pgmq.%I', of)) IS NOT NULL THEN
+            RETURN QUERY EXECUTE format('SELECT m.msg_id, m.enqueued_at, m.message FROM pgmq.%I m', of);
+        END IF;
+    END $$;
+    """,
 )
 
 
@@ -155,6 +164,10 @@ _ADDITIONS = (
 )
 
 
+_VIEW = "CREATE VIEW pgmq.{name} AS SELECT msg_id, enqueued_at, msg FROM yamchi.messages('q_{name}')"
+"""What is pending, under the queue's plain name. Through a function: pgmq does not drop a table that a view stands on."""
+
+
 async def prepare_queue(connection: Connection, queue: str) -> Tables:
     """The queue's tables, made if they are not there."""
     row = await (
@@ -176,6 +189,7 @@ async def prepare_queue(connection: Connection, queue: str) -> Tables:
         row = await found.fetchone()
         tables = Tables(queue, name, row[0] if row else "")
         await _add_to(connection, tables)
+        await _add_view(connection, tables)
     return tables
 
 
@@ -201,4 +215,17 @@ async def _add_to(connection: Connection, tables: Tables) -> None:
         log.warning(
             f"{tables.main} belongs to another role: workers poll it, and slowly when it is long. "
             f"As its owner run: {'; '.join(statements)};"
+        )
+
+
+async def _add_view(connection: Connection, tables: Tables) -> None:
+    """The view for people with a console, unless something else has the name or the role may not make it."""
+    if await _exists(connection, f"pgmq.{tables.name}"):
+        return
+    try:
+        async with connection.transaction():
+            await connection.execute(_VIEW.replace("{name}", tables.name).encode())
+    except (pg.InsufficientPrivilege, pg.DuplicateObject) as error:
+        log.info(
+            f"There is no view pgmq.{tables.name} ({error.diag.message_primary}); {tables.main} has the same rows."
         )
