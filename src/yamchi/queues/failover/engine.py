@@ -61,7 +61,7 @@ class FailoverEngine:
         try:
             await self._primary.open()
         except EngineUnavailable as error:
-            self._sides.switch(to_primary=False, why=str(error))
+            self._sides.switch(to_primary=False, why=f"Error reading from queue: {error}")
         if self._moving is None:
             self._moving = asyncio.create_task(self._mover.run(), name="failover")
 
@@ -121,7 +121,7 @@ class FailoverEngine:
             except EngineUnavailable as error:
                 if await self._sides.is_primary_there():
                     raise
-                self._sides.switch(to_primary=False, why=str(error))
+                self._sides.switch(to_primary=False, why=f"Error reading from queue: {error}")
         is_away = not self._sides.on_primary
         if is_away:
             got.unsettled.extend(theirs)
@@ -171,7 +171,7 @@ class FailoverEngine:
                 await waking
         except EngineUnavailable as error:
             if not await self._sides.is_primary_there():
-                self._sides.switch(to_primary=False, why=str(error))
+                self._sides.switch(to_primary=False, why=f"Error reading from queue: {error}")
         finally:
             switched.cancel()
             waking.cancel()
