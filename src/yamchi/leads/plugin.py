@@ -229,6 +229,10 @@ class Leads(Plugin):
     async def erase(self, user_id: str) -> Mapping[str, int]:
         """A lead is a person of the same id: its runs are stopped, then it is forgotten."""
         runs = await self._scenarios.forget(KIND, user_id)
+        lead = await self.store.find(user_id)
+        if lead is not None and lead.tg_id is not None:
+            for name in ("tg_lead", "ai_history", "ai_rate"):
+                await self.app.keys.delete(f"{name}:{lead.tg_id}")
         found = await self.store.forget(user_id)
         if self.meetings is not None:
             await self.meetings.forget(user_id)

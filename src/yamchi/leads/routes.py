@@ -234,14 +234,14 @@ def _check_secret(leads: Leads, given: list[str]) -> None:
     if expected is None:
         raise HTTPException(
             HTTPStatus.FORBIDDEN,
-            "Forms are not taken here: set TILDA_SECRET, and give it to Tilda as ?secret=…",
+            "Forms are not taken here: set TILDA_SECRET, and give it to Tilda as `secret` in the address.",
         )
     wanted = expected.get_secret_value().encode()
     if not any(hmac.compare_digest(one.encode("utf-8", "replace"), wanted) for one in given):
         log.warning("a form came with a wrong secret, or none")
         raise HTTPException(
             HTTPStatus.FORBIDDEN,
-            "The secret is wrong or missing: give TILDA_SECRET as ?secret=…, a field or a header.",
+            "The secret is wrong or missing: give TILDA_SECRET as `secret` in the address, in a field or in a header.",
         )
 
 
