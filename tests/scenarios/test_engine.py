@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, inspect, select, update
 
 from tests.scenarios.house import LEAD, House, a_house
 from tests.scenarios.leads import RemoteLeads
@@ -17,6 +17,7 @@ from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios.performing import Context
 from yamchi.scenarios.sweeping import LATE
 from yamchi.scenarios.tables import (
+    metadata,
     scenario_definitions,
     scenario_events,
     scenario_outbox,
@@ -425,3 +426,23 @@ steps: [{job: note, at: "lead.lesson_datetime - 1 day, 09:00", send: {channel: e
     await house.event("go")
     await house.pass_time("365d")
     assert [when for when, _ in house.email.sent] == [moment]
+
+
+async def test_the_tables_are_as_the_code_has_them(house: House) -> None:
+    """What the migrations make is what the code expects: columns and indexes."""
+
+    def look(connection: Any) -> dict[str, Any]:
+        found = inspect(connection)
+        return {
+            table.name: (
+                {column["name"] for column in found.get_columns(table.name)},
+                {index["name"] for index in found.get_indexes(table.name)},
+            )
+            for table in metadata.tables.values()
+        }
+
+    made = await house.app.database.read(look)
+    assert made == {
+        table.name: ({column.name for column in table.columns}, {index.name for index in table.indexes})
+        for table in metadata.tables.values()
+    }

@@ -28,7 +28,7 @@ from yamchi.scenarios.performing import Function, Performer
 from yamchi.scenarios.scenes import Scenes
 from yamchi.scenarios.settings import ScenarioSettings
 from yamchi.scenarios.sweeping import Sweeper
-from yamchi.scenarios.tables import scenario_runs, scenario_steps
+from yamchi.scenarios.tables import scenario_acts, scenario_runs, scenario_steps
 from yamchi.scenarios.timeline import Timelines
 
 HERE = Path(__file__).parent
@@ -187,6 +187,7 @@ class Scenarios(Plugin):
 
         def drop(connection: Connection) -> int:
             connection.execute(delete(scenario_steps).where(scenario_steps.c.run_id.in_(ids)))
+            connection.execute(delete(scenario_acts).where(scenario_acts.c.run_id.in_(ids)))
             return connection.execute(delete(scenario_runs).where(scenario_runs.c.run_id.in_(ids))).rowcount
 
         return await self.app.database.write(drop) if ids else 0

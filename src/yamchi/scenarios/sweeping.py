@@ -17,6 +17,7 @@ from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.performing import Performer
 from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
+from yamchi.scenarios.tables import scenario_acts as acts
 from yamchi.scenarios.tables import scenario_definitions as definitions
 from yamchi.scenarios.tables import scenario_events as events
 from yamchi.scenarios.tables import scenario_runs as runs
@@ -32,6 +33,7 @@ LATE: Millis = 60_000
 ASKED_AT_ONCE = 200
 FORGOTTEN_AT_ONCE = 1_000
 PRUNE_EVERY: Millis = 3_600_000
+OVER = ("finished", "stopped", "failed")
 
 
 class Sweeper:
@@ -142,11 +144,12 @@ class Sweeper:
 
     def _forget(self, connection: Connection) -> int:
         before = self._clock.now() - self._keep
-        old = select(runs.c.run_id).where(runs.c.status != "running", runs.c.ended_at < before)
+        old = select(runs.c.run_id).where(runs.c.status.in_(OVER), runs.c.ended_at < before)
         ids = list(connection.execute(old.limit(FORGOTTEN_AT_ONCE)).scalars())
         gone = 0
         if ids:
             connection.execute(delete(steps).where(steps.c.run_id.in_(ids)))
+            connection.execute(delete(acts).where(acts.c.run_id.in_(ids)))
             gone += connection.execute(delete(runs).where(runs.c.run_id.in_(ids))).rowcount
         waits = exists().where(
             runs.c.scenario == events.c.scenario, runs.c.key == events.c.key, runs.c.status == "running"

@@ -57,6 +57,7 @@ scenario_runs = Table(
     Index("run_of_entity", "entity_kind", "entity_id", "status"),
     Index("run_of_user", "user_id"),
     Index("run_by_status", "scenario", "status", "started_at"),
+    Index("run_by_end", "status", "ended_at"),
 )
 
 scenario_steps = Table(
