@@ -21,6 +21,7 @@ from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.tables import notification_delivery
 from yamchi.observe import logging as house_logging
 from yamchi.queues.job import NewJob
+from yamchi.queues.trials import try_engines
 from yamchi.settings import Settings
 from yamchi.testing import TestApp, eventually
 from yamchi.testing.conformance.worker import working
@@ -273,3 +274,28 @@ async def test_a_letter_over_rest(
     finally:
         server.stop()
     assert said() == SAID
+
+
+@pytest.mark.services
+async def test_the_doctor_says_which_queues_supabase_lacks(
+    postgres_database: Callable[[], Database], tmp_path: Path
+) -> None:
+    url = postgres_database().url
+    postgrest.prepare(url)
+    server = postgrest.Postgrest(url)
+    settings = Settings(
+        home=tmp_path, supabase_url=server.url, supabase_service_role_key=postgrest.KEY, plugins=()
+    )
+    try:
+        async with Yamchi(settings) as app:
+            app.define("email_queue")
+            (state,) = await try_engines(app.queues)
+            assert state.error
+            statement = state.error.partition("run: ")[2]
+            assert "pgmq.create('email_queue')" in statement
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(statement.encode())  # as a person pastes it
+            (state,) = await try_engines(app.queues)
+            assert state.error is None
+    finally:
+        server.stop()

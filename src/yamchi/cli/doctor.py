@@ -142,7 +142,8 @@ async def _engines(app: Yamchi) -> list[Check]:
 
 
 def _engine(state: EngineState) -> Check:
-    found = f"{len(state.queues)} queues; a job went through in {state.took} ms"
+    found = f"{len(state.queues)} queues"
+    found += " are there" if state.took is None else f"; a job went through in {state.took} ms"
     return Check(
         f"engine {state.type}", state.error is None, found if state.error is None else str(mask(state.error))
     )

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from yamchi.clock import Clock, Millis, SystemClock
 from yamchi.errors import EngineUnavailable, YamchiError
@@ -55,9 +56,20 @@ async def try_engines(queues: Sequence[Queue]) -> list[EngineState]:
     return [await _try(engine, _names_on(engine, queues)) for engine in engines_of(queues)]
 
 
+@runtime_checkable
+class MadeByHand(Protocol):
+    """An engine that can't make queues: somebody has to."""
+
+    async def how_to_make(self, queues: Sequence[str]) -> str | None:
+        """What to run so that these queues are there; None if they are."""
+
+
 async def _try(engine: Engine, names: list[str]) -> EngineState:
+    broker: Engine = getattr(engine, "primary", engine)  # behind a spool
     try:
         await engine.ping()
+        if isinstance(broker, MadeByHand):  # there is no queue of our own to send a job through
+            return EngineState(broker.type, names, await broker.how_to_make(names))
         return EngineState(engine.type, names, took=await _through(engine, SystemClock()))
     except YamchiError as error:
         return EngineState(engine.type, names, str(error))

@@ -48,6 +48,11 @@ class FailoverEngine:
         """When schedules last fired, as far as this process knows: the spool is not told while the broker is there."""
 
     @property
+    def primary(self) -> Engine:
+        """The broker itself."""
+        return self._primary
+
+    @property
     def type(self) -> str:
         return self._sides.current.type
 

@@ -20,6 +20,7 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
 from yamchi.queues.engines import ledger
 from yamchi.queues.engines.base import Capabilities, Exchange
+from yamchi.queues.engines.names import pgmq_name
 from yamchi.queues.engines.sqlite import keeping
 from yamchi.queues.engines.supabase import messages
 from yamchi.queues.engines.supabase.rest import Rest, TooLarge
@@ -75,6 +76,15 @@ class SupabaseEngine(ledger.LedgerEngine):
 
     async def ping(self) -> None:
         await self._rest.ping()
+
+    async def how_to_make(self, queues: Sequence[str]) -> str | None:
+        """The SQL that makes those of these queues which the project has not; None if it has them all."""
+        wanted = [f"{pgmq_name(queue)}{suffix}" for queue in queues for suffix in ("", "_dlq")]
+        absent = [name for name in wanted if not await self._rest.has(name)]
+        if not absent:
+            return None
+        calls = ", ".join(f"pgmq.create('{name}')" for name in absent)
+        return f"Supabase lacks {len(absent)} queues; in its SQL editor run: SELECT {calls};"
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -57,8 +56,15 @@ class Rest:
 
     async def ping(self) -> None:
         """Raise unless the project answers, takes the key and exposes its queues."""
-        with suppress(NoSuchQueue):
-            await self._call("read", {"queue_name": "yamchi", "sleep_seconds": 0, "n": 0})
+        await self.has("yamchi")
+
+    async def has(self, name: str) -> bool:
+        """Whether there is a queue of this name, as pgmq calls it. Nothing is read."""
+        try:
+            await self._call("read", {"queue_name": name, "sleep_seconds": 0, "n": 0})
+        except NoSuchQueue:
+            return False
+        return True
 
     async def close(self) -> None:
         clients, self._clients = self._clients, {}
