@@ -58,6 +58,8 @@ scenario_runs = Table(
     Index("run_of_user", "user_id"),
     Index("run_by_status", "scenario", "status", "started_at"),
     Index("run_by_end", "status", "ended_at"),
+    Index("run_by_start", "started_at", "run_id"),
+    Index("run_by_key", "key", "started_at"),
 )
 
 scenario_steps = Table(
