@@ -166,7 +166,7 @@ def test_runnable_code_runs(where: str, code: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_settings_exist(page: Path) -> None:
-    known = set(re.findall(r"^# ([A-Z_]+(?:<QUEUE>)?)=", env_example(), re.MULTILINE))
+    known = set(re.findall(r"^# ([A-Z0-9_]+(?:<QUEUE>)?)=", env_example(), re.MULTILINE))
     prefixes = tuple(name.removesuffix("<QUEUE>") for name in known if name.endswith("<QUEUE>"))
     for variable in _VARIABLE.findall(page.read_text()):
         is_known = variable in known or variable.startswith(prefixes) or variable in NOT_OURS
