@@ -22,13 +22,13 @@ from yamchi.media.processing import Position
 from yamchi.media.uploads import save
 from yamchi.plugins import Routes, of_request
 
-PROBLEMS = documented(401, 403, 404, 409, 413, 422, 429, 503)
+PROBLEMS = documented(401, 403, 404, 409, 413, 415, 422, 429, 503)
 admin = APIRouter(tags=["media"], responses=PROBLEMS)
 own = APIRouter(tags=["media"], responses=PROBLEMS)
-public = APIRouter(tags=["media"], responses=documented(404))
+public = APIRouter(tags=["media"], responses=documented(404, 422))
 
 TheMedia = Annotated[MediaPlugin, Depends(of_request(MediaPlugin))]
-MediaId = Annotated[str, Path(max_length=64)]
+MediaId = Annotated[str, Path(max_length=36)]
 CHUNK = 256 * 1024
 TUS = {"Tus-Resumable": "1.0.0", "Cache-Control": "no-store"}
 FOREVER = "public, max-age=31536000, immutable"
@@ -58,7 +58,7 @@ class SyncIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    mediaIds: list[Annotated[str, Field(max_length=64)]] | None = Field(default=None, max_length=10_000)  # noqa: N815
+    mediaIds: list[Annotated[str, Field(max_length=36)]] | None = Field(default=None, max_length=10_000)  # noqa: N815
     all: bool = False
     operation: Operation = "upload"
     deleteSource: bool = False  # noqa: N815
@@ -128,7 +128,9 @@ def _metadata(text: str | None) -> dict[str, Any]:
 # ── In, in parts (tus 1.0) ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@admin.options("/media/tus", status_code=204, summary="What the resumable upload can do")
+@admin.options(
+    "/media/tus", status_code=204, response_class=Response, summary="What the resumable upload can do"
+)
 async def tus_options(media: TheMedia) -> Response:
     most = str(media.settings.media_max_bytes)
     return Response(
@@ -142,7 +144,7 @@ async def tus_options(media: TheMedia) -> Response:
     )
 
 
-@admin.post("/media/tus", status_code=201, summary="Begin a resumable upload")
+@admin.post("/media/tus", status_code=201, response_class=Response, summary="Begin a resumable upload")
 async def tus_create(
     media: TheMedia,
     upload_length: Annotated[int, Header(ge=0, le=2**53)],
@@ -153,14 +155,14 @@ async def tus_create(
     return Response(status_code=201, headers={**TUS, "Location": f"/api/admin/media/tus/{upload_id}"})
 
 
-@admin.head("/media/tus/{upload_id}", summary="How far an upload is")
+@admin.head("/media/tus/{upload_id}", response_class=Response, summary="How far an upload is")
 async def tus_head(media: TheMedia, upload_id: MediaId) -> Response:
     promise = await media.resumable.promise(upload_id, None)
     offset = str(media.resumable.offset(upload_id))
     return Response(headers={**TUS, "Upload-Offset": offset, "Upload-Length": str(promise["length"])})
 
 
-@admin.patch("/media/tus/{upload_id}", status_code=204, summary="Send the next part")
+@admin.patch("/media/tus/{upload_id}", status_code=204, response_class=Response, summary="Send the next part")
 async def tus_patch(
     media: TheMedia,
     upload_id: MediaId,
@@ -185,7 +187,7 @@ async def tus_patch(
     return Response(status_code=204, headers=headers)
 
 
-@admin.delete("/media/tus/{upload_id}", status_code=204, summary="Give up an upload")
+@admin.delete("/media/tus/{upload_id}", status_code=204, response_class=Response, summary="Give up an upload")
 async def tus_delete(media: TheMedia, upload_id: MediaId) -> Response:
     await media.resumable.promise(upload_id, None)
     await media.resumable.drop(upload_id)

@@ -11,7 +11,7 @@ from yamchi.http.access import is_guarded, requires
 from yamchi.http.auth import PEOPLE, AccessControl, Guard
 from yamchi.http.headers import OriginsOfPages, SecurityHeaders
 from yamchi.http.limits import BodyLimit, StrictJson
-from yamchi.http.problems import Problem, install_problems
+from yamchi.http.problems import Problem, documented, install_problems
 from yamchi.plugins import Plugin
 from yamchi.web.routes import audit, board, health, jobs, keys, letters, pages, queues
 
@@ -112,6 +112,9 @@ def _public_rooms(yamchi: Yamchi) -> tuple[str, ...]:
     return tuple(rooms)
 
 
+UNPROCESSABLE = "422"
+
+
 def _describe_problems(web: FastAPI) -> None:
     """Put the schema of problems on the OpenAPI page, which routes refer to by name."""
     make = web.openapi
@@ -121,6 +124,11 @@ def _describe_problems(web: FastAPI) -> None:
         schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
         parts = schema.pop("$defs", {})
         page.setdefault("components", {}).setdefault("schemas", {}).update({"Problem": schema, **parts})
+        for operation in (one for path in page["paths"].values() for one in path.values()):
+            if UNPROCESSABLE in operation.get(
+                "responses", {}
+            ):  # whatever a route says: FastAPI adds its own form
+                operation["responses"][UNPROCESSABLE] = documented(422)[422]
         return page
 
     web.openapi = openapi  # type: ignore[method-assign]
