@@ -113,7 +113,8 @@ async def test_an_erased_person_leaves_only_counts(house: House) -> None:
     before = await house.deliveries()
 
     answer = await house.client.delete(f"/users/{USER}")
-    assert answer.json() == {"people": 1, "cancelled": 1, "deliveries": 3, "events": 1}
+    found = {kind: count for kind, count in answer.json().items() if count}  # other features found nothing
+    assert found == {"people": 1, "cancelled": 1, "deliveries": 3, "events": 1}
     left = await everything(house)
     for trace in (USER, ADDRESS, "Nurzhan", "777000777", "Secret", "Matrix"):
         assert trace not in left.replace("other@example.com", "").replace(other, ""), trace

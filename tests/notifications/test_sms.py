@@ -18,6 +18,7 @@ from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
 from yamchi.notifications.channels.textparts import size_of
 from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.settings import NotificationSettings
 from yamchi.notifications.templates.model import Rendered
 from yamchi.settings import Settings
 from yamchi.testing import TestApp
@@ -162,7 +163,7 @@ async def test_anything_that_apprise_knows_is_a_channel(app: TestApp, gateway: G
 @pytest.mark.parametrize("url", ["twilio://SID:TOKEN@FROM", "no url {to}"])
 def test_a_setting_that_can_not_be(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"SMS_URL.*where the number goes") as refused:
-        Settings(sms_url=url)
+        Settings(sms_url=url).of(NotificationSettings)
     assert "TOKEN" not in str(refused.value)
 
 
