@@ -196,10 +196,23 @@ async def test_bad_requests(app: TestApp, client: httpx2.AsyncClient) -> None:
         answer = await client.post("/api/v1/reports", json=body)
         assert answer.status_code == status, answer.text
         assert said in answer.json()["detail"]
-    report = await made(app, client, kind="leads")
-    assert report["status"] == "failed"
-    assert "the plugin leads is not on" in report["error"]
-    assert (await client.get(f"/api/v1/reports/{report['id']}/file")).status_code == 409
+
+
+async def test_a_report_of_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLUGINS", "notifications,reports")
+    async with TestApp(home=tmp_path) as app:
+        app.serve()
+        report = await app.reports.request("leads")
+        await app.drain()
+        failed = await app.reports.get(report.id)
+        assert failed.status == "failed"
+        assert "the plugin leads is not on" in (failed.error or "")
+
+
+async def test_how_far_leads_came(app: TestApp, client: httpx2.AsyncClient) -> None:
+    report = await made(app, client, kind="leads", params={"locale": "en"})
+    assert report["status"] == "ready", report["error"]
+    assert "Signed up" in text_of((await client.get(f"/api/v1/reports/{report['id']}/file")).content)
 
 
 async def test_nothing_in_the_data_is_markup(tmp_path: Path) -> None:

@@ -145,7 +145,8 @@ def _moment(text: str | None) -> int | None:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail) from None
 
 
+# A report tells of people, and goes to whom its request says: only admins may ask for one.
 ROUTES = (
-    Routes(router),  # a report tells of people, and goes to whom its request says: only admins may ask for one
+    Routes(router),
     Routes(links, prefix="", access="public"),
 )
