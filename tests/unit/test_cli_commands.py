@@ -200,7 +200,7 @@ def test_an_app_may_be_a_file_or_a_function(yamchi, failed, own_home):
         (["queues", "--app", "empty:app"], "the module has no 'app'"),
         (["queues", "--app", "empty:number"], "is a int, not a Yamchi application"),
         (["worker", "--queues", "nope"], "There is no queue 'nope'"),
-        (["worker", "--queues", "watermark"], "Queue watermark has no handlers"),
+        (["worker", "--app", "bare:app", "--queues", "idle"], "Queue idle has no handlers"),
         (["up", "--host", "0.0.0.0"], "ADMIN_TOKEN must be set to listen on 0.0.0.0"),
         (["up", "--host", "no.such.host.invalid", "--port", "0"], "ADMIN_TOKEN must be set"),
     ],
@@ -209,6 +209,7 @@ def test_a_mistake_is_one_sentence(yamchi, own_home, arguments, sentence):
     (own_home / "broken.py").write_text("import not_installed")
     (own_home / "crashing.py").write_text("1 / 0")
     (own_home / "empty.py").write_text("number = 3")
+    (own_home / "bare.py").write_text("from yamchi import Yamchi\napp = Yamchi()\napp.define('idle')")
     said = yamchi(*arguments, code=1)
     assert sentence in said
     assert "Traceback" not in said
