@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from sqlalchemy import delete
@@ -25,7 +26,7 @@ from yamchi.settings import Settings
 
 expect.set_options(timeout=15_000)
 
-TOKEN = "kino-backend"
+ADMIN = "admin"
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -51,10 +52,17 @@ class Kino:
         self.home = home
         self.product = Product()
         self.process = self._start("0")
-        self.product.yamchi, self.product.api_token = self.process.url, TOKEN
+        self.product.yamchi, self.product.api_token = self.process.url, self._key()
+
+    def _key(self) -> str:
+        """What the product's backend mints tokens with."""
+        asked = {"name": "kino", "scopes": ["people:token"]}
+        headers = {"authorization": f"Bearer {ADMIN}"}
+        answer = httpx2.post(f"{self.process.url}/api/v1/keys", json=asked, headers=headers)
+        return str(answer.json()["key"])
 
     def _start(self, port: str) -> Process:
-        environment = {"ADMIN_TOKEN": "admin", "API_TOKENS": TOKEN, "CORS_ORIGINS": self.product.url}
+        environment = {"ADMIN_TOKEN": ADMIN, "CORS_ORIGINS": self.product.url}
         return Process(self.home, "api", "--port", port, **environment)
 
     def stop_yamchi(self) -> None:
