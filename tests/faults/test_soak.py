@@ -207,10 +207,10 @@ async def test_nothing_that_comes_in_stops_it(server: Process, tmp_path: Path) -
             await client.put(f"/api/v1/users/{USER}", json={"email": "asel@example.com", "locale": "ru"})
         ).raise_for_status()
         (await client.get("/openapi.json")).raise_for_status()
-        await soak.run(SECONDS / 4)  # whatever is loaded once, and kept
+        await soak.run(SECONDS / 2)  # whatever is loaded once, and kept
         before = _memory(server)
         crowd = _schemathesis(server.url, SECONDS * 0.6, tmp_path)
-        await soak.run(SECONDS * 3 / 4)
+        await soak.run(SECONDS / 2)
         said = await asyncio.to_thread(crowd.communicate)
         await _all_finished(tmp_path, soak.accepted)
         after = await _settled_memory(server, before)

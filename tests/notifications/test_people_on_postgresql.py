@@ -79,7 +79,8 @@ async def test_the_whole_story(house: House) -> None:
         cursor = page["next_cursor"]
     assert len(seen) == len(set(seen)) == 28
     erased = (await house.client.delete(f"/users/{USER}")).json()
-    assert erased == {"people": 1, "cancelled": 0, "deliveries": 28, "events": 24}
+    found = {kind: count for kind, count in erased.items() if count}
+    assert found == {"people": 1, "deliveries": 28, "events": 24}
     assert (await house.client.get(f"/users/{USER}/history")).json()["items"] == []
 
 

@@ -77,7 +77,7 @@ def test_what_is_no_moment_says_how_to_write_one() -> None:
         with pytest.raises(ValueError, match=r"not a date|empty"):
             read_moment(value, BERLIN)
     for span in ("30x", "-5m", "", "1e9d", "999999d"):
-        with pytest.raises(ValueError, match="span"):
+        with pytest.raises(ValueError, match=r"span|longer than"):
             read_span(span)
 
 

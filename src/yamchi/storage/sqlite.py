@@ -224,7 +224,12 @@ def explain(error: Exception, path: Path) -> Exception:
         return StorageFull(
             f"The disk that holds {path} is full: nothing was written. Free some room; work resumes by itself."
         )
-    if "readonly" in text or "read-only" in text or "Permission denied" in text or _is_locked_up(path, text):
+    if (
+        "readonly" in text
+        or "read-only" in text.lower()
+        or "Permission denied" in text
+        or _is_locked_up(path, text)
+    ):
         return StorageReadOnly(
             f"The database {path} can't be written: check who owns the file and its folder."
         )
