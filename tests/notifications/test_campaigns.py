@@ -14,6 +14,7 @@ from sqlalchemy import func, insert, select, update
 
 from yamchi.clock import isoformat
 from yamchi.errors import InvalidJob, WrongState
+from yamchi.notifications.campaigns.audience import Audience
 from yamchi.notifications.campaigns.fanout import BATCH, HOLD, FanOut
 from yamchi.notifications.campaigns.lists import LONGEST_ROW, Broken, Entry, read_list
 from yamchi.notifications.campaigns.model import CampaignIn
@@ -732,3 +733,9 @@ async def test_a_row_of_many_lines_has_an_end() -> None:
 def test_a_heading_without_end_is_refused() -> None:
     with pytest.raises(InvalidJob, match="first row"):
         list(read_list(StringIO("email," * 100_000)))
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, -(2**63)])
+async def test_a_filter_may_name_any_number_that_json_has(app: TestApp, number: int) -> None:
+    audience = Audience(app.database, "huge", {"attributes.points": {"lt": number}})
+    assert await audience.first() is None

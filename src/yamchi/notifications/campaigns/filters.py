@@ -41,6 +41,10 @@ COMPARISONS: Mapping[str, Compare] = {
 OPERATORS = ("eq", "ne", "in", "not_in", *COMPARISONS, "exists")
 
 
+LARGEST_WHOLE = 2**63
+"""Beyond it SQLite knows a number only as a float."""
+
+
 class Field:
     """A field of a person: its value as one kind of thing, NULL where it is of another."""
 
@@ -57,7 +61,7 @@ class Field:
             case bool() if self._path:
                 return self._truth(), int(value)
             case int() | float() if self._path and not isinstance(value, bool):
-                return self._number(), value
+                return self._number(), value if abs(value) < LARGEST_WHOLE else float(value)
             case str() if self._path:
                 return self._text(), value
             case str() if self.name == "created_at":
