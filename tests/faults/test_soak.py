@@ -201,6 +201,9 @@ def server(tmp_path: Path) -> Iterator[Process]:
         process.end(signal.SIGTERM)
 
 
+@pytest.mark.faults
+@pytest.mark.timeout(1_800)
+@pytest.mark.skipif(not FULL, reason="the soak takes its time and a core of its own: FAULTS=full runs it")
 async def test_nothing_that_comes_in_stops_it(server: Process, tmp_path: Path) -> None:
     soak = Soak(server.url, seed=random.SystemRandom().randrange(10**6) if FULL else SEED)
     print(f"seed {soak.seed}")
