@@ -73,7 +73,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Yamchi into $(VENV)"
-	@$(INSTALL) -e .
+	@$(INSTALL) -e '.[media,reports,payments]'
 	@touch $@
 
 $(VENV)/.full: pyproject.toml constraints.txt | $(VENV)/bin/python
