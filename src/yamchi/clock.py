@@ -63,7 +63,7 @@ def to_millis(span: Span) -> Millis:
             return _bounded(span * 1000, span)
         case float() if math.isfinite(span * 1000):
             return _bounded(round(span * 1000), span)
-        case float() if math.isfinite(span * 1000):
+        case float() if math.isfinite(span):
             return _bounded(LONGEST_SPAN + 1, span)
         case str():
             return _bounded(_read_span(span), span)

@@ -14,6 +14,7 @@ from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.job import Released
 from yamchi.settings import Settings
 from yamchi.testing import eventually
+from yamchi.testing.clock import MovableClock
 
 SLOTS = 4
 
@@ -97,8 +98,21 @@ async def test_one_slow_provider_alone_has_every_slot(providers: Providers) -> N
         await eventually(lambda: providers.ran["slow"] == 20)
 
 
+async def test_while_the_clock_stands_nobody_lends_however_slow_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shares, "LENDS_AFTER", 0.06)
+    clock, lent = MovableClock(), []
+    held = shares.Shares(1, clock, lambda: lent.append(True))
+    with held.hold("slow"):
+        await asyncio.sleep(0.2)
+        assert lent == []
+        await clock.advance("1s")
+        await eventually(lambda: lent == [True])
+
+
 async def test_those_sent_back_come_in_order_and_not_all_at_once() -> None:
-    held = shares.Shares(2, lambda: None)
+    held = shares.Shares(2, SystemClock(), lambda: None)
     share = shares._Share(held=2, typical=10.0)
     places = [held._place(share) for _ in range(20_000)]
     assert places == sorted(places)

@@ -100,7 +100,7 @@ class Lane:
         self._progress = asyncio.Event()
         self._gone = asyncio.Event()
         self._pacer = Pacer(queue, clock)
-        self._shares = Shares(self.slots, self._todo.set)
+        self._shares = Shares(self.slots, clock, self._todo.set)
         self._caller = Caller(queue, self.slots, self._shares, self._todo.set)
 
     # ── Life ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,19 +5,23 @@ provider for longer than a moment lends its slot to others: it runs on, and some
 that finds its provider's share taken goes back and waits in the queue, without a slot and without paying an attempt.
 
 So while one provider is in use, or all of them are quick, nothing is different: nobody lends, and nobody is sent back.
+Time is the clock's: where that stands still, in a test, no job has waited however slow the machine is.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic
 from types import TracebackType
 
+from yamchi.clock import Clock
 from yamchi.errors import Snooze
 
 LENDS_AFTER = 1.0
 """Seconds for which a job keeps its slot while it waits for its provider."""
+
+TOLERANCE = 0.05
+"""Seconds by which the event loop's timers and the clock may differ."""
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.25, 60.0
 """Seconds until a job that was sent back is looked at again."""
@@ -46,14 +50,19 @@ class _Share:
 class Shares:
     """The shares of one queue's slots in one worker. `lent` is how many of the running jobs occupy no slot at present."""
 
-    def __init__(self, slots: int, on_lent: Callable[[], None]) -> None:
+    def __init__(self, slots: int, clock: Clock, on_lent: Callable[[], None]) -> None:
         self.lent = 0
         self._slots = slots
+        self._clock = clock
         self._on_lent = on_lent
         self._shares: dict[str, _Share] = {}
 
     def hold(self, name: str) -> "Holding":
         return Holding(self, name)
+
+    def now(self) -> float:
+        """Seconds by the clock."""
+        return self._clock.now() / 1000
 
     def _take(self, name: str) -> None:
         share = self._shares.get(name)
@@ -66,7 +75,7 @@ class Shares:
 
     def _place(self, share: _Share) -> float:
         """In how many seconds to come back: in the order of those who were sent back, as fast as the provider works."""
-        now = monotonic()
+        now = self.now()
         pace = max(share.typical, LENDS_AFTER) / self._slots * EAGERNESS
         share.line = min(max(share.line, now) + pace, now + LONGEST_WAIT)
         share.looks = max(share.looks, now) + 1 / LOOKS
@@ -98,15 +107,21 @@ class Holding:
 
     def __enter__(self) -> None:
         self._shares._take(self._name)
-        self._began = monotonic()
-        self._timer = asyncio.get_running_loop().call_later(LENDS_AFTER, self._lend)
+        self._began = self._shares.now()
+        self._set_timer(LENDS_AFTER)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.cancel()
-        self._shares._give_back(self._name, monotonic() - self._began, self._has_lent)
+        self._shares._give_back(self._name, self._shares.now() - self._began, self._has_lent)
+
+    def _set_timer(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._lend)
 
     def _lend(self) -> None:
+        if self._shares.now() - self._began < LENDS_AFTER - TOLERANCE:
+            self._set_timer(LENDS_AFTER)
+            return
         self._has_lent = True
         self._shares._lend()
