@@ -8,7 +8,7 @@ import uvloop
 
 from bench.notifications.letters import TEMPLATE, address_of, job_of, user_of
 from yamchi import Yamchi
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob
 
 BATCH = 500

@@ -21,7 +21,7 @@ from tests.processes import Process
 from tests.services.cloudmessaging import CloudMessaging
 from tests.services.push import Browser, PushService
 from tests.services.server import ServerMissing, program
-from yamchi.notifications.push.vapid import VapidKey
+from yamchi.notifications.channels.push.vapid import VapidKey
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
 KEY = VapidKey.make()

@@ -22,7 +22,7 @@ from sqlalchemy import func, select
 from tests.processes import Process
 from tests.services.mail import MailServer
 from yamchi import Yamchi
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
 from yamchi.notifications.tables import delivery_attempts, notification_delivery
 from yamchi.settings import Settings

@@ -21,7 +21,7 @@ from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
 from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.channels.null import NullLedger, count_ledger
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.notifications.tables import campaign_people, notification_delivery, null_ledger, users
 from yamchi.notifications.tables import campaigns as table

@@ -11,11 +11,11 @@ from tests.notifications.conftest import USER
 from tests.notifications.house import House, Pigeon, a_house
 from tests.services.mail import MailServer
 from yamchi.errors import Unrecoverable
-from yamchi.notifications.caps import Caps
 from yamchi.notifications.channels.base import Recipient
-from yamchi.notifications.errand import Errand
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.policy import NONE, Cap
+from yamchi.notifications.policy.caps import Caps
+from yamchi.notifications.policy.context import Errand
+from yamchi.notifications.policy.model import NONE, Cap
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
 from yamchi.storage.database import Database
 from yamchi.testing import MovableClock

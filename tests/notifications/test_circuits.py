@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from yamchi import Outage
-from yamchi.notifications.circuits import FRESH, LONGEST, PROBE, SHORTEST, Circuits
+from yamchi.notifications.channels.circuits import FRESH, LONGEST, PROBE, SHORTEST, Circuits
 from yamchi.testing import TestApp
 
 NAME = "email:smtp"

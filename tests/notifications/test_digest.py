@@ -16,9 +16,9 @@ from tests.notifications.house import ADDRESS, House, a_house
 from tests.services.mail import MailServer
 from yamchi.clock import as_datetime, isoformat
 from yamchi.notifications.channels.base import Unreachable
-from yamchi.notifications.digests import next_due
-from yamchi.notifications.policy import Digest
+from yamchi.notifications.policy.model import Digest
 from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.sending.digests import next_due
 from yamchi.notifications.tables import digest_items, digests
 
 RULES = """

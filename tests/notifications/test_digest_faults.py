@@ -15,14 +15,14 @@ from tests.notifications.conftest import USER
 from tests.notifications.house import Pigeon
 from tests.notifications.office import FULL, PATIENCE, Office, UnhurriedMailServer, address_of, number_of
 from yamchi.notifications.channels.base import Recipient
-from yamchi.notifications.deliveries import Deliveries
-from yamchi.notifications.digests import Digests
-from yamchi.notifications.errand import Errand
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.policy import NONE, Digest
-from yamchi.notifications.recipients import User
+from yamchi.notifications.policy.context import Errand
+from yamchi.notifications.policy.model import NONE, Digest
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
+from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.tables import digest_items
 from yamchi.storage.database import Database
 from yamchi.testing import MovableClock, eventually

@@ -13,7 +13,7 @@ import pytest
 from tests.notifications.conftest import USER
 from tests.services.mail import MailServer
 from yamchi import Yamchi
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.queues.job import NewJob, new_id
 from yamchi.settings import Settings
 from yamchi.testing import eventually

@@ -13,7 +13,7 @@ from sqlalchemy import update
 from tests.notifications.office import FULL, Office, address_of, number_of
 from tests.processes import DEADLINE, Process
 from tests.services.mail import MailServer
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.tables import events
 from yamchi.testing import eventually
 

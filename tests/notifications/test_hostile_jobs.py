@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.notifications.conftest import USER
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.queues.job import NewJob
 from yamchi.testing import TestApp
 

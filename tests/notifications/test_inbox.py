@@ -16,7 +16,7 @@ from yamchi.clock import isoformat
 from yamchi.errors import TokenRefused
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.inbox.store import COUNTING, listing
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.templates.model import Button, Rendered
 from yamchi.testing import TestApp

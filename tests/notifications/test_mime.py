@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Attachment, Message
-from yamchi.notifications.channels.mime import compose
+from yamchi.notifications.channels.email.mime import compose
 from yamchi.notifications.templates.model import Rendered
 
 NOW = 1_763_123_710_000

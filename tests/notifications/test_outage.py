@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.notifications.office import FULL, PATIENCE, SLOTS, Office, UnhurriedMailServer
-from yamchi.notifications.circuits import Circuit
+from yamchi.notifications.channels.circuits import Circuit
 from yamchi.testing import eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]

@@ -13,7 +13,7 @@ from tests.notifications.house import ADDRESS, House, a_house
 from tests.services.mail import MailServer
 from yamchi import Yamchi
 from yamchi.notifications import erasure
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.tables import metadata
 from yamchi.settings import Settings
@@ -142,7 +142,7 @@ async def test_letters_at_home_go_too(tmp_path: Path, mail_server: MailServer) -
 
 
 def _at_home(house: House) -> Any:
-    from yamchi.notifications.channels.email import MailboxChannel
+    from yamchi.notifications.channels.email.channel import MailboxChannel
 
     return MailboxChannel(house.app.database, "Yamchi <noreply@localhost>", house.app.clock)
 

@@ -9,8 +9,8 @@ from tests.notifications.conftest import USER
 from tests.notifications.house import ADDRESS, House, a_house
 from tests.services.mail import MailServer
 from yamchi.notifications.channels.base import Unreachable
+from yamchi.notifications.people.recipients import _PEOPLE
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.recipients import _PEOPLE
 from yamchi.notifications.tables import users
 from yamchi.storage.database import Database
 

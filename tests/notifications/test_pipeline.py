@@ -13,7 +13,7 @@ from tests.notifications.conftest import USER
 from tests.services.mail import MailServer
 from yamchi.clock import isoformat
 from yamchi.errors import WrongState
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.queues.job import NewJob
 from yamchi.testing import TestApp

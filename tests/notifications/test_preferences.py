@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.notifications.conftest import USER
 from tests.notifications.house import ADDRESS, House, a_house
 from tests.services.mail import MailServer
-from yamchi.notifications.wishes import Wishes
+from yamchi.notifications.people.model import RecipientPreferences
 
 
 @pytest.fixture
@@ -114,16 +114,16 @@ CHANNELS, CATEGORIES = st.sampled_from(["email", "*"]), st.sampled_from(["news",
 
 @given(st.dictionaries(st.tuples(CHANNELS, CATEGORIES), st.booleans()))
 def test_the_more_is_said_the_more_it_counts(choices: dict[tuple[str, str], bool]) -> None:
-    wishes = Wishes(choices)
+    preferences = RecipientPreferences(choices)
     exact = choices.get(("email", "news"))
     if exact is not None:
-        assert wishes.allow("email", "news") is exact
+        assert preferences.allow("email", "news") is exact
     elif False in (choices.get(("email", "*")), choices.get(("*", "news"))):
-        assert not wishes.allow("email", "news")
+        assert not preferences.allow("email", "news")
     elif True in (choices.get(("email", "*")), choices.get(("*", "news"))):
-        assert wishes.allow("email", "news")
+        assert preferences.allow("email", "news")
     else:
-        assert wishes.allow("email", "news") is choices.get(("*", "*"), True)
+        assert preferences.allow("email", "news") is choices.get(("*", "*"), True)
 
 
 # ── Addresses that reach nobody ───────────────────────────────────────────────────────────────────────────────────

@@ -18,14 +18,14 @@ from yamchi.cli import cli
 from yamchi.clock import isoformat
 from yamchi.errors import ConfigurationError
 from yamchi.notifications.channels.base import Message
-from yamchi.notifications.channels.webpush import WebPushChannel
-from yamchi.notifications.parts import Parts
+from yamchi.notifications.channels.parts import Parts
+from yamchi.notifications.channels.push.channel import WebPushChannel
+from yamchi.notifications.channels.push.client import Post
+from yamchi.notifications.channels.push.encryption import LARGEST_MESSAGE, seal
+from yamchi.notifications.channels.push.endpoints import NotPublic, check_endpoint
+from yamchi.notifications.channels.push.subscriptions import MOST_BROWSERS, BrowserSubscription, Subscriptions
+from yamchi.notifications.channels.push.vapid import VapidKey
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.push.addresses import NotPublic, check_endpoint
-from yamchi.notifications.push.post import Post
-from yamchi.notifications.push.sealing import LARGEST_MESSAGE, seal
-from yamchi.notifications.push.subscriptions import MOST_BROWSERS, BrowserSubscription, Subscriptions
-from yamchi.notifications.push.vapid import VapidKey
 from yamchi.notifications.templates.model import Button, Rendered
 from yamchi.queues.job import NewJob
 from yamchi.storage.database import Database

@@ -17,11 +17,11 @@ from tests.services.push import PushService
 from tests.services.webserver import Response
 from yamchi.clock import to_millis
 from yamchi.notifications.channels.base import AnswerLost
-from yamchi.notifications.circuits import SEVERAL
-from yamchi.notifications.push import post as posting
-from yamchi.notifications.push.addresses import is_public
-from yamchi.notifications.push.post import LONGEST_ANSWER, Post
-from yamchi.notifications.push.subscriptions import BrowserSubscription
+from yamchi.notifications.channels.circuits import SEVERAL
+from yamchi.notifications.channels.push import client as push_client
+from yamchi.notifications.channels.push.client import LONGEST_ANSWER, Post
+from yamchi.notifications.channels.push.endpoints import is_public
+from yamchi.notifications.channels.push.subscriptions import BrowserSubscription
 from yamchi.testing import MovableClock, TestApp, eventually
 
 __all__ = ["app", "service"]
@@ -149,7 +149,7 @@ async def test_an_endless_answer_is_read_for_a_kilobyte() -> None:
 
 
 async def test_a_status_counts_though_the_rest_drips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posting, "BODY_DEADLINE", 0.3)
+    monkeypatch.setattr(push_client, "BODY_DEADLINE", 0.3)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -169,7 +169,7 @@ async def test_an_answer_that_never_comes_has_a_deadline(
     piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each byte comes in time; only all of them together do not."""
-    monkeypatch.setattr(posting, "DEADLINE", 0.5)
+    monkeypatch.setattr(push_client, "DEADLINE", 0.5)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while not writer.is_closing():

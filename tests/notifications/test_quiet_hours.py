@@ -14,7 +14,7 @@ from tests.notifications.house import House, a_house
 from tests.services.mail import MailServer
 from yamchi.clock import as_datetime, isoformat, to_moment
 from yamchi.errors import ConfigurationError
-from yamchi.notifications.quiet import QuietHours, moment_of
+from yamchi.notifications.people.quiet_hours import QuietHours, moment_of
 from yamchi.settings import Settings
 
 NIGHT = {"from": "22:00", "until": "08:00"}

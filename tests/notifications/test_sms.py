@@ -12,11 +12,11 @@ import pytest
 from tests.notifications.conftest import USER
 from tests.services.gateway import SECRET, Gateway
 from yamchi.errors import ConfigurationError, WrongState
-from yamchi.notifications.channels import apprised
-from yamchi.notifications.channels.apprised import AppriseChannel
+from yamchi.notifications.channels import apprise
+from yamchi.notifications.channels.apprise import AppriseChannel
 from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
-from yamchi.notifications.channels.textparts import size_of
-from yamchi.notifications.recipients import User
+from yamchi.notifications.channels.sms_parts import size_of
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.settings import NotificationSettings
 from yamchi.notifications.templates.model import Rendered
@@ -192,7 +192,7 @@ def test_parts(text: str, encoding: str, length: int, parts: int) -> None:
 
 async def test_a_gateway_whose_answer_drips(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes in time; the message's slot is free after the deadline all the same."""
-    monkeypatch.setattr(apprised, "DEADLINE", 0.5)
+    monkeypatch.setattr(apprise, "DEADLINE", 0.5)
     over = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -203,7 +203,7 @@ async def test_a_gateway_whose_answer_drips(monkeypatch: pytest.MonkeyPatch) -> 
         writer.close()
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
-    channel = apprised.SmsChannel(f"json://127.0.0.1:{server.sockets[0].getsockname()[1]}/{{to}}")
+    channel = apprise.SmsChannel(f"json://127.0.0.1:{server.sockets[0].getsockname()[1]}/{{to}}")
     try:
         with pytest.raises(AnswerLost, match=r"longer than 0\.5 s"):
             await channel.send(Message("j", "+77010000001", Rendered("hello")))

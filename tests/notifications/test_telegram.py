@@ -13,10 +13,10 @@ from tests.processes import Process
 from tests.services.telegram import TOKEN, BotServer, refusal
 from yamchi import Yamchi
 from yamchi.errors import Outage, Snooze
-from yamchi.notifications.channels import chathtml
 from yamchi.notifications.channels.base import Attachment, Message
-from yamchi.notifications.channels.telegram import TelegramChannel
-from yamchi.notifications.recipients import User
+from yamchi.notifications.channels.telegram import telegram_html
+from yamchi.notifications.channels.telegram.channel import TelegramChannel
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import DirectMessage
 from yamchi.notifications.templates.model import Button, Rendered
 from yamchi.queues.job import NewJob
@@ -113,7 +113,9 @@ async def test_a_long_text_arrives_in_parts_and_none_twice(app: TestApp, bot: Bo
     await app.clock.advance("1m")
     texts = bot.texts(CHAT)
     assert len(texts) == 4
-    assert "".join(chathtml.read(text)[0].text for text in texts).replace(" ", "") == words.replace(" ", "")
+    assert "".join(telegram_html.read(text)[0].text for text in texts).replace(" ", "") == words.replace(
+        " ", ""
+    )
     assert all(text.startswith("<b>") for text in texts)
     assert texts[-1].endswith("</b> <i>end</i>")
 

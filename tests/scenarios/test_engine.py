@@ -12,7 +12,7 @@ from tests.scenarios.house import LEAD, House, a_house
 from tests.scenarios.leads import RemoteLeads
 from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Message
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios.performing import Context
 from yamchi.scenarios.sweeping import LATE

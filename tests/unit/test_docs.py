@@ -14,7 +14,7 @@ import pytest
 
 from yamchi import Yamchi
 from yamchi.envfile import env_example
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.recipients import User
 from yamchi.queues.engines.base import Capabilities
 from yamchi.queues.engines.bull import BullEngine
 from yamchi.queues.engines.kafka import KafkaEngine

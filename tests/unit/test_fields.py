@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from yamchi.clock import EARLIEST, LATEST, LONGEST_SPAN, check_zone, in_utc, isoformat, to_millis, to_moment
 from yamchi.errors import ConfigurationError, InvalidJob
 from yamchi.fields import MOST_DEPTH, Email, Name, check_json
-from yamchi.notifications.digests import next_due
-from yamchi.notifications.policy import Digest
+from yamchi.notifications.policy.model import Digest
+from yamchi.notifications.sending.digests import next_due
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.job import Backoff, JobOptions
 

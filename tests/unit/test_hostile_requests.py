@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from yamchi import Job
 from yamchi.http.limits import FORM_LIMIT, MOST_FIELDS, MOST_VALUES
-from yamchi.notifications.rules import Rule
+from yamchi.notifications.policy.rules import Rule
 from yamchi.notifications.tables import campaigns, events, notification_delivery, rules, users
 from yamchi.queues.job import DeadLetter, JobOptions, JobRecord, NewJob
 from yamchi.testing import TestApp

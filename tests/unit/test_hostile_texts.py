@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from yamchi.clock import to_millis
 from yamchi.errors import YamchiError
-from yamchi.notifications.channels import chathtml, mime, textparts
-from yamchi.notifications.channels.conversation import _stuffed
-from yamchi.notifications.recipients import User
+from yamchi.notifications.channels import sms_parts
+from yamchi.notifications.channels.email import mime
+from yamchi.notifications.channels.email.smtp_connection import _stuffed
+from yamchi.notifications.channels.telegram import telegram_html
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.templates import Layout, letters, locale_chain, read_template, render
 from yamchi.notifications.templates.filters import FILTERS
 from yamchi.notifications.templates.markup import (
@@ -102,11 +104,11 @@ READERS: dict[str, Callable[[str], object]] = {
     "inlined": letters.inlined,
     "plain": letters.plain,
     "check_markup": check_markup,
-    "telegram": lambda text: chathtml.split(chathtml.read(text)),
+    "telegram": lambda text: telegram_html.split(telegram_html.read(text)),
     "a subject": lambda text: mime._encoded(text.encode("utf-8", "replace").decode()),
     "a text part": lambda text: mime._text("plain", text),
     "an address": mime.check_address,
-    "an SMS": textparts.size_of,
+    "an SMS": sms_parts.size_of,
     "a template": lambda text: read_template(text, code="t", channel="email", locale="en", layout=Layout("", "")),
     "settings": lambda text: read_template(
         f"---\nsubject: a\nsample:\n  a: {text}\n---\n", code="t", channel="email", locale="en", layout=Layout("", "")
@@ -218,7 +220,7 @@ def test_a_character_number_is_read_only_as_long_as_one_is() -> None:
     ],
 )
 def test_what_telegram_gets(html: str, texts: list[Any]) -> None:
-    assert ["".join(part for part in chathtml.split(chathtml.read(html)))] == texts
+    assert ["".join(part for part in telegram_html.split(telegram_html.read(html)))] == texts
 
 
 def test_every_filter_reads_a_text_once() -> None:

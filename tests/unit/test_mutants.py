@@ -58,7 +58,9 @@ def test_an_engines_files_are_judged_by_its_suite_and_others_by_no_broker() -> N
     lane = judges_of(ROOT, "src/yamchi/queues/lane.py")
     assert "tests/conformance/test_memory.py" in lane
     assert not any("kafka" in test or "bull" in test for test in lane)
-    assert "tests/notifications/test_circuits.py" in judges_of(ROOT, "src/yamchi/notifications/circuits.py")
+    assert "tests/notifications/test_circuits.py" in judges_of(
+        ROOT, "src/yamchi/notifications/channels/circuits.py"
+    )
 
 
 @pytest.mark.parametrize(("test", "outcome"), [("f(1, 2)", "survived"), ("f(1, 2) == 1", "killed")])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from yamchi.notifications.rules import EventRulesHandler, Rule
+from yamchi.notifications.policy.rules import EventRulesHandler, Rule
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.templates import Layout, Template, TemplateError, read_template, render
 from yamchi.notifications.templates.meter import FIRST_TRY, LARGE, Limits, Outgrown

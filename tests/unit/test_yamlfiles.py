@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from yamchi.errors import ConfigurationError
-from yamchi.notifications.rules import read_rules
+from yamchi.notifications.policy.rules import read_rules
 from yamchi.notifications.templates import Layout, TemplateError, read_template
 from yamchi.yamlfiles import InvalidDocument, load, load_file
 

@@ -6,9 +6,9 @@ from typing import Any
 import structlog
 
 from yamchi.errors import Unrecoverable
-from yamchi.notifications.channels import chathtml
 from yamchi.notifications.channels.base import Unreachable
-from yamchi.notifications.channels.botapi import BotApi
+from yamchi.notifications.channels.telegram import telegram_html
+from yamchi.notifications.channels.telegram.bot_api import BotApi
 from yamchi.notifications.templates import Rendered, TemplateStore, UnknownTemplate, locale_chain
 from yamchi.notifications.templates.offloop import render_message
 
@@ -59,7 +59,7 @@ class Chat:
 
     async def say_plainly(self, chat: str, text: str) -> None:
         """Somebody else's words: no markup in them means anything."""
-        for piece in chathtml.split([chathtml.Run(text)]):
+        for piece in telegram_html.split([telegram_html.Run(text)]):
             await self._call("sendMessage", {"chat_id": chat, "text": piece, "parse_mode": "HTML"})
 
     async def put_buttons(self, chat: str, message: int, keyboard: Keyboard) -> None:
@@ -97,8 +97,10 @@ class Chat:
 
 
 def _html(rendered: Rendered) -> str:
-    runs = chathtml.read(rendered.html) if rendered.html is not None else [chathtml.Run(rendered.text)]
-    return chathtml.split(runs)[0]
+    runs = (
+        telegram_html.read(rendered.html) if rendered.html is not None else [telegram_html.Run(rendered.text)]
+    )
+    return telegram_html.split(runs)[0]
 
 
 def _buttons(rendered: Rendered) -> list[list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from yamchi.leads.contacts import read_email, read_phone
 from yamchi.leads.model import Lead, read_moment
 from yamchi.leads.store import LeadStore
 from yamchi.notifications.channels.base import Recipient
-from yamchi.notifications.recipients import Recipients
+from yamchi.notifications.people.recipients import Recipients
 from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios.entities import Change, Entity, LogLine
 from yamchi.storage.database import Database

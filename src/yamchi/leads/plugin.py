@@ -23,7 +23,7 @@ from yamchi.leads.slots import Slots
 from yamchi.leads.store import LeadStore
 from yamchi.leads.talk import Conversation
 from yamchi.leads.zoom import Zoom
-from yamchi.notifications.channels.botapi import BotApi
+from yamchi.notifications.channels.telegram.bot_api import BotApi
 from yamchi.notifications.plugin import Notifications
 from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler

@@ -17,13 +17,13 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 
 from yamchi.errors import InvalidJob
 from yamchi.fields import JsonObject, Locale, Name, Timezone
+from yamchi.http.cursors import make_cursor, read_cursor
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
 from yamchi.leads.contacts import MOST_FIELDS
 from yamchi.leads.listening import is_secret
 from yamchi.leads.model import NAMES, Lead
 from yamchi.leads.plugin import FORM_LIMIT, Leads
-from yamchi.notifications.cursors import make_cursor, read_cursor
 from yamchi.plugins import Routes, of_request
 
 log = structlog.get_logger("yamchi.leads")

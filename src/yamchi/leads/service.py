@@ -16,7 +16,7 @@ from yamchi.leads.contacts import Contact, read_email, read_form, read_phone
 from yamchi.leads.entities import event_of
 from yamchi.leads.model import Lead, read_moment
 from yamchi.leads.store import LeadStore
-from yamchi.notifications.service import NotificationService
+from yamchi.notifications.sending.service import NotificationService
 from yamchi.scenarios.plugin import Scenarios
 
 log = structlog.get_logger("yamchi.leads")

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, or_, select, update
 
 from yamchi.errors import WrongState
-from yamchi.notifications.deliveries import FINAL
-from yamchi.notifications.service import NotificationService
+from yamchi.notifications.sending.deliveries import FINAL
+from yamchi.notifications.sending.service import NotificationService
 from yamchi.notifications.tables import (
     campaign_people,
     campaigns,

@@ -9,50 +9,50 @@ import structlog
 from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.http.tokens import PageToken
-from yamchi.notifications import emailqueue
-from yamchi.notifications.attachments import Attachments
 from yamchi.notifications.campaigns.fanout import FanOut
-from yamchi.notifications.campaigns.gate import CampaignGate
+from yamchi.notifications.campaigns.limits import CampaignGate
 from yamchi.notifications.campaigns.rehearsal import Rehearsal
 from yamchi.notifications.campaigns.store import Campaigns
-from yamchi.notifications.caps import Caps
 from yamchi.notifications.channels.base import Channel
-from yamchi.notifications.channels.email import EmailChannel, Mailbox, MailboxChannel
-from yamchi.notifications.channels.inbox import InboxChannel
-from yamchi.notifications.channels.instead import Instead
-from yamchi.notifications.channels.live import LiveChannel
+from yamchi.notifications.channels.circuits import Circuits
+from yamchi.notifications.channels.configured import channels_of
+from yamchi.notifications.channels.email.channel import EmailChannel, Mailbox, MailboxChannel
+from yamchi.notifications.channels.email.smtp import SmtpServer
 from yamchi.notifications.channels.null import NullChannel, NullLedger
-from yamchi.notifications.channels.outfitting import channels_of
-from yamchi.notifications.channels.smtp import SmtpServer
-from yamchi.notifications.circuits import Circuits
-from yamchi.notifications.counters import Counters
-from yamchi.notifications.deliveries import Deliveries
-from yamchi.notifications.digests import Digests
-from yamchi.notifications.dlq import DLQPublisher
-from yamchi.notifications.doubts import Doubts
-from yamchi.notifications.emailqueue import EmailQueue
+from yamchi.notifications.channels.stand_in import Instead
 from yamchi.notifications.erasure import Erasure
-from yamchi.notifications.errand import Errands
-from yamchi.notifications.escalation import InboxReceipts
-from yamchi.notifications.gates import Gate
-from yamchi.notifications.history import History
+from yamchi.notifications.inbox.channel import InboxChannel
 from yamchi.notifications.inbox.feed import Feed
 from yamchi.notifications.inbox.hub import Hub
+from yamchi.notifications.inbox.live_channel import LiveChannel
 from yamchi.notifications.inbox.store import Inbox
 from yamchi.notifications.inbox.tokens import PREFIX, PersonTokens
-from yamchi.notifications.outside import Intake
-from yamchi.notifications.preferences import PreferenceBook
-from yamchi.notifications.processor import JobProcessor
-from yamchi.notifications.recipients import Recipients
-from yamchi.notifications.rulebook import RuleBook
-from yamchi.notifications.rules import EventRulesHandler
+from yamchi.notifications.people.preferences import PreferenceBook
+from yamchi.notifications.people.recipients import Recipients
+from yamchi.notifications.people.suppressions import Suppressions
+from yamchi.notifications.people.unsubscribe import Unsubscribing
+from yamchi.notifications.policy.caps import Caps
+from yamchi.notifications.policy.checks import Gate
+from yamchi.notifications.policy.context import Errands
+from yamchi.notifications.policy.escalation import InboxReceipts
+from yamchi.notifications.policy.rulebook import RuleBook
+from yamchi.notifications.policy.rules import EventRulesHandler
 from yamchi.notifications.schemas.notification_job import AnyNotification, know_channel
-from yamchi.notifications.service import JOB, NotificationService
+from yamchi.notifications.sending import email_queue
+from yamchi.notifications.sending.attachments import Attachments
+from yamchi.notifications.sending.counters import Counters
+from yamchi.notifications.sending.dead_letters import DLQPublisher
+from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.digests import Digests
+from yamchi.notifications.sending.email_queue import EmailQueue
+from yamchi.notifications.sending.history import History
+from yamchi.notifications.sending.http_input import Intake
+from yamchi.notifications.sending.processor import JobProcessor
+from yamchi.notifications.sending.service import JOB, NotificationService
+from yamchi.notifications.sending.unknown import Doubts
 from yamchi.notifications.settings import NotificationSettings
-from yamchi.notifications.suppressions import Suppressions
 from yamchi.notifications.templates.files import FileTemplates
-from yamchi.notifications.unsubscribe import Unsubscribing
-from yamchi.notifications.versions import VersionedTemplates
+from yamchi.notifications.templates.versions import VersionedTemplates
 from yamchi.observe.logging import mask
 from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
@@ -181,7 +181,7 @@ class Notifications(Plugin):
         )
         definition.take_in = self.intake.data
         emails = self.app.define(
-            emailqueue.QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
+            email_queue.QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
         )
         emails.take_in = self.intake.email
 
@@ -206,11 +206,11 @@ class Notifications(Plugin):
 
     def _serve_emails(self) -> None:
         """Letters that other programs ask for, unless the application has a handler of its own for them."""
-        queue = self.app.queue(emailqueue.QUEUE)
+        queue = self.app.queue(email_queue.QUEUE)
         definition = queue.definition
         if definition.handlers:
             return
-        definition.handlers[emailqueue.JOB] = Handler(emailqueue.JOB, self.emails.handle)
+        definition.handlers[email_queue.JOB] = Handler(email_queue.JOB, self.emails.handle)
         definition.timeout = min(definition.timeout or LONGEST_RUN, LONGEST_RUN)
         queue.listeners.on("failed", self.emails.note_failure)
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from yamchi.clock import to_millis
 from yamchi.errors import Unrecoverable, YamchiError
-from yamchi.notifications.attachments import TooLarge
 from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.plugin import Notifications
+from yamchi.notifications.sending.attachments import TooLarge
 from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.reports.kinds import Content, Format, Kinds, Make, NoParams, ReportKind

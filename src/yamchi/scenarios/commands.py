@@ -22,7 +22,7 @@ from yamchi.console.loading import (
 )
 from yamchi.console.output import console, print_json, say, table, text
 from yamchi.errors import InvalidJob, WrongState
-from yamchi.notifications.rules import Rule
+from yamchi.notifications.policy.rules import Rule
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.moments import read_moment
 from yamchi.scenarios.picture import picture_of, picture_of_run

@@ -6,12 +6,12 @@ from typing import Any
 from uuid import UUID
 
 from yamchi.clock import Clock, as_datetime
-from yamchi.notifications import direct
 from yamchi.notifications.channels.base import Channel, Recipient
-from yamchi.notifications.deliveries import Deliveries, Status
-from yamchi.notifications.processor import JobProcessor
-from yamchi.notifications.rules import DEFAULT_LOCALE
+from yamchi.notifications.policy.rules import DEFAULT_LOCALE
 from yamchi.notifications.schemas.notification_job import ALIASES, Meta, NotificationJob, derived_id
+from yamchi.notifications.sending import direct
+from yamchi.notifications.sending.deliveries import Deliveries, Status
+from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.queues.ticket import Job
 from yamchi.scenarios import flow
 from yamchi.scenarios.definition import Definition, Send, Step

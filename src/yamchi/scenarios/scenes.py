@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection
 
 from yamchi.notifications.channels.base import Recipient
-from yamchi.notifications.quiet import zone_of
-from yamchi.notifications.recipients import Recipients, as_template_data
+from yamchi.notifications.people.quiet_hours import zone_of
+from yamchi.notifications.people.recipients import Recipients, as_template_data
 from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios import store
 from yamchi.scenarios.definition import Definition

@@ -18,10 +18,10 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.campaigns.audience import Audience
-from yamchi.notifications.campaigns.counts import CampaignCounts
 from yamchi.notifications.campaigns.model import Campaign
 from yamchi.notifications.campaigns.planning import Planned, plan
-from yamchi.notifications.service import JOB
+from yamchi.notifications.sending.campaign_counts import CampaignCounts
+from yamchi.notifications.sending.service import JOB
 from yamchi.notifications.tables import campaigns, notification_delivery
 from yamchi.queues.job import NewJob
 from yamchi.queues.queue import Queue

@@ -9,7 +9,7 @@ from yamchi.notifications.campaigns.audience import Audience, Person
 from yamchi.notifications.campaigns.model import Campaign
 from yamchi.notifications.campaigns.planning import Message, messages_to
 from yamchi.notifications.channels.base import Recipient
-from yamchi.notifications.recipients import Recipients, as_template_data
+from yamchi.notifications.people.recipients import Recipients, as_template_data
 from yamchi.notifications.schemas.notification_job import ALIASES
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import TemplateError, TemplateStore, UnknownTemplate

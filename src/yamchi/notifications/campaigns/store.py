@@ -17,14 +17,14 @@ from sqlalchemy import ColumnElement, Connection, and_, desc, select, update
 from yamchi.clock import Clock, isoformat
 from yamchi.errors import InvalidJob, UnknownJob, WrongState
 from yamchi.notifications.campaigns.audience import Audience
-from yamchi.notifications.campaigns.counts import CampaignCounts
-from yamchi.notifications.campaigns.enrolling import Enrollment, Guard
-from yamchi.notifications.campaigns.gate import CampaignGate
+from yamchi.notifications.campaigns.enrollment import Enrollment, Guard
+from yamchi.notifications.campaigns.limits import CampaignGate
 from yamchi.notifications.campaigns.lists import Report
 from yamchi.notifications.campaigns.model import Campaign, CampaignIn, ShownState, State
 from yamchi.notifications.campaigns.planning import DEFAULT_LOCALE
 from yamchi.notifications.campaigns.rehearsal import Rehearsal
 from yamchi.notifications.channels.base import Channel
+from yamchi.notifications.sending.campaign_counts import CampaignCounts
 from yamchi.notifications.tables import campaigns, notification_delivery
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import TemplateStore, UnknownTemplate

@@ -4,14 +4,13 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from yamchi.clock import Millis
 from yamchi.errors import Outage, Unrecoverable, YamchiError
+from yamchi.notifications.people.model import Recipient as Recipient
 from yamchi.notifications.templates.model import Rendered
-from yamchi.notifications.wishes import NONE, Wishes
 from yamchi.storage.database import Put
 
 
@@ -33,18 +32,8 @@ class Unreachable(Unrecoverable):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Recipient:
-    """A person, as far as channels need to know one."""
-
-    user_id: str | None = None
-    email: str | None = None
-    phone: str | None = None
-    telegram_id: str | None = None
-    locale: str | None = None
-    timezone: str | None = None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    wishes: Wishes = NONE
+class NoAddress(Unrecoverable):
+    """The person has no address on this channel, or the channel is not set up here."""
 
 
 @dataclass(frozen=True, slots=True)

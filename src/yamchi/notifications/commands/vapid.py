@@ -7,7 +7,7 @@ from yamchi.errors import MissingExtra
 def run(*, as_json: bool) -> None:
     """Print a new key, as lines for `.env`. Nothing is written: the key is the operator's to keep."""
     try:
-        from yamchi.notifications.push.vapid import VapidKey
+        from yamchi.notifications.channels.push.vapid import VapidKey
     except ImportError as error:
         raise MissingExtra("push", "Web Push") from error
     key = VapidKey.make()

@@ -11,9 +11,9 @@ from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Replay
 from yamchi.http.paging import PageNumber, PageSize, Search
 from yamchi.http.problems import documented
-from yamchi.notifications.deliveries import Status
+from yamchi.notifications.policy.rules import Rule
 from yamchi.notifications.routes.dependencies import TheNotifications
-from yamchi.notifications.rules import Rule
+from yamchi.notifications.sending.deliveries import Status
 
 router = APIRouter(tags=["notifications"], responses=documented(401, 403, 404, 422, 503))
 

@@ -10,10 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 from yamchi.errors import InvalidJob
 from yamchi.http.access import TheCaller
 from yamchi.http.problems import documented
-from yamchi.notifications.outside import event_of_test
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
 from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.sending.http_input import event_of_test
 from yamchi.queues.handlers import describe
 
 senders = APIRouter(tags=["events"], responses=documented(401, 403, 413, 422, 503))

@@ -11,11 +11,11 @@ from yamchi.errors import UnknownJob
 from yamchi.fields import Key
 from yamchi.http.access import TheirId
 from yamchi.http.problems import documented
-from yamchi.notifications.push.subscriptions import BrowserSubscription, Subscription
+from yamchi.notifications.channels.push.subscriptions import BrowserSubscription, Subscription
 from yamchi.notifications.routes.dependencies import TheNotifications
 
 if TYPE_CHECKING:
-    from yamchi.notifications.channels.webpush import WebPushChannel
+    from yamchi.notifications.channels.push.channel import WebPushChannel
 
 router = APIRouter(tags=["push"], responses=documented(401, 403, 404, 422, 503))
 pages = APIRouter(tags=["push"], responses=documented(404))

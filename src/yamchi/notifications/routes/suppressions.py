@@ -4,12 +4,12 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.fields import Address, Key, Note
+from yamchi.http.cursors import make_cursor, read_cursor
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
-from yamchi.notifications.cursors import make_cursor, read_cursor
+from yamchi.notifications.people.suppressions import shown
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.notification_job import ALIASES, Channel
-from yamchi.notifications.suppressions import shown
 
 router = APIRouter(tags=["suppressions"], responses=documented(401, 403, 404, 422, 503))
 

@@ -17,10 +17,10 @@ from starlette.responses import HTMLResponse, Response
 
 from yamchi.http.limits import read_form
 from yamchi.notifications.channels.base import Recipient
+from yamchi.notifications.people.unsubscribe import PATH, Link
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.templates.locales import locale_chain
-from yamchi.notifications.unsubscribe import PATH, Link
 from yamchi.yamlfiles import load_file
 
 pages = APIRouter(include_in_schema=False)
@@ -39,7 +39,7 @@ async def ask(request: Request, notifications: TheNotifications) -> Response:
         return _wrong(request, notifications)
     person = await notifications.recipients.get(link.user_id) or Recipient()
     page = _Page(notifications, link, _language(request, person.locale))
-    return page.ask() if person.wishes.allow(link.channel, link.category) else page.stopped("category")
+    return page.ask() if person.preferences.allow(link.channel, link.category) else page.stopped("category")
 
 
 @pages.post(PATH)

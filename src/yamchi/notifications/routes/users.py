@@ -11,10 +11,10 @@ from yamchi.http.access import TheirId
 from yamchi.http.audit import changes
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
-from yamchi.notifications.history import HistoryPage
-from yamchi.notifications.preferences import Preferences
-from yamchi.notifications.recipients import User
+from yamchi.notifications.people.preferences import Preferences
+from yamchi.notifications.people.recipients import User
 from yamchi.notifications.routes.dependencies import TheNotifications
+from yamchi.notifications.sending.history import HistoryPage
 
 router = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503))
 

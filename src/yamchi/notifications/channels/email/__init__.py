@@ -1,0 +1,1 @@
+"""E-mail: MIME, a pool of SMTP connections, and the channel itself."""

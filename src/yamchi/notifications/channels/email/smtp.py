@@ -1,0 +1,156 @@
+"""Connections to an SMTP server, kept open and shared. Answers are sorted into the kinds of failure that jobs know.
+
+A refusal of one letter is that letter's problem: 4xx is worth another attempt, 5xx is not. Everything about the server
+itself (unreachable, closing, wrong credentials) is an outage. A connection that dies after the letter was handed over
+leaves its fate unknown.
+"""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import aiosmtplib
+from aiosmtplib import SMTPAuthenticationError, SMTPException, SMTPHeloError
+
+from yamchi.errors import Outage, Retryable, Unrecoverable
+from yamchi.notifications.channels.base import AnswerLost, Unreachable
+from yamchi.notifications.channels.email.mime import Letter
+from yamchi.notifications.channels.email.smtp_connection import Conversation, Refused
+
+Security = Literal["starttls", "tls", "none"]
+TIMEOUT = 30.0
+SERVICE_TROUBLE = (421, 454)
+"""Answers that speak of the server, not of the letter."""
+
+NO_SUCH_MAILBOX = (550, 551, 553)
+_ENHANCED = re.compile(r"5\.\d{1,3}\.\d{1,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class SmtpServer:
+    """Where and how to connect."""
+
+    host: str
+    port: int
+    user: str | None = None
+    password: str | None = None
+    security: Security = "starttls"
+    connections: int = 10
+
+    @property
+    def name(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class SmtpPool:
+    """At most `connections` at once, each reused for as long as the server likes."""
+
+    def __init__(self, server: SmtpServer) -> None:
+        self._server = server
+        self._idle: list[Conversation] = []
+        self._slots = asyncio.Semaphore(server.connections)
+
+    async def send(self, letter: Letter) -> str:
+        """The server's answer. A connection that failed is not used again."""
+        async with self._slots:
+            conversation = await self._connected()
+            _check_writable(letter, conversation)
+            try:
+                answer = await conversation.send(letter)
+            except Refused as refusal:
+                self._idle.append(conversation)
+                raise _refused(refusal) from refusal
+            except OSError as error:  # a timeout is one too
+                conversation.close()
+                raise await self._broken(conversation, error) from error
+            except BaseException:
+                conversation.close()  # interrupted in the middle
+                raise
+            self._idle.append(conversation)
+            return answer
+
+    async def close(self) -> None:
+        while self._idle:
+            self._idle.pop().say_goodbye()
+
+    async def _connected(self) -> Conversation:
+        while self._idle:
+            conversation = self._idle.pop()
+            if conversation.is_open:
+                return conversation
+            conversation.close()
+        return await self._connect()
+
+    async def _connect(self) -> Conversation:
+        server = self._server
+        client = aiosmtplib.SMTP(
+            hostname=server.host,
+            port=server.port,
+            timeout=TIMEOUT,
+            use_tls=server.security == "tls",
+            start_tls=server.security == "starttls",
+            username=server.user,
+            password=server.password,
+        )
+        try:
+            await client.connect()
+            await _greet(client)
+        except SMTPAuthenticationError as error:
+            client.close()
+            raise Outage(
+                f"{server.name} refused SMTP_USER and SMTP_PASSWORD: {error.code} {error.message}"
+            ) from error
+        except (SMTPException, OSError) as error:
+            client.close()
+            raise Outage(f"The mail server {server.name} can't be reached: {error}") from error
+        return Conversation(client, TIMEOUT)
+
+    async def _broken(self, conversation: Conversation, error: OSError) -> Exception:
+        why = str(error) or "it did not answer in time"
+        if conversation.handed_over:
+            said = f"{self._server.name} took the letter, but its answer was lost: {why}"
+            return AnswerLost(said, outage=await self._gone())
+        return Outage(f"The mail server {self._server.name} broke off: {why}")
+
+    async def _gone(self) -> Outage | None:
+        """Whether the server has gone, or only broke off over one letter."""
+        try:
+            self._idle.append(await self._connect())
+        except Outage as outage:
+            return outage
+        return None
+
+
+async def _greet(client: aiosmtplib.SMTP) -> None:
+    """Learn what the server can do, if connecting has not shown it already."""
+    if client.is_ehlo_or_helo_needed:
+        try:
+            await client.ehlo()
+        except SMTPHeloError:
+            await client.helo()  # a very old server
+
+
+def _check_writable(letter: Letter, conversation: Conversation) -> None:
+    is_ascii = letter.recipient.isascii() and letter.sender.isascii()
+    if not is_ascii and not conversation.speaks_utf8:
+        raise Unrecoverable(
+            f"The mail server can't write to {letter.recipient}: it knows only addresses in ASCII (no SMTPUTF8)."
+        )
+
+
+def _refused(refusal: Refused) -> Exception:
+    code, text = refusal.answer
+    said = f"{code} {' '.join(text.split())}"
+    if code in SERVICE_TROUBLE:
+        return Outage(f"The mail server asks to wait: {said}", retry_after=timedelta(seconds=5))
+    if refusal.is_recipient and _is_mailbox(code, text):
+        return Unreachable(said)
+    return Unrecoverable(said) if code >= 500 else Retryable(said)
+
+
+def _is_mailbox(code: int, text: str) -> bool:
+    """A 55x before the letter itself was seen is about the mailbox, unless it says that it is about us (5.7.x)."""
+    status = _ENHANCED.match(text)
+    return code in NO_SUCH_MAILBOX and (status is None or status[0].startswith(("5.1.", "5.2.1")))

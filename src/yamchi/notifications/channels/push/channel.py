@@ -1,0 +1,196 @@
+"""Web Push: a message to every browser of a person, through the push service of each.
+
+A browser that has unsubscribed is forgotten. One that took the message is remembered until all have: a retry goes to the
+others only. Push services are many, and each has its own circuit: one that is down keeps nobody from the others. People
+choose the services, so what one browser's endpoint does is that browser's trouble until several have it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+import structlog
+
+from yamchi.clock import Clock, Millis
+from yamchi.errors import InvalidJob, Outage, Snooze, Unrecoverable
+from yamchi.notifications.channels.base import AnswerLost, Channel, Message, NoAddress, Recipient
+from yamchi.notifications.channels.circuits import Circuits
+from yamchi.notifications.channels.parts import Parts
+from yamchi.notifications.channels.push.base64url import from_base64url
+from yamchi.notifications.channels.push.client import BadEndpoint, Post, Reply
+from yamchi.notifications.channels.push.encryption import is_browser_key, seal
+from yamchi.notifications.channels.push.endpoints import check_endpoint
+from yamchi.notifications.channels.push.payload import payload_of, topic_of
+from yamchi.notifications.channels.push.subscriptions import (
+    BrowserSubscription,
+    Subscription,
+    Subscriptions,
+    id_of,
+)
+from yamchi.notifications.channels.push.vapid import Vapid
+
+log = structlog.get_logger("yamchi.notifications")
+
+LONGEST_LIFE: Millis = 28 * 86_400_000
+"""How long push services keep a message for a browser that is away, at most."""
+
+LONGEST_NAME = 50
+_OUR_TOKEN = ("BadJwtToken", "ExpiredJwt", "BadAuthorizationHeader", "Unauthorized")
+
+
+class WebPushChannel(Channel):
+    """Messages to browsers. A repeat replaces what it repeats, so when in doubt a message is sent again."""
+
+    name = "push"
+    provider = "webpush"
+    resends_unknown = True
+
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        vapid: Vapid,
+        post: Post,
+        parts: Parts,
+        circuits: Circuits,
+        clock: Clock,
+        *,
+        allows_private: bool = False,
+    ) -> None:
+        self.subscriptions = subscriptions
+        self._vapid = vapid
+        self._post = post
+        self._parts = parts
+        self._circuits = circuits
+        self._clock = clock
+        self._allows_private = allows_private
+
+    @property
+    def public_key(self) -> str:
+        return self._vapid.key.public_text
+
+    async def subscribe(self, user_id: str, browser: BrowserSubscription) -> Subscription:
+        """Remember a browser, if messages can be sealed for it and its endpoint is one we may connect to."""
+        keys = browser.keys
+        if not is_browser_key(from_base64url(keys.p256dh)):
+            raise InvalidJob("keys.p256dh is not a public key on the curve P-256, as a browser makes it.")
+        if len(from_base64url(keys.auth)) != 16:
+            raise InvalidJob("keys.auth must be 16 bytes, as a browser makes them.")
+        await check_endpoint(browser.endpoint, allows_private=self._allows_private)
+        return await self.subscriptions.add(user_id, browser)
+
+    def address(self, recipient: Recipient) -> str | None:
+        return recipient.user_id
+
+    async def send(self, message: Message) -> str | None:
+        browsers = await self.subscriptions.of(message.to)
+        if not browsers:
+            raise NoAddress("User has no push")
+        arrived = await self._parts.arrived(message.job_id) if len(browsers) > 1 else {}
+        waiting = [browser for browser in browsers if browser.subscription_id not in arrived]
+        payload = payload_of(message)
+        sends = (self._send(message, payload.content, browser, len(browsers)) for browser in waiting)
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        took = len(arrived) + _judge(results, any_before=bool(arrived))
+        return f"{took} of {len(browsers)} browsers{', text shortened' if payload.is_shortened else ''}"
+
+    async def close(self) -> None:
+        await self._post.close()
+
+    async def _send(self, message: Message, payload: bytes, browser: Subscription, of: int) -> None:
+        """To one browser."""
+        service, source = service_of(browser), browser.subscription_id
+        await self._enter(service, source)
+        body = seal(payload, from_base64url(browser.p256dh), from_base64url(browser.auth))
+        headers = self._headers(message, browser)
+        try:
+            reply = await self._post.send(browser.endpoint, headers, body, service, source)
+        except BadEndpoint as error:
+            await self._forget(browser, str(error))
+            raise NoAddress(str(error)) from error
+        await self._check(reply, browser, service)
+        await self._circuits.succeeded(f"{self.name}:{service}", source)
+        if of > 1:
+            await self._parts.note(message.job_id, browser.subscription_id, reply.says[:255])
+
+    async def _enter(self, service: str, source: str) -> None:
+        try:
+            await self._circuits.enter(f"{self.name}:{service}", source)
+        except Outage as outage:
+            raise Snooze(outage.retry_after or timedelta(seconds=1), str(outage)) from outage
+
+    def _headers(self, message: Message, browser: Subscription) -> dict[str, str]:
+        left = LONGEST_LIFE if message.expires_at is None else message.expires_at - self._clock.now()
+        return {
+            "Authorization": self._vapid.authorization(browser.endpoint),
+            "Content-Encoding": "aes128gcm",
+            "Content-Type": "application/octet-stream",
+            "TTL": str(max(min(left, LONGEST_LIFE) // 1000, 0)),
+            "Urgency": "high" if message.is_urgent else "normal",
+            "Topic": topic_of(message),
+        }
+
+    async def _check(self, reply: Reply, browser: Subscription, service: str) -> None:
+        match reply.status:
+            case status if 200 <= status < 300:
+                return
+            case HTTPStatus.NOT_FOUND | HTTPStatus.GONE:
+                await self._forget(browser, reply.says)
+                raise NoAddress(f"{service} says that the browser has unsubscribed: {reply.says}")
+            case HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.REQUEST_TIMEOUT:
+                raise _outage(f"{service} asks to wait", reply, browser)
+            case status if status >= 500:
+                raise _outage(f"{service} is in trouble", reply, browser)
+            case HTTPStatus.UNAUTHORIZED:
+                raise _our_mistake(reply, browser)
+            case HTTPStatus.FORBIDDEN if any(word in reply.text for word in _OUR_TOKEN):
+                raise _our_mistake(reply, browser)
+            case HTTPStatus.FORBIDDEN:
+                raise Unrecoverable(
+                    f"{service} takes no messages from us for this browser ({reply.says}): it subscribed with another "
+                    "VAPID_PRIVATE_KEY, and has to subscribe again."
+                )
+        raise Unrecoverable(f"{service} refused the message: {reply.says}")
+
+    async def _forget(self, browser: Subscription, why: str) -> None:
+        log.info("forgot a browser", user=browser.user_id, service=service_of(browser), why=why)
+        await self.subscriptions.remove(browser.subscription_id)
+
+
+def service_of(browser: Subscription) -> str:
+    """The host that carries its messages, with the port where that is another: each has a circuit of its own."""
+    address = urlsplit(browser.endpoint)
+    host = address.hostname or "nowhere"
+    service = host if address.port in (None, 443) else f"{host}:{address.port}"
+    return service if len(service) <= LONGEST_NAME else f"{service[:33]}…{id_of(service)[:16]}"
+
+
+def _judge(results: Sequence[BaseException | None], *, any_before: bool) -> int:
+    """How many took it. Trouble that may pass is for another time; what is final matters only if nobody took it."""
+    for kind in (AnswerLost, Outage, Snooze, BaseException):
+        for result in results:
+            if isinstance(result, kind) and not isinstance(result, Unrecoverable):
+                raise result
+    final = [result for result in results if isinstance(result, Unrecoverable)]
+    if len(final) == len(results) and not any_before:
+        raise next((error for error in final if not isinstance(error, NoAddress)), final[0])
+    return len(results) - len(final)
+
+
+def _outage(what: str, reply: Reply, browser: Subscription) -> Outage:
+    return Outage(
+        f"{what}: {reply.says}",
+        retry_after=reply.retry_after,
+        provider=service_of(browser),
+        source=browser.subscription_id,
+    )
+
+
+def _our_mistake(reply: Reply, browser: Subscription) -> Outage:
+    service = service_of(browser)
+    return Outage(
+        f"{service} refused our VAPID token ({reply.says}): check VAPID_PRIVATE_KEY, VAPID_SUBJECT and this machine's clock.",
+        provider=service,
+        source=browser.subscription_id,
+    )

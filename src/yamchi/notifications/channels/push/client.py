@@ -1,0 +1,169 @@
+"""Posting to push services: connections kept open, redirects never followed, and only public addresses connected to.
+
+End users choose the services. So what one of them says is read only as far as it is of use, and for as long as a decent
+one takes: an answer that never ends, or comes a byte at a time, costs a little and holds up nobody.
+
+httpcore2 is the ground that httpx2 stands on; it is used as it is because it lets us choose the address of a connection.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpcore2
+from httpcore2 import AnyIOBackend, AsyncNetworkBackend, AsyncNetworkStream
+
+from yamchi.clock import Clock, to_moment
+from yamchi.errors import Outage, Snooze
+from yamchi.notifications.channels.base import AnswerLost
+from yamchi.notifications.channels.push.endpoints import NotFound, NotPublic, public_addresses
+
+CONNECTIONS = 250
+"""As many as ten messages at once need, each to the twenty browsers that one person may have, and some."""
+
+KEPT_OPEN = 30.0
+TIMEOUT = {"connect": 5.0, "read": 15.0, "write": 15.0, "pool": 15.0}
+DEADLINE = 20.0
+"""Seconds for all of it, from the look-up of the name to the end of the answer."""
+
+BODY_DEADLINE = 2.0
+"""Seconds for what comes after the status, which is all that counts."""
+
+LONGEST_ANSWER = 1_024
+SHOWN = 300
+LONGEST_WISH = timedelta(minutes=15)
+"""A service may ask us to come back later, but not next year."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a push service said."""
+
+    status: int
+    text: str
+    location: str | None = None
+    retry_after: timedelta | None = None
+
+    @property
+    def says(self) -> str:
+        return f"{self.status} {self.text}".strip()
+
+
+class BadEndpoint(Exception):
+    """Nothing can be written to this endpoint, now or later: it is no address, or leads where it must not."""
+
+
+class Post:
+    """One pool of connections for all push services."""
+
+    def __init__(self, clock: Clock, *, allows_private: bool = False) -> None:
+        self._clock = clock
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=ssl.create_default_context(),
+            max_connections=CONNECTIONS,
+            keepalive_expiry=KEPT_OPEN,
+            network_backend=None if allows_private else PublicNetwork(),
+        )
+
+    async def send(
+        self, url: str, headers: Mapping[str, str], body: bytes, service: str, source: str | None = None
+    ) -> Reply:
+        """The service's answer, whatever it is; an `Outage` of the service, as seen by this source, when there is none."""
+        try:
+            async with asyncio.timeout(DEADLINE):
+                return await self._exchange(url, headers, body)
+        except TimeoutError as error:
+            said = f"{service} took longer than {DEADLINE:g} s to answer"
+            raise AnswerLost(said, outage=None) from error
+        except (httpcore2.ReadError, httpcore2.ReadTimeout, httpcore2.RemoteProtocolError) as error:
+            said = f"{service} took the message, but its answer was lost: {_why(error)}"
+            raise AnswerLost(said, outage=None) from error
+        except httpcore2.PoolTimeout as error:
+            raise Snooze(timedelta(seconds=5), "all connections to push services are in use") from error
+        except (httpcore2.LocalProtocolError, httpcore2.UnsupportedProtocol, UnicodeError) as error:
+            raise BadEndpoint(f"{service} can't be written to: {_why(error)}") from error
+        except (httpcore2.NetworkError, httpcore2.TimeoutException, ssl.SSLError, NotFound) as error:
+            raise Outage(
+                f"The push service {service} can't be reached: {_why(error)}", provider=service, source=source
+            ) from error
+        except NotPublic as error:
+            raise BadEndpoint(str(error)) from error
+
+    async def close(self) -> None:
+        await self._pool.aclose()
+
+    async def _exchange(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        extensions = {"timeout": TIMEOUT}
+        async with self._pool.stream(
+            "POST", url, headers=list(headers.items()), content=body, extensions=extensions
+        ) as answer:
+            content = await _beginning(answer)
+        return self._read(answer, content)
+
+    def _read(self, answer: httpcore2.Response, content: bytes) -> Reply:
+        headers = {name.lower(): value.decode("latin-1") for name, value in answer.headers}
+        text = " ".join(content.decode("utf-8", "replace").split())[:SHOWN]
+        retry_after = self._span(headers.get(b"retry-after"))
+        return Reply(answer.status, text, headers.get(b"location"), retry_after)
+
+    def _span(self, wish: str | None) -> timedelta | None:
+        """Seconds, or a date."""
+        if wish is None:
+            return None
+        wish = wish.strip()
+        if wish.isdecimal():
+            seconds = int(wish) if len(wish) < 10 else LONGEST_WISH.total_seconds()
+            return min(timedelta(seconds=seconds), LONGEST_WISH)
+        try:
+            until = to_moment(parsedate_to_datetime(wish[:100]))
+        except (ValueError, TypeError, OverflowError):
+            return None
+        return min(timedelta(milliseconds=max(until - self._clock.now(), 0)), LONGEST_WISH)
+
+
+async def _beginning(answer: httpcore2.Response) -> bytes:
+    """As much of the answer as anybody reads. What its status says holds, however the rest comes, or does not come."""
+    content = b""
+    with suppress(TimeoutError, httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError):
+        async with asyncio.timeout(BODY_DEADLINE):
+            async for chunk in answer.aiter_stream():
+                content += chunk[:LONGEST_ANSWER]
+                if len(content) >= LONGEST_ANSWER:
+                    break
+    return content[:LONGEST_ANSWER]
+
+
+class PublicNetwork(AsyncNetworkBackend):
+    """Looks a name up and connects to the address it found, if that is public. Certificates are still the name's."""
+
+    def __init__(self) -> None:
+        self._network = AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> AsyncNetworkStream:
+        addresses = await public_addresses(host, port)
+        failure: Exception = NotPublic(f"{host} has no address.")
+        for address in addresses:
+            try:
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def sleep(self, seconds: float) -> None:
+        await self._network.sleep(seconds)
+
+
+def _why(error: Exception) -> str:
+    return str(error) or type(error).__name__

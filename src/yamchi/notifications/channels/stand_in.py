@@ -1,0 +1,52 @@
+"""Instead of a channel: what a test sends is rendered as the channel would have it, and kept in the mailbox."""
+
+import re
+from dataclasses import replace
+
+from yamchi.clock import Clock
+from yamchi.notifications.channels.base import Channel, Message, Recipient
+from yamchi.notifications.channels.email.channel import MailboxChannel
+from yamchi.storage.database import Database
+
+NOWHERE = "test.invalid"
+"""A domain that never exists (RFC 6761)."""
+
+_UNFIT = re.compile(r"[^A-Za-z0-9]+")
+
+
+class MailboxInstead(Channel):
+    """Has the name of the channel it stands for, so that its templates and preferences are those of the real one."""
+
+    provider = "mailbox"
+    resends_unknown = True
+
+    def __init__(self, name: str, real: Channel | None, mailbox: MailboxChannel) -> None:
+        self.name = name
+        self._real = real
+        self._mailbox = mailbox
+
+    def address(self, recipient: Recipient) -> str | None:
+        if self._real is not None:
+            return self._real.address(recipient)
+        known = {"email": recipient.email, "sms": recipient.phone, "telegram": recipient.telegram_id}
+        return known.get(self.name, recipient.user_id)
+
+    async def send(self, message: Message) -> str | None:
+        subject = message.rendered.subject or message.rendered.title or message.template_code
+        rendered = replace(message.rendered, subject=f"[test, {self.name}] {subject}")
+        return await self._mailbox.send(replace(message, rendered=rendered, to=self._to(message.to)))
+
+    def _to(self, address: str) -> str:
+        if self.name == "email":
+            return address
+        return f"{_UNFIT.sub('-', f'{self.name}-{address}').strip('-')[:60].rstrip('-')}@{NOWHERE}"
+
+
+class Instead:
+    """Makes one for each channel that a test goes to."""
+
+    def __init__(self, database: Database, sender: str, clock: Clock) -> None:
+        self._mailbox = MailboxChannel(database, sender, clock)
+
+    def of(self, name: str, real: Channel | None) -> MailboxInstead:
+        return MailboxInstead(name, real, self._mailbox)

@@ -1,0 +1,1 @@
+"""Telegram: the Bot API, its HTML, and the channel itself."""

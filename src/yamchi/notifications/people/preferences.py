@@ -1,0 +1,140 @@
+"""Preferences: which messages a person wants on which channel, and when it must be quiet. Everything is on by default."""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from sqlalchemy import Connection, delete, select
+
+from yamchi.clock import Clock
+from yamchi.notifications.people.model import ANY
+from yamchi.notifications.people.quiet_hours import QuietHours, TimeOfDay, read_time
+from yamchi.notifications.schemas.notification_job import ALIASES, CHANNELS
+from yamchi.notifications.tables import preferences, users
+from yamchi.storage.database import Database
+
+
+def _is_channel(name: str) -> str:
+    if name != ANY and name not in CHANNELS:
+        raise ValueError(f"there is no channel {name!r}: choose from {', '.join(CHANNELS)} or {ANY}")
+    return ALIASES.get(name, name)
+
+
+ChannelOrAny = Annotated[str, AfterValidator(_is_channel)]
+Category = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class Quiet(BaseModel):
+    """Quiet hours by the person's own clock: `{"from": "22:00", "until": "08:00"}`."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    start: TimeOfDay = Field(alias="from", examples=["22:00"])
+    until: TimeOfDay = Field(examples=["08:00"])
+
+    @model_validator(mode="after")
+    def _lasts(self) -> "Quiet":
+        if self.start == self.until:
+            raise ValueError("quiet hours must end at another time than they begin")
+        return self
+
+
+class Preferences(BaseModel):
+    """What a person chose: by channel, then by category; `*` stands for all of them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    allowed: dict[ChannelOrAny, Annotated[dict[Category, bool], Field(max_length=200)]] = Field(
+        default_factory=dict,
+        max_length=50,
+        examples=[{"email": {"recommendations": False}, "sms": {ANY: False}}],
+    )
+    quiet_hours: Quiet | None = None
+
+
+class PreferenceBook:
+    """The table `preferences`, and the quiet hours beside the person."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        person = database.insert(users)
+        self._person = person.on_conflict_do_nothing()
+        self._quiet = person.on_conflict_do_update(
+            index_elements=["user_id"],
+            set_={name: person.excluded[name] for name in ("quiet_from", "quiet_until", "updated_at")},
+        )
+        choice = database.insert(preferences)
+        self._choose = choice.on_conflict_do_update(
+            index_elements=["user_id", "channel", "category"],
+            set_={name: choice.excluded[name] for name in ("is_allowed", "updated_at")},
+        )
+
+    async def get(self, user_id: str) -> Preferences:
+        """What the person chose; all by default."""
+        chosen = select(preferences).where(preferences.c.user_id == user_id)
+        quiet = select(users.c.quiet_from, users.c.quiet_until).where(users.c.user_id == user_id)
+
+        def look(connection: Connection) -> tuple[Sequence[Any], Any]:
+            return connection.execute(chosen).all(), connection.execute(quiet).first()
+
+        choices, hours = await self._database.read(look)
+        allowed: dict[str, dict[str, bool]] = {}
+        for row in choices:
+            allowed.setdefault(row.channel, {})[row.category] = row.is_allowed
+        kept = hours and _quiet(hours.quiet_from, hours.quiet_until)
+        return Preferences.model_construct(allowed=allowed, quiet_hours=kept)  # checked when it came
+
+    async def put(self, user_id: str, chosen: Preferences) -> None:
+        """Replace all of the person's choices. A person who is not known yet becomes known."""
+        pairs = [
+            (channel, category, is_allowed)
+            for channel, categories in chosen.allowed.items()
+            for category, is_allowed in categories.items()
+        ]
+        quiet = chosen.quiet_hours
+        hours = {"quiet_from": quiet and quiet.start, "quiet_until": quiet and quiet.until}
+
+        def save(connection: Connection) -> None:
+            connection.execute(self._quiet, self._new_person(user_id) | hours)
+            connection.execute(delete(preferences).where(preferences.c.user_id == user_id))
+            self._save_choices(connection, user_id, pairs)
+
+        await self._database.write(save)
+
+    async def choose(self, user_id: str, channel: str, category: str, is_allowed: bool) -> None:
+        """Set one choice. One about all of a channel takes the place of those about its categories."""
+
+        def save(connection: Connection) -> None:
+            connection.execute(self._person, self._new_person(user_id))
+            if category == ANY:
+                whole = (preferences.c.user_id == user_id) & (preferences.c.channel == channel)
+                connection.execute(delete(preferences).where(whole))
+            self._save_choices(connection, user_id, [(channel, category, is_allowed)])
+
+        await self._database.write(save)
+
+    def _save_choices(
+        self, connection: Connection, user_id: str, pairs: Iterable[tuple[str, str, bool]]
+    ) -> None:
+        now = self._clock.now()
+        rows = [
+            {"user_id": user_id, "channel": channel, "category": category}
+            | {"is_allowed": is_allowed, "updated_at": now}
+            for channel, category, is_allowed in pairs
+        ]
+        if rows:
+            connection.execute(self._choose, rows)
+
+    def _new_person(self, user_id: str) -> dict[str, Any]:
+        now = self._clock.now()
+        return {"user_id": user_id, "attributes": {}, "created_at": now, "updated_at": now}
+
+
+def _quiet(start: str | None, until: str | None) -> Quiet | None:
+    return Quiet.model_construct(start=start, until=until) if start and until else None
+
+
+def quiet_hours(start: str | None, until: str | None) -> QuietHours | None:
+    """The columns of a person as hours."""
+    return QuietHours(read_time(start), read_time(until)) if start and until else None

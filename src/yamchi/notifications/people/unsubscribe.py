@@ -1,0 +1,62 @@
+"""Links to unsubscribe: each names a person, a channel and a category, and is signed, so that nobody need sign in.
+
+A link never lapses, since letters are kept for years; it is worthless to who did not get the letter, and can do nothing
+but stop messages and let them come again.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+
+from yamchi.http.signing import Signer
+from yamchi.notifications.people.model import ANY
+from yamchi.notifications.people.preferences import PreferenceBook
+
+PURPOSE = "unsubscribe"
+PATH = "/unsubscribe"
+LONGEST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Whom it lets stop what."""
+
+    user_id: str
+    channel: str
+    category: str
+
+
+class Unsubscribing:
+    """Makes the links and does what they say."""
+
+    def __init__(self, signer: Signer, preferences: PreferenceBook, base: str | None) -> None:
+        self._signer = signer
+        self._preferences = preferences
+        self.base = base
+
+    @property
+    def has_links(self) -> bool:
+        """Whether messages can have a link: whether somebody knows our address."""
+        return self.base is not None
+
+    async def url_of(self, user_id: str, channel: str, category: str) -> str | None:
+        """The link for a message; None where PUBLIC_URL is not known."""
+        if self.base is None:
+            return None
+        token = await self.token(Link(user_id, channel, category))
+        return f"{self.base}{PATH}/{token}"
+
+    async def token(self, link: Link) -> str:
+        said = urlsafe_b64encode("\n".join((link.user_id, link.channel, link.category)).encode()).decode()
+        return f"{said}.{await self._signer.sign(PURPOSE, said)}"
+
+    async def read(self, token: str) -> Link | None:
+        """What the link says, if it is one of ours."""
+        said, _, signature = token.partition(".")
+        if len(token) > LONGEST or not await self._signer.is_genuine(PURPOSE, said, signature):
+            return None
+        return Link(*urlsafe_b64decode(said).decode().split("\n"))
+
+    async def choose(self, link: Link, *, whole_channel: bool, is_allowed: bool) -> None:
+        """Stop the category on the channel, or all of the channel; or let them come again."""
+        category = ANY if whole_channel else link.category
+        await self._preferences.choose(link.user_id, link.channel, category, is_allowed)

@@ -1,0 +1,55 @@
+"""Caps: at most so many messages of a category over a channel in any period of a length, whoever sends them.
+
+Each message that passes is written down with its job, so that one delivered again is not counted again. Whoever counts
+first writes the row of this person, channel and category; the others wait for that, in whichever process they are.
+"""
+
+from sqlalchemy import Connection, delete, desc, select
+
+from yamchi.clock import Clock, Millis
+from yamchi.notifications.policy.context import Errand
+from yamchi.notifications.policy.model import LONGEST_CAP, Cap
+from yamchi.notifications.tables import cap_turns, cap_uses
+from yamchi.storage.database import Database
+
+
+class Caps:
+    """The tables `cap_turns` and `cap_uses`. Costs a transaction, and only for messages that have a cap."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        turn = database.insert(cap_turns)
+        self._take_turn = turn.on_conflict_do_update(
+            index_elements=["user_id", "channel", "category"], set_={"touched_at": turn.excluded.touched_at}
+        )
+        self._use = database.insert(cap_uses).on_conflict_do_nothing()
+
+    async def claim(self, errand: Errand, cap: Cap) -> Millis | None:
+        """Count this message, if there may be one more; else when there may be."""
+        return await self._database.write(lambda connection: self._claim(connection, errand, cap))
+
+    def _claim(self, connection: Connection, errand: Errand, cap: Cap) -> Millis | None:
+        now, job_id = self._clock.now(), errand.job.delivery_id
+        key = {
+            "user_id": str(errand.job.user_id),
+            "channel": errand.channel.name,
+            "category": errand.category,
+        }
+        connection.execute(self._take_turn, {**key, "touched_at": now})
+        counted = select(cap_uses.c.used_at).where(cap_uses.c.job_id == job_id)
+        if connection.execute(counted).first():
+            return None
+        uses = select(cap_uses.c.used_at).filter_by(**key).order_by(desc(cap_uses.c.used_at)).limit(cap.most)
+        is_recent = cap_uses.c.used_at > now - cap.per
+        recent: list[Millis] = list(connection.execute(uses.where(is_recent)).scalars())
+        if len(recent) == cap.most:
+            return recent[-1] + cap.per
+        connection.execute(delete(cap_uses).filter_by(**key).where(cap_uses.c.used_at < now - LONGEST_CAP))
+        connection.execute(self._use, {**key, "job_id": job_id, "used_at": now})
+        return None
+
+    async def release(self, job_id: str) -> None:
+        """It did not arrive after all: another may go in its place."""
+        gone = delete(cap_uses).where(cap_uses.c.job_id == job_id)
+        await self._database.write(lambda connection: connection.execute(gone).rowcount)

@@ -1,0 +1,251 @@
+"""The table `notification_delivery`: one row a job, the truth about what became of it, and a row per attempt beside it."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, asc, desc, or_, select, update
+
+from yamchi.clock import Clock, Millis, isoformat, to_moment
+from yamchi.errors import UnknownJob, WrongState
+from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.sending.campaign_counts import CampaignCounts, Place
+from yamchi.notifications.tables import delivery_attempts, notification_delivery
+from yamchi.storage.database import Database, Put, Together
+from yamchi.storage.database import Row as NewRow
+from yamchi.storage.hotrows import write_rows
+from yamchi.storage.loading import Loader
+
+Status = Literal["QUEUED", "SENT", "FAILED", "RETRYING", "EXPIRED", "CANCELLED", "SUPPRESSED", "UNKNOWN"]
+Outcome = Literal["sent", "retryable", "permanent", "outage", "unknown"]
+Observer = Callable[[str, str], None]
+"""Told of every channel and status that is recorded."""
+
+FINAL: tuple[Status, ...] = ("SENT", "FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
+WAITING = ("QUEUED", "RETRYING")
+
+table = notification_delivery
+
+
+class Deliveries:
+    """Reads in batches, writes coalesced. A row that says `SENT` says so for ever; one called off waits no more."""
+
+    def __init__(
+        self, database: Database, clock: Clock, observe: Observer = lambda channel, status: None
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._observe = observe
+        self.campaign_counts = CampaignCounts(database)
+        self._statuses = Loader(self._fetch_statuses)
+        self._queue = database.insert(table).on_conflict_do_nothing()
+        new = database.insert(table)
+        changed = (
+            "status",
+            "attempts",
+            "last_error",
+            "provider_message_id",
+            "updated_at",
+            "sent_at",
+            "due_at",
+        )
+        is_over = or_(table.c.status != "CANCELLED", and_(*(new.excluded.status != one for one in WAITING)))
+        self._save = new.on_conflict_do_update(
+            index_elements=["job_id"],
+            set_={name: new.excluded[name] for name in changed},
+            where=(table.c.status != "SENT") & is_over,
+        )
+        self._note = database.insert(delivery_attempts).on_conflict_do_nothing()
+        self._save_all: Together = self._save_together
+        self.when_cancelled: list[Callable[[Connection, str], None]] = []
+        """Called in the transaction that cancels a job, with its id."""
+
+    # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(self, connection: Connection, jobs: Sequence[NotificationJob]) -> None:
+        """Inside a transaction of the caller: these are about to be queued."""
+        if jobs:
+            now = self._clock.now()
+            write_rows(connection, self._queue, [_row(job, "QUEUED", now, keep_job=True) for job in jobs])
+
+    async def record(
+        self,
+        job: NotificationJob,
+        status: Status,
+        *,
+        attempts: int,
+        error: str | None = None,
+        provider_message_id: str | None = None,
+        due_at: Millis | None = None,
+        beside: Sequence[Put] = (),
+    ) -> None:
+        """Set the status, and write what is beside it, together. A job that another system queued gets its row here."""
+        now = self._clock.now()
+        row = _row(job, status, now)
+        row |= {"attempts": attempts, "last_error": error, "provider_message_id": provider_message_id}
+        row["due_at"] = due_at
+        row["sent_at"] = now if status == "SENT" else None
+        await self._database.put_all(Put(self._save_all, row), *beside)
+        self._observe(job.channel, status)
+
+    def _save_together(self, connection: Connection, rows: Sequence[NewRow]) -> None:
+        if of_campaigns := [row for row in rows if row["campaign_id"]]:
+            self._shift_counts(connection, of_campaigns)
+        write_rows(connection, self._save, rows)
+
+    def _shift_counts(self, connection: Connection, rows: Sequence[NewRow]) -> None:
+        """Move the counts of campaigns with what is about to be saved. One look for all of the rows."""
+        ids = sorted(row["job_id"] for row in rows)
+        query = select(table.c.job_id, table.c.status).where(table.c.job_id.in_(ids))
+        before = connection.execute(query.order_by(table.c.job_id).with_for_update())
+        statuses: dict[str, str] = {row.job_id: row.status for row in before}
+        moves: Counter[Place] = Counter()
+        for row in rows:
+            old, new = statuses.get(row["job_id"]), row["status"]
+            if old != "SENT" and not (old == "CANCELLED" and new in WAITING):
+                _move(moves, row["campaign_id"], row["variant"], old, new)
+                statuses[row["job_id"]] = new
+        self.campaign_counts.shift(connection, moves)
+
+    def attempt(
+        self, job_id: str, attempt: int, outcome: Outcome, answer: str | None, started_at: Millis
+    ) -> Put:
+        """The row of an attempt that has just ended, to be written beside the status."""
+        row = {
+            "job_id": job_id,
+            "started_at": started_at,
+            "attempt": attempt,
+            "outcome": outcome,
+            "answer": answer,
+            "finished_at": self._clock.now(),
+        }
+        return Put(self._note, row)
+
+    async def cancel(self, job_id: str) -> None:
+        """Write the tombstone that is checked before sending; refused when it is too late."""
+
+        def call_off(connection: Connection) -> bool:
+            if not self.end(connection, table.c.job_id == job_id, "CANCELLED"):
+                return False
+            for tell in self.when_cancelled:
+                tell(connection, job_id)
+            return True
+
+        if not await self._database.write(call_off):
+            current = await self.status(job_id)
+            if current is None:
+                raise UnknownJob(f"There is no notification {job_id!r}.")
+            raise WrongState(f"Notification {job_id} can't be cancelled: it is {current}.")
+
+    def end(
+        self,
+        connection: Connection,
+        which: ColumnElement[bool],
+        status: Status,
+        *,
+        unless: Sequence[Status] = FINAL,
+        error: str | None = None,
+        provider_message_id: str | None = None,
+    ) -> int:
+        """Inside a transaction of the caller: these are over, unless they were before; how many."""
+        pending = which & table.c.status.not_in(unless)
+        look = select(table.c.campaign_id, table.c.variant, table.c.status).where(pending).with_for_update()
+        found = connection.execute(look).all()
+        moves: Counter[Place] = Counter()
+        for row in found:
+            if row.campaign_id:
+                _move(moves, row.campaign_id, row.variant, row.status, status)
+        self.campaign_counts.shift(connection, moves)
+        now = self._clock.now()
+        values = {"status": status, "updated_at": now, "last_error": error, "due_at": None}
+        values |= {"provider_message_id": provider_message_id, "sent_at": now if status == "SENT" else None}
+        return connection.execute(update(table).where(pending).values(values)).rowcount
+
+    # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def status(self, job_id: str) -> Status | None:
+        return await self._statuses.get(job_id)
+
+    async def _fetch_statuses(self, job_ids: Sequence[str]) -> Mapping[str, Status]:
+        query = select(table.c.job_id, table.c.status).where(table.c.job_id.in_(job_ids))
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {row.job_id: row.status for row in rows}
+
+    async def of_event(self, event_id: str) -> list[Row[Any]]:
+        query = select(table).where(table.c.event_id == event_id).order_by(asc(table.c.job_id))
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return list(rows)
+
+    async def get(self, job_id: str) -> dict[str, Any]:
+        """One delivery with its attempts, for people and programs."""
+        query = select(table).where(table.c.job_id == job_id)
+        attempts = (
+            select(delivery_attempts)
+            .where(delivery_attempts.c.job_id == job_id)
+            .order_by(asc(delivery_attempts.c.started_at))
+        )
+
+        def look(connection: Connection) -> tuple[Row[Any] | None, Sequence[Row[Any]]]:
+            return connection.execute(query).first(), connection.execute(attempts).all()
+
+        row, tries = await self._database.read(look)
+        if row is None:
+            raise UnknownJob(f"There is no notification {job_id!r}.")
+        return {**shown(row), "job": row.job, "timeline": _timeline(row, tries)}
+
+    async def find(self, *, offset: int = 0, limit: int = 50, **filters: str | None) -> list[dict[str, Any]]:
+        """Deliveries by user_id, status, event_id or campaign_id, newest first."""
+        query = (
+            select(table).order_by(desc(table.c.created_at), asc(table.c.job_id)).offset(offset).limit(limit)
+        )
+        for name, value in filters.items():
+            if value is not None:
+                query = query.where(table.c[name] == value)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return [shown(row) for row in rows]
+
+
+def _row(job: NotificationJob, status: Status, now: Millis, *, keep_job: bool = False) -> dict[str, Any]:
+    return {
+        "job_id": job.delivery_id,
+        "channel": job.channel,
+        "template_code": job.template_code,
+        "user_id": str(job.user_id),
+        "event_id": job.meta.event_id,
+        "campaign_id": job.meta.campaign_id,
+        "status": status,
+        "attempts": 0,
+        "last_error": None,
+        "provider_message_id": None,
+        "job": job.model_dump(mode="json") if keep_job else None,
+        "created_at": now,
+        "updated_at": now,
+        "sent_at": None,
+        "due_at": None if job.send_after is None else to_moment(job.send_after),
+        "variant": (job.meta.model_extra or {}).get("variant"),
+    }
+
+
+def _move(moves: Counter[Place], campaign: str, variant: str | None, old: str | None, new: str) -> None:
+    if old is not None:
+        moves[campaign, variant or "", old] -= 1
+    moves[campaign, variant or "", new] += 1
+
+
+def shown(row: Row[Any]) -> dict[str, Any]:
+    names = ("job_id", "channel", "template_code", "user_id", "event_id", "campaign_id", "status", "attempts")
+    more = ("last_error", "provider_message_id", "variant")
+    fields = {name: getattr(row, name) for name in (*names, *more)}
+    for name in ("created_at", "updated_at", "sent_at", "due_at"):
+        moment = getattr(row, name)
+        fields[name] = None if moment is None else isoformat(moment)
+    return fields
+
+
+def _timeline(row: Row[Any], tries: Sequence[Row[Any]]) -> list[dict[str, Any]]:
+    begun: list[dict[str, Any]] = [{"at": isoformat(row.created_at), "what": "queued"}]
+    tried = [
+        {"at": isoformat(one.finished_at), "what": one.outcome, "attempt": one.attempt, "answer": one.answer}
+        for one in tries
+    ]
+    return begun + tried

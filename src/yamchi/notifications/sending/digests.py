@@ -1,0 +1,214 @@
+"""Digests: what happened is collected, and told together. Twenty new films are one letter, at nine in the morning.
+
+A digest has an id derived from the person, the channel, the template and the moment at which it is due, so that all
+processes collect into the same one and one job tells of it. It is closed before it is told: what comes later finds it
+closed, by a row that both must write, and goes into the next. What was collected shares the fate of its digest.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import ColumnElement, Connection, asc, delete, func, literal, or_, select, update
+
+from yamchi.clock import Clock, Millis, as_datetime
+from yamchi.notifications.people.quiet_hours import moment_of, read_time
+from yamchi.notifications.policy.context import Errand
+from yamchi.notifications.policy.model import DAY, Digest, Policy, as_meta
+from yamchi.notifications.schemas.notification_job import Meta, NotificationJob, derived_id
+from yamchi.notifications.sending.deliveries import FINAL, Deliveries
+from yamchi.notifications.tables import digest_items as items
+from yamchi.notifications.tables import digests as table
+from yamchi.notifications.tables import notification_delivery as delivered
+from yamchi.storage.database import Database
+from yamchi.storage.tables import Moment
+
+MOST_TOLD = 200
+"""Items that a template sees; the rest is counted."""
+
+KEPT: Millis = 2 * DAY
+"""How long a digest that is over is remembered, so that nothing more is collected for it."""
+
+OVER = tuple(status for status in FINAL if status != "FAILED")
+"""What stays as it is when its digest is told after all."""
+
+
+def next_due(digest: Digest, now: Millis, zone: ZoneInfo) -> Millis:
+    """When what happens now is told. Weeks begin on Monday."""
+    if digest.time is None:
+        return (now // digest.every + 1) * digest.every
+    days, clock = digest.every // DAY, read_time(digest.time)
+    today = as_datetime(now).astimezone(zone).date()
+    day = today + timedelta(days=-(today.toordinal() - 1) % days)
+    if (due := moment_of(day, clock, zone)) > now:
+        return due
+    return moment_of(day + timedelta(days=days), clock, zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a digest has to tell."""
+
+    items: list[dict[str, Any]]
+    count: int
+
+    def as_data(self) -> dict[str, Any]:
+        """As its template sees it."""
+        return {"items": self.items, "count": self.count, "more": self.count - len(self.items)}
+
+
+class Digests:
+    """The tables `digests` and `digest_items`."""
+
+    def __init__(self, database: Database, deliveries: Deliveries, clock: Clock) -> None:
+        self._database = database
+        self._deliveries = deliveries
+        self._clock = clock
+        self._open = database.insert(table).on_conflict_do_nothing()
+        self._add = database.insert(items).on_conflict_do_nothing()
+        deliveries.when_cancelled.append(self._call_off)
+
+    # ── Collecting ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def collect(self, errand: Errand, digest: Digest) -> NotificationJob:
+        """Keep this for its digest; the job that will tell of it. Twice is once."""
+        found = await self._database.write(lambda connection: self._collect(connection, errand, digest))
+        return _carrier(errand, digest, found.digest_id, found.due_at)
+
+    def _collect(self, connection: Connection, errand: Errand, digest: Digest) -> Any:
+        job_id = errand.job.delivery_id
+        place = select(items.c.digest_id, table.c.due_at).join_from(items, table, _belongs())
+        place = place.where(items.c.job_id == job_id)
+        if known := connection.execute(place).first():
+            return known
+        connection.execute(
+            self._add, _item(errand, self._into(connection, errand, digest), self._clock.now())
+        )
+        return connection.execute(place).one()
+
+    def _into(self, connection: Connection, errand: Errand, digest: Digest) -> str:
+        """The next digest that is still open; its row is ours until this transaction ends."""
+        user_id, now = str(errand.job.user_id), self._clock.now()
+        due = next_due(digest, now, errand.zone)
+        while True:
+            digest_id = str(derived_id("digest", digest.template, user_id, errand.channel.name, str(due)))
+            row = {"digest_id": digest_id, "user_id": user_id, "due_at": due, "touched_at": now}
+            connection.execute(self._open, row | {"carrier": digest_id})
+            is_open = (table.c.digest_id == digest_id) & table.c.closed_at.is_(None)
+            if connection.execute(update(table).where(is_open).values(touched_at=now)).rowcount:
+                return digest_id
+            due = next_due(digest, due, errand.zone)
+
+    # ── Telling ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def gather(self, digest_id: str, job: NotificationJob) -> Gathered:
+        """Close the digest; what it has to tell, in the order in which it happened. Nothing to a job that is not its own."""
+        return await self._database.write(lambda connection: self._gather(connection, digest_id, job))
+
+    def _gather(self, connection: Connection, digest_id: str, job: NotificationJob) -> Gathered:
+        now = self._clock.now()
+        is_its_own = (table.c.carrier == job.delivery_id) & (table.c.user_id == str(job.user_id))
+        closing = update(table).where((table.c.digest_id == digest_id) & is_its_own)
+        closing = closing.values(closed_at=func.coalesce(table.c.closed_at, literal(now, Moment)))
+        if not connection.execute(closing).rowcount:
+            return Gathered([], 0)
+        joined = items.outerjoin(delivered, delivered.c.job_id == items.c.job_id)
+        is_told = (
+            (items.c.digest_id == digest_id)
+            & or_(items.c.expires_at.is_(None), items.c.expires_at > now)
+            & func.coalesce(delivered.c.status, "QUEUED").not_in(("CANCELLED", "EXPIRED"))
+        )
+        count = connection.execute(select(func.count()).select_from(joined).where(is_told)).scalar_one()
+        told = select(items.c.data).select_from(joined).where(is_told).limit(MOST_TOLD)
+        told = told.order_by(asc(items.c.collected_at), asc(items.c.job_id))
+        return Gathered(list(connection.execute(told).scalars()), count)
+
+    async def hand_over(self, digest_id: str, job_id: str, next_id: str) -> None:
+        """Another job tells of it from now on, if it was this one that did."""
+        is_ours = (table.c.digest_id == digest_id) & (table.c.carrier == job_id)
+        change = update(table).where(is_ours).values(carrier=next_id)
+        await self._database.write(lambda connection: connection.execute(change).rowcount)
+
+    async def settle(self, digest_id: str, job_id: str) -> None:
+        """Once the job that tells of it is over, so is what was collected, in the same way."""
+        await self._database.write(lambda connection: self._settle(connection, digest_id, job_id))
+
+    def _settle(self, connection: Connection, digest_id: str, job_id: str) -> None:
+        is_it = (table.c.digest_id == digest_id) & (table.c.carrier == job_id)
+        query = select(table.c.user_id, delivered).join_from(table, delivered, delivered.c.job_id == job_id)
+        fate = connection.execute(query.where(is_it)).first()
+        if fate is None or fate.status not in FINAL:
+            return
+        self._end_late(connection, digest_id)
+        self._deliveries.end(
+            connection,
+            _collected(digest_id),
+            fate.status,
+            unless=OVER,
+            error=fate.last_error,
+            provider_message_id=fate.provider_message_id,
+        )
+        if fate.status != "FAILED":  # a dead letter may be replayed
+            connection.execute(delete(items).where(items.c.digest_id == digest_id))
+            old = (table.c.user_id == fate.user_id) & (table.c.closed_at < self._clock.now() - KEPT)
+            connection.execute(delete(table).where(old))
+
+    def _end_late(self, connection: Connection, digest_id: str) -> None:
+        """What expired before its digest was told."""
+        is_late = items.c.expires_at <= self._clock.now()
+        self._deliveries.end(connection, _collected(digest_id, is_late), "EXPIRED")
+
+    def _call_off(self, connection: Connection, job_id: str) -> None:
+        """A digest was cancelled: nothing more is collected for it, and nothing of it is told."""
+        closing = update(table).where((table.c.digest_id == job_id) & (table.c.carrier == job_id))
+        if connection.execute(closing.values(closed_at=self._clock.now())).rowcount:
+            self._deliveries.end(
+                connection, _collected(job_id), "CANCELLED", error="Its digest was called off"
+            )
+            connection.execute(delete(items).where(items.c.digest_id == job_id))
+
+
+def _belongs() -> ColumnElement[bool]:
+    return table.c.digest_id == items.c.digest_id
+
+
+def _collected(digest_id: str, *which: ColumnElement[bool]) -> ColumnElement[bool]:
+    """The deliveries of what was collected."""
+    query = select(items.c.job_id).where(items.c.digest_id == digest_id, *which)
+    return delivered.c.job_id.in_(query)
+
+
+def _item(errand: Errand, digest_id: str, now: Millis) -> dict[str, Any]:
+    job = errand.job
+    return {
+        "job_id": job.delivery_id,
+        "digest_id": digest_id,
+        "user_id": str(job.user_id),
+        "event_type": job.meta.event_type,
+        "data": job.data,
+        "collected_at": now,
+        "expires_at": errand.expires_at,
+    }
+
+
+def _carrier(errand: Errand, digest: Digest, digest_id: str, due: Millis) -> NotificationJob:
+    """The job that tells of a digest: the same for everything collected into it."""
+    job, policy = errand.job, errand.policy
+    handling = Policy(then=policy.then, cap=policy.cap, escalate=policy.escalate, gathers=digest_id)
+    return job.model_copy(
+        update={
+            "job_id": UUID(digest_id),
+            "template_code": digest.template,
+            "data": {},
+            "meta": Meta(
+                event_type="digest",
+                event_id=f"digest-{digest_id}",
+                priority=job.meta.priority,
+                **as_meta(handling),
+            ),
+            "send_after": as_datetime(due),
+            "expires_at": None,
+        }
+    )

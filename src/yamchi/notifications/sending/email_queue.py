@@ -1,0 +1,119 @@
+"""The queue `email_queue`: letters that other programs ask for, sent as any other message to an address.
+
+A message of pgmq is known by its number alone, and numbers begin again when a queue is made anew. So a letter's delivery is
+known by the number and by what the message says: read twice it is one letter, and a new message is a new one.
+"""
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import orjson
+import structlog
+from pydantic import ValidationError
+
+from yamchi.clock import Clock
+from yamchi.notifications.channels.base import Channel
+from yamchi.notifications.channels.email.channel import EmailChannel
+from yamchi.notifications.schemas.email_task import EmailTask
+from yamchi.notifications.schemas.notification_job import (
+    TEST,
+    DirectMessage,
+    DirectOptions,
+    NotificationJob,
+    derived_id,
+    is_test,
+)
+from yamchi.notifications.sending import direct as directs
+from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.processor import JobProcessor
+from yamchi.queues.handlers import decode_json
+from yamchi.queues.queue import New
+from yamchi.queues.ticket import Job
+
+log = structlog.get_logger("yamchi.email")
+
+QUEUE = "email_queue"
+JOB = "email"
+
+
+class EmailQueue:
+    """Handles the jobs of `email_queue`. `channel` gives who sends letters now."""
+
+    def __init__(
+        self, processor: JobProcessor, deliveries: Deliveries, channel: Callable[[], Channel], clock: Clock
+    ) -> None:
+        self._processor = processor
+        self._deliveries = deliveries
+        self._channel = channel
+        self._clock = clock
+
+    async def handle(self, job: Job[EmailTask]) -> dict[str, Any]:
+        """Send the letter; one to several people becomes a job for each."""
+        task = job.data
+        if len(task.addresses) > 1:
+            single = _split(job)
+            await job.queue.add_many(single)
+            return {"status": "SPLIT", "jobs": [new.id for new in single]}
+        (address,) = task.addresses
+        log.info(f"Processing email task: {address} - {task.subject or task.template}")
+        notification = self._notification(job, task)
+        with job.holding(JOB):
+            answer = await self._processor.send_to(job, notification, address, _direct(task).options)
+        if "provider_message_id" in answer:
+            self._say_sent(address, is_test(notification))
+        else:
+            log.info(f"Email to {address} was not sent now: it is {answer['status']}", **_reason(answer))
+        return answer
+
+    async def note_failure(self, job: Job[Any], error: str) -> None:
+        """A job that ended without its handler's last word, such as one that killed its workers."""
+        try:
+            task = EmailTask.model_validate_json(job.record.payload)
+        except ValidationError:
+            return  # poison: there is no delivery to speak of
+        if len(task.addresses) > 1:
+            return
+        notification = self._notification(job, task)
+        if await self._deliveries.status(notification.delivery_id) not in ("FAILED", "SENT"):
+            await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
+
+    def _notification(self, job: Job[Any], task: EmailTask) -> NotificationJob:
+        made = directs.as_job(job, _direct(task), self._clock.now())
+        return made.model_copy(update={"job_id": derived_id(JOB, job.queue.name, job.id, _digest(job))})
+
+    def _say_sent(self, address: str, was_test: bool) -> None:
+        if isinstance(self._channel(), EmailChannel) and not was_test:
+            log.info(f"Email sent via SMTP to {address}")
+        log.info(f"Email sent successfully to {address}")
+
+
+def _direct(task: EmailTask) -> DirectMessage:
+    """The same as a message to an address."""
+    options = DirectOptions.model_validate(task.model_dump(exclude=set(task.model_extra or ())))
+    mark = {TEST: True} if (task.model_extra or {}).get(TEST) is True else {}
+    return DirectMessage(channel=JOB, options=options, **mark)
+
+
+def _split(job: Job[EmailTask]) -> list[New]:
+    """One job a recipient, so that one who can't be reached never makes another get it twice."""
+    digest = _digest(job)
+    return [
+        New(
+            job.data.model_copy(update={"to": address}),
+            id=str(derived_id(JOB, job.id, digest, address)),
+            name=JOB,
+            priority=job.priority,
+        )
+        for address in job.data.addresses
+    ]
+
+
+def _digest(job: Job[Any]) -> str:
+    """Of what the message says, however its engine writes it."""
+    said = orjson.dumps(decode_json(job.record.payload), option=orjson.OPT_SORT_KEYS)
+    return sha256(said).hexdigest()
+
+
+def _reason(answer: dict[str, Any]) -> dict[str, Any]:
+    return {"reason": answer["reason"]} if "reason" in answer else {}

@@ -1,0 +1,99 @@
+"""What a person will get, and what became of the rest: pages of the person's deliveries, each with its why.
+
+Pages go by a cursor, so that what happens meanwhile moves nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, asc, desc, func, literal, select, tuple_
+
+from yamchi.clock import Clock, Millis, isoformat
+from yamchi.http.cursors import make_cursor, read_cursor
+from yamchi.notifications.sending.deliveries import FINAL
+from yamchi.notifications.tables import notification_delivery as table
+from yamchi.queues.queue import PATIENCE, Queue
+from yamchi.storage.database import Database
+from yamchi.storage.tables import Moment
+
+_DUE: ColumnElement[Millis] = func.coalesce(table.c.due_at, table.c.created_at, type_=Moment)
+_SHOWN = ("job_id", "channel", "template_code", "status", "attempts", "event_id", "campaign_id")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """Some deliveries, and where to go on."""
+
+    items: list[dict[str, Any]]
+    next_cursor: str | None
+
+
+class History:
+    """The table `notification_delivery`, as one person's story."""
+
+    def __init__(self, database: Database, queue: Queue, clock: Clock) -> None:
+        self._database = database
+        self._queue = queue
+        self._clock = clock
+
+    async def pending(self, user_id: str, cursor: str | None = None, limit: int = 50) -> HistoryPage:
+        """What is still to come, soonest first. No `when` means: as soon as somebody is free to send it."""
+        place = (_DUE, table.c.job_id)
+        query = select(table, _DUE.label("due")).where(
+            (table.c.user_id == user_id) & table.c.status.not_in(FINAL)
+        )
+        if cursor is not None:
+            query = query.where(tuple_(*place) > _tuple(cursor))
+        rows = await self._page(query.order_by(*map(asc, place)), limit)
+        page = _page(rows, limit, "due", lambda row: row.due_at)
+        await self._explain(page, [row.due for row in rows])
+        return page
+
+    async def _explain(self, page: HistoryPage, due: Sequence[Millis]) -> None:
+        """What is due and says no reason of its own may wait for a worker that is not there."""
+        late = self._clock.now() - PATIENCE
+        silent = [
+            item for item, moment in zip(page.items, due, strict=False) if not item["why"] and moment <= late
+        ]
+        if silent and (reason := await self._queue.unattended()):
+            for item in silent:
+                item["why"] = reason
+
+    async def past(self, user_id: str, cursor: str | None = None, limit: int = 50) -> HistoryPage:
+        """What is over, newest first: sent, failed, or skipped, and why."""
+        place = (table.c.created_at, table.c.job_id)
+        query = select(table).where((table.c.user_id == user_id) & table.c.status.in_(FINAL))
+        if cursor is not None:
+            query = query.where(tuple_(*place) < _tuple(cursor))
+        rows = await self._page(query.order_by(*map(desc, place)), limit)
+        return _page(rows, limit, "created_at", lambda row: row.sent_at or row.updated_at)
+
+    async def _page(self, query: Any, limit: int) -> Sequence[Row[Any]]:
+        found: Sequence[Row[Any]] = await self._database.read(
+            lambda connection: connection.execute(query.limit(limit + 1)).all()
+        )
+        return found
+
+
+def _tuple(cursor: str) -> Any:
+    moment, names = read_cursor(cursor)
+    return tuple_(literal(moment, Moment), *map(literal, names))
+
+
+def _page(rows: Sequence[Row[Any]], limit: int, ordered_by: str, when: Any) -> HistoryPage:
+    shown = [_shown(row, when(row)) for row in rows[:limit]]
+    if len(rows) <= limit:
+        return HistoryPage(shown, None)
+    last = rows[limit - 1]
+    return HistoryPage(shown, make_cursor(getattr(last, ordered_by), last.job_id))
+
+
+def _shown(row: Row[Any], when: Millis | None) -> dict[str, Any]:
+    fields = {name: getattr(row, name) for name in _SHOWN}
+    moments = {"when": when, "created_at": row.created_at}
+    return {
+        **fields,
+        **{name: None if moment is None else isoformat(moment) for name, moment in moments.items()},
+        "why": row.last_error,
+    }

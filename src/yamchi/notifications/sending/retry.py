@@ -1,0 +1,40 @@
+"""RetryEngine: what a failed send means for the delivery. What it means for the job, the worker knows from its kind."""
+
+from dataclasses import dataclass
+
+from yamchi.errors import Outage, Unrecoverable, YamchiError
+from yamchi.notifications.channels.base import AnswerLost, Channel
+from yamchi.notifications.sending.deliveries import Outcome, Status
+from yamchi.observe.logging import mask
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The delivery's new status, what the attempt was, and what the worker is to be told (None: the job is over)."""
+
+    status: Status
+    outcome: Outcome
+    verdict: Exception | None
+
+
+class RetryEngine:
+    """Sorts failures. An outage is nobody's failure; a lost answer follows the channel's policy."""
+
+    def decide(self, error: Exception, channel: Channel, attempts_made: int, attempts: int) -> Decision:
+        match error:
+            case Outage():
+                return Decision("RETRYING", "outage", error)
+            case AnswerLost() if channel.resends_unknown:
+                return Decision("UNKNOWN", "unknown", error)
+            case AnswerLost():
+                return Decision("UNKNOWN", "unknown", None)
+            case Unrecoverable():
+                return Decision("FAILED", "permanent", error)
+        is_last = attempts_made >= attempts
+        return Decision("FAILED" if is_last else "RETRYING", "retryable", error)
+
+
+def sentence(error: Exception) -> str:
+    """The error as it is kept and shown to people: without secrets."""
+    said = str(mask(str(error)))
+    return said if isinstance(error, YamchiError) and said else f"{type(error).__name__}: {said}"

@@ -1,0 +1,301 @@
+"""From an event to queued notifications, so that a crash anywhere loses and doubles nothing.
+
+The event and the rows of its deliveries are written in one transaction; then the jobs are queued; then the event is
+marked `enqueued`. Ids are derived, so each step may be repeated: by the caller who got no answer, or by the sweeper,
+which finishes events that stayed `accepted`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy import Connection, Row, select
+
+from yamchi.clock import Clock, Millis, to_moment
+from yamchi.errors import InvalidJob, YamchiError
+from yamchi.faultpoints import fault_point
+from yamchi.notifications.channels.base import Recipient
+from yamchi.notifications.people.recipients import Recipients
+from yamchi.notifications.policy.rules import EventRulesHandler
+from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob, TrialEvent
+from yamchi.notifications.schemas.notification_job import NotificationJob, as_test
+from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.tables import events, notification_delivery
+from yamchi.queues.handlers import describe
+from yamchi.queues.job import NewJob
+from yamchi.queues.queue import New, Queue
+from yamchi.storage.batching import Batcher
+from yamchi.storage.database import Database
+from yamchi.storage.outbox import Outbox
+
+log = structlog.get_logger("yamchi.notifications")
+
+JOB = "send"
+"""The name of notification jobs, whoever adds them: a process that only takes events in has no handlers to tell."""
+
+PLANNED_AT_A_STRETCH = 200
+"""Events."""
+
+PRIORITIES = {"normal": 5, "high": 10}
+
+
+class EventFollower(Protocol):
+    """A feature that takes part when events are stored: `notifications.service.followers.append(…)`."""
+
+    async def prepare(self, events: Sequence[Event]) -> Any:
+        """What it needs to know of these events from outside the database."""
+
+    def store(self, connection: Connection, events: Sequence[Event], prepared: Any, now: Millis) -> Any:
+        """In the transaction that stores these events, which are new: what they lead to is written down."""
+
+    async def follow(self, stored: Any) -> None:
+        """After that transaction: do what was written down. A crash in between is the follower's own sweeper's."""
+
+
+class NotificationService:
+    """The way in: events, and notification jobs as they are."""
+
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        rules: EventRulesHandler,
+        recipients: Recipients,
+        deliveries: Deliveries,
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._queue = queue
+        self._rules = rules
+        self._recipients = recipients
+        self._deliveries = deliveries
+        self._clock = clock
+        self.outbox = Outbox(
+            database,
+            clock,
+            key=events.c.event_id,
+            state=events.c.state,
+            since=events.c.received_at,
+            finish=self._finish,
+            give_up=self._give_up,
+            what="events",
+        )
+        self._arriving: Batcher[Event, EventAnswer] = Batcher(self._accept_each)
+        self.followers: list[EventFollower] = []
+        self.checks: list[Callable[[Event], None]] = []
+        """Each may refuse an event, by `InvalidJob`, before anything of it is stored."""
+
+    async def handle_event(self, event: Event) -> EventAnswer:
+        """Accept one event; when this returns, everything it leads to is safely queued.
+
+        Events that come at the same time are accepted together.
+        """
+        return await self._arriving.do(event)
+
+    async def handle_events(self, batch: Sequence[Event]) -> list[EventAnswer]:
+        """Accept many events with one transaction and one call to the queue; all of them, or none and an error."""
+        now = self._clock.now()
+        plans = await self._plan(batch, now)
+        for plan in plans:
+            if plan.refused:
+                raise plan.refused
+        return await self._accept(batch, plans, now)
+
+    async def _accept_each(self, batch: Sequence[Event]) -> list[EventAnswer | Exception]:
+        """The same for events of different callers: one that can't be taken is its own caller's error."""
+        now = self._clock.now()
+        plans = await self._plan(batch, now)
+        good = [(event, plan) for event, plan in zip(batch, plans, strict=True) if plan.refused is None]
+        answers = iter(await self._accept([event for event, _ in good], [plan for _, plan in good], now))
+        return [plan.refused or next(answers) for plan in plans]
+
+    async def _accept(
+        self, batch: Sequence[Event], plans: Sequence["_Plan"], now: Millis
+    ) -> list[EventAnswer]:
+        if not batch:
+            return []
+        fault_point("event.received")
+        followed = [event for event in batch if not isinstance(event, TrialEvent)]  # tests start nothing else
+        prepared = [await follower.prepare(followed) for follower in self.followers]
+        fresh, stored = await self._database.write(
+            lambda connection: self._store(connection, batch, plans, prepared, now)
+        )
+        fault_point("event.stored")
+        for follower, what in zip(self.followers, stored, strict=True):
+            await follower.follow(what)
+        new = [(event, plan) for event, plan, is_new in zip(batch, plans, fresh, strict=True) if is_new]
+        await self._queue.add_prepared([job for _, plan in new for job in plan.prepared])
+        fault_point("event.enqueued")
+        await self.outbox.mark([event.event_id for event, _ in new])
+        fault_point("event.marked")
+        return [
+            _answer(event, plan.jobs) if is_new else await self._repeat(event)
+            for event, plan, is_new in zip(batch, plans, fresh, strict=True)
+        ]
+
+    async def send(self, jobs: Sequence[NotificationJob]) -> None:
+        """Queue notification jobs as they are; one that is there already is left alone."""
+        prepared = self._queue.prepare([_queued(job) for job in jobs])
+        await self._database.write(lambda connection: self._deliveries.queue(connection, jobs))
+        await self._queue.add_prepared(prepared)
+
+    async def cancel(self, job_id: str) -> None:
+        """The tombstone first, then the job: whatever is under way meets the one or the other."""
+        await self._deliveries.cancel(job_id)
+        try:
+            await self._queue.cancel(job_id)
+        except YamchiError as error:
+            log.debug("the job was not in its queue; its tombstone is enough", job=job_id, error=str(error))
+
+    # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _plan(self, batch: Sequence[Event], now: Millis) -> list["_Plan"]:
+        """What each event leads to. People are looked up together; the rest hardly ever waits."""
+        users = {event.user_id: str(event.user_id) for event in batch if event.user_id}
+        found = await asyncio.gather(*map(self._recipients.get, users.values()))
+        people = dict(zip(users, found, strict=True))
+        plans = []
+        for number, event in enumerate(batch, start=1):
+            plans.append(await self._plan_one(event, people[event.user_id] if event.user_id else None, now))
+            if number % PLANNED_AT_A_STRETCH == 0:
+                await asyncio.sleep(0)  # a batch of thousands must not keep everybody else waiting
+        return plans
+
+    async def _plan_one(self, event: Event, person: Recipient | None, now: Millis) -> "_Plan":
+        """Jobs are encoded before anything is stored: an event whose jobs can't be queued is not taken at all."""
+        try:
+            for check in self.checks:
+                check(event)
+            jobs = await self._rules.plan(event, person, now)
+            if isinstance(event, TrialEvent):
+                jobs = [as_test(job) for job in jobs]
+            return _Plan(jobs, self._queue.prepare([_queued(job) for job in jobs], now))
+        except InvalidJob as error:
+            return _Plan([], [], error)
+
+    def _store(
+        self,
+        connection: Connection,
+        batch: Sequence[Event],
+        plans: Sequence["_Plan"],
+        prepared: Sequence[Any],
+        now: Millis,
+    ) -> tuple[list[bool], list[Any]]:
+        """The event, its deliveries and what features make of it, together. True for each event that is new."""
+        rows = [_event_row(event, now) for event in batch]
+        fresh = self.outbox.store(connection, rows)
+        planned = [job for plan, is_new in zip(plans, fresh, strict=True) if is_new for job in plan.jobs]
+        self._deliveries.queue(connection, planned)
+        new = [
+            event
+            for event, is_new in zip(batch, fresh, strict=True)
+            if is_new and not isinstance(event, TrialEvent)
+        ]
+        stored = [
+            follower.store(connection, new, known, now)
+            for follower, known in zip(self.followers, prepared, strict=True)
+        ]
+        return fresh, stored
+
+    async def _finish(self, event_id: str) -> list[Row[Any]]:
+        """Queue what an accepted event leads to, from its own rows, and mark it. What can't be queued has failed."""
+        rows = await self._deliveries.of_event(event_id)
+        prepared: list[NewJob] = []
+        refused: dict[str, str] = {}
+        for row in rows:
+            if row.status == "QUEUED" and row.job:
+                try:
+                    prepared += self._queue.prepare([_queued(NotificationJob.model_validate(row.job))])
+                except (InvalidJob, ValidationError) as error:
+                    refused[row.job_id] = f"It can't be queued: {_reason(error)}"
+        await self._queue.add_prepared(prepared)
+        await self._fail(refused)
+        await self.outbox.mark([event_id])
+        return await self._deliveries.of_event(event_id) if refused else rows
+
+    async def _give_up(self, event_id: str, reason: str) -> None:
+        waiting = [row.job_id for row in await self._deliveries.of_event(event_id) if row.status == "QUEUED"]
+        await self._fail(dict.fromkeys(waiting, reason))
+        await self.outbox.mark([event_id])
+
+    async def _fail(self, reasons: Mapping[str, str]) -> None:
+        """These deliveries are over before they were ever in the queue."""
+        if not reasons:
+            return
+
+        def end(connection: Connection) -> None:
+            for job_id, reason in reasons.items():
+                which = notification_delivery.c.job_id == job_id
+                self._deliveries.end(connection, which, "FAILED", error=reason)
+
+        await self._database.write(end)
+        for job_id, reason in reasons.items():
+            log.error(f"the notification {job_id} has failed: {reason}")
+
+    async def _repeat(self, event: Event) -> EventAnswer:
+        """An event that was accepted before: if it was interrupted then, finish it now.
+
+        Who tells of another event under the same id learns no more than that it is taken.
+        """
+        if not await self._is_known(event):
+            return EventAnswer(event_id=event.event_id, jobs=[], duplicate=True)
+        is_interrupted = await self.outbox.is_pending(event.event_id)
+        rows = await (self._finish if is_interrupted else self._deliveries.of_event)(event.event_id)
+        planned = [
+            PlannedJob(
+                job_id=row.job_id, channel=row.channel, template_code=row.template_code, status=row.status
+            )
+            for row in rows
+        ]
+        return EventAnswer(event_id=event.event_id, jobs=planned, duplicate=True)
+
+    async def _is_known(self, event: Event) -> bool:
+        """Whether the event that is kept under this id is of the same type and about the same person."""
+        query = select(events.c.event_type, events.c.user_id).where(events.c.event_id == event.event_id)
+        kept = await self._database.read(lambda connection: connection.execute(query).first())
+        told = (event.event_type, None if event.user_id is None else str(event.user_id))
+        return kept is not None and tuple(kept) == told
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What an event leads to, or why it can't be taken."""
+
+    jobs: list[NotificationJob]
+    prepared: list[NewJob]
+    refused: InvalidJob | None = None
+
+
+def _reason(error: Exception) -> str:
+    return describe(error) if isinstance(error, ValidationError) else str(error)
+
+
+def _event_row(event: Event, now: Millis) -> dict[str, Any]:
+    return {
+        "event_id": event.event_id,
+        "event_type": event.event_type,
+        "user_id": None if event.user_id is None else str(event.user_id),
+        "data": event.data,
+        "occurred_at": to_moment(event.occurred_at) if event.occurred_at else now,
+        "received_at": now,
+    }
+
+
+def _queued(job: NotificationJob) -> New:
+    return New(
+        job, name=JOB, id=job.delivery_id, run_at=job.send_after, priority=PRIORITIES[job.meta.priority]
+    )
+
+
+def _answer(event: Event, jobs: Sequence[NotificationJob]) -> EventAnswer:
+    """Made of what has been checked already, so it is not checked again."""
+    planned = [
+        PlannedJob.model_construct(
+            job_id=job.delivery_id, channel=job.channel, template_code=job.template_code, status="QUEUED"
+        )
+        for job in jobs
+    ]
+    return EventAnswer.model_construct(event_id=event.event_id, jobs=planned)

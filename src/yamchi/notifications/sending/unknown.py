@@ -1,0 +1,49 @@
+"""Messages whose fate nobody knows: the provider may have taken them, but its answer was lost.
+
+Where a repeat costs money or trust, they are not sent again by themselves. A person looks at them, asks the provider or
+the recipient, and says what became of each.
+"""
+
+from typing import Any
+
+from yamchi.errors import WrongState
+from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.service import NotificationService
+from yamchi.queues.queue import Queue
+
+
+class Doubts:
+    """What a person may decide about a delivery that is `UNKNOWN`."""
+
+    def __init__(self, deliveries: Deliveries, service: NotificationService, queue: Queue) -> None:
+        self._deliveries = deliveries
+        self._service = service
+        self._queue = queue
+
+    async def it_arrived(self, job_id: str) -> None:
+        """It is `SENT`."""
+        delivery, job = await self._doubtful(job_id)
+        answer = delivery["provider_message_id"]
+        await self._deliveries.record(
+            job, "SENT", attempts=delivery["attempts"], provider_message_id=answer, error="confirmed by hand"
+        )
+
+    async def send_again(self, job_id: str) -> None:
+        """It did not arrive: put it back into the queue."""
+        delivery, job = await self._doubtful(job_id)
+        await self._deliveries.record(
+            job, "QUEUED", attempts=delivery["attempts"], error="sent again by hand"
+        )
+        await self._queue.remove([job_id])  # the job as it ended, which would be in the way
+        await self._service.send([job])
+
+    async def _doubtful(self, job_id: str) -> tuple[dict[str, Any], NotificationJob]:
+        delivery = await self._deliveries.get(job_id)
+        if delivery["status"] != "UNKNOWN":
+            raise WrongState(f"Notification {job_id} is {delivery['status']}: there is no doubt about it.")
+        if delivery["job"] is None:
+            raise WrongState(
+                f"Notification {job_id} was queued by another system: let that one send it again."
+            )
+        return delivery, NotificationJob.model_validate(delivery["job"])
