@@ -17,9 +17,10 @@ import tempfile
 from pathlib import Path
 from uuid import NAMESPACE_DNS, uuid5
 
+from yamchi.notifications.recipients import User  # where the version of the fixture has it
+
 from yamchi.notifications.campaigns import fanout
 from yamchi.notifications.campaigns.model import CampaignIn
-from yamchi.notifications.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.settings import Settings
 from yamchi.shipped import shipped_app
