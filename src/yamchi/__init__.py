@@ -3,10 +3,10 @@
 from yamchi.app import Yamchi
 from yamchi.errors import Cancelled, Outage, Retryable, Snooze, Unrecoverable
 from yamchi.plugins import Plugin
-from yamchi.queues.job import Backoff
+from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
 from yamchi.queues.rates import RateLimit
-from yamchi.queues.ticket import Job
+from yamchi.queues.records import Backoff
 from yamchi.queues.worker import Worker
 
 __all__ = [

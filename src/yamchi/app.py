@@ -20,12 +20,12 @@ from yamchi.queues.engines import find_scheme, is_embedded, make_engine, make_ke
 from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.failover import Spool, with_failover
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
-from yamchi.queues.job import Backoff, BackoffLike, JobOptions, check_timeout
-from yamchi.queues.lane import Observer
 from yamchi.queues.lazy import open_on_first_use
 from yamchi.queues.processes.limits import ProcessLimits, check_importable
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import Backoff, BackoffLike, JobOptions, check_timeout
 from yamchi.queues.remote import RemoteEvents
+from yamchi.queues.runner import Observer
 from yamchi.queues.services import ServiceFunction, Services
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
@@ -338,7 +338,7 @@ class Yamchi:
             clock=self.clock,
             schedules=[schedule for schedule in self.schedules() if schedule.queue in chosen],
             lease=self.settings.lease,
-            patience=self.settings.shutdown_timeout,
+            stop_timeout=self.settings.shutdown_timeout,
             observers=self.observers,
             services=self.services,
         )

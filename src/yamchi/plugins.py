@@ -18,9 +18,9 @@ from yamchi.errors import ConfigurationError, MissingExtra, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.observe.metrics import Metrics
 from yamchi.queues.handlers import KeyOf, QueueDefinition
-from yamchi.queues.job import BackoffLike
 from yamchi.queues.queue import Queue
 from yamchi.queues.rates import RateLimit
+from yamchi.queues.records import BackoffLike
 from yamchi.queues.services import ServiceFunction
 from yamchi.settings import FeatureSettings, Settings
 from yamchi.storage.revisions import Migrations

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from yamchi.app import Yamchi
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 from yamchi.settings import Settings
 
 CHAIN_STEPS = ["1m", "5m", "15m"]

@@ -17,9 +17,9 @@ from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineUnavailable
 from yamchi.queues.engines import make_engine
-from yamchi.queues.job import new_id
+from yamchi.queues.job import Job
 from yamchi.queues.queue import New
-from yamchi.queues.ticket import Job
+from yamchi.queues.records import new_id
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from yamchi.clock import SystemClock
-from yamchi.queues.engines.base import KEPT_TURNS, RateLimit, WorkerInfo
+from yamchi.queues.engines.base import KEPT_PERMITS, RateLimit, WorkerInfo
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect
@@ -32,7 +32,7 @@ class TestSqlite(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
     async def test_keys_of_a_rate_limit_are_forgotten_in_time(self, connect: Connect, tmp_path: Path) -> None:
         engine, now = await connect(), SystemClock().now()
         await engine.reserve("mail", RateLimit.parse("1/s"), [f"chat-{n}" for n in range(100)])
-        later = now + KEPT_TURNS + 60_000
+        later = now + KEPT_PERMITS + 60_000
         await engine.heartbeat(WorkerInfo("w", "host", 1, ("mail",), (), now, later))
         with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
             assert db.execute("SELECT count(*) FROM turns").fetchone() == (0,)

@@ -14,8 +14,8 @@ from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, InvalidJob
 from yamchi.queues.engines.names import pgmq_name
 from yamchi.queues.engines.supabase import SupabaseEngine
-from yamchi.queues.job import Completed, NewJob, new_id
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
+from yamchi.queues.records import Completed, NewJob, new_id
 from yamchi.settings import Settings
 from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect, claim_all, complete, failure, settle

@@ -12,7 +12,7 @@ from tests.faults.harness import Site, Tally, scaled
 from tests.faults.proxy import ChaosProxy
 from tests.services.server import Server, free_port
 from yamchi import New
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.services]
 MakeSite = Callable[..., Site]

@@ -20,7 +20,7 @@ import pytest
 from tests.faults.foreign import PRODUCERS, Producer
 from tests.faults.harness import FULL, PATIENCE, ROOT
 from tests.processes import Process
-from yamchi.queues.job import STATES as JOB_STATES
+from yamchi.queues.records import STATES as JOB_STATES
 from yamchi.testing import eventually
 
 ROUNDS = 12 if FULL else 3

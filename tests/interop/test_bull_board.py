@@ -7,7 +7,7 @@ import httpx2 as httpx
 
 from tests.interop.node import board
 from yamchi.app import Yamchi
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 from yamchi.testing.conformance.worker import working
 from yamchi.testing.waiting import eventually
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import Unrecoverable
-from yamchi.queues.job import new_id
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
+from yamchi.queues.records import new_id
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 from yamchi.testing.conformance.worker import working

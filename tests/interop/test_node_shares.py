@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.interop.node import Peer, peer
 from yamchi.app import Yamchi
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 from yamchi.testing.conformance.worker import working
 from yamchi.testing.waiting import eventually
 

@@ -13,8 +13,8 @@ from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.pgmq import PgmqEngine
-from yamchi.queues.job import NewJob, RetryAt
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
+from yamchi.queues.records import NewJob, RetryAt
 from yamchi.settings import Settings
 from yamchi.testing.conformance.base import claim_all, complete, settle
 from yamchi.testing.conformance.worker import working
@@ -120,7 +120,7 @@ async def test_headers_of_another_program_do_no_harm(engine: PgmqEngine, sql: Sq
     sql("SELECT pgmq.send('mail', '{}'::jsonb, %s::jsonb)", headers)
     assert [job.state for job in (await engine.page("mail", None, "", 0, 5)).jobs] == ["waiting"]
     (held,) = await claim_all(engine, "mail", 1)
-    assert (held.job.name, held.job.priority, held.slotted, held.job.expires_at) == ("", 0, False, None)
+    assert (held.job.name, held.job.priority, held.has_permit, held.job.expires_at) == ("", 0, False, None)
     assert await settle(engine, "mail", [RetryAt(held, now(), "again")]) == [held.job.id]
     assert await complete(engine, "mail", await claim_all(engine, "mail", 1)) == [held.job.id]
 

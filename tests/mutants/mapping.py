@@ -15,7 +15,7 @@ SUITES = {
     "queues/failover": ["tests/unit/test_failover.py", "tests/unit/test_spool.py"],
     "queues/cron": ["tests/unit/test_two_engines.py", "tests/unit/test_properties.py"],
     "queues/queue": ["tests/unit/test_unattended.py", "tests/unit/test_testing.py"],
-    "queues/lane": ["tests/unit/test_unsettled.py"],
+    "queues/runner": ["tests/unit/test_unsettled.py"],
     "queues/leases": ["tests/unit/test_two_engines.py"],
     "queues/": ["tests/conformance/test_memory.py", "tests/unit/test_lifecycle_worker.py"],
     "notifications/": ["tests/notifications/test_pipeline.py"],

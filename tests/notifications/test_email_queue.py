@@ -20,7 +20,7 @@ from yamchi import Yamchi
 from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.tables import notification_delivery
 from yamchi.observe import logging as house_logging
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 from yamchi.queues.trials import try_engines
 from yamchi.settings import Settings
 from yamchi.testing import TestApp, eventually

@@ -14,7 +14,7 @@ from tests.notifications.conftest import USER
 from tests.services.mail import MailServer
 from yamchi import Yamchi
 from yamchi.notifications.people.recipients import User
-from yamchi.queues.job import NewJob, new_id
+from yamchi.queues.records import NewJob, new_id
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.notifications.conftest import USER
 from yamchi.notifications.people.recipients import User
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 from yamchi.testing import TestApp
 
 SMALL = 8_000

@@ -15,7 +15,7 @@ from yamchi.clock import isoformat
 from yamchi.errors import WrongState
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 from yamchi.testing import TestApp
 
 ADDRESS = "nurzhan@example.com"

@@ -27,7 +27,7 @@ from yamchi.notifications.channels.push.subscriptions import MOST_BROWSERS, Brow
 from yamchi.notifications.channels.push.vapid import VapidKey
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.templates.model import Button, Rendered
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 from yamchi.storage.database import Database
 from yamchi.testing import MovableClock, TestApp
 from yamchi.web import create_app

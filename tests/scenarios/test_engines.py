@@ -19,7 +19,7 @@ from tests.services.mail import MailServer
 from yamchi import Yamchi
 from yamchi.clock import isoformat
 from yamchi.notifications.schemas.event import Event
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 from yamchi.scenarios.defaults import FOLDER
 from yamchi.scenarios.plugin import Scenarios
 from yamchi.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import insert, select
 
 from tests.scenarios.house import House, a_house
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 from yamchi.scenarios.flow import Run as OneRun
 from yamchi.scenarios.flow import Scene
 from yamchi.scenarios.moves import begin

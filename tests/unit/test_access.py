@@ -19,8 +19,8 @@ from yamchi.http.audit import AuditLog, Entry, short
 from yamchi.http.buckets import Buckets
 from yamchi.http.scopes import Caller, check_scopes
 from yamchi.observe import logging
-from yamchi.queues.job import NewJob
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
+from yamchi.queues.records import NewJob
 from yamchi.settings import Quota
 from yamchi.testing import MovableClock, TestApp
 from yamchi.web import create_app

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from yamchi.errors import InvalidJob
 from yamchi.queues.engines.bull.codec import UNLIMITED, add_args, record, terms_of
-from yamchi.queues.job import Backoff, JobOptions, NewJob
+from yamchi.queues.records import Backoff, JobOptions, NewJob
 
 spans = st.integers(0, 10**12)
 backoffs = st.one_of(

@@ -17,7 +17,7 @@ from yamchi.queues.engines import make_engine
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.engines.bull import BullEngine
 from yamchi.queues.engines.bull.address import read_address
-from yamchi.queues.job import Completed, NewJob
+from yamchi.queues.records import Completed, NewJob
 from yamchi.testing.waiting import eventually
 
 Servers = Callable[..., Redis]

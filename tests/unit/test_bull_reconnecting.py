@@ -16,8 +16,8 @@ from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.bull import BullEngine
-from yamchi.queues.job import Completed, NewJob
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
+from yamchi.queues.records import Completed, NewJob
 from yamchi.settings import Settings
 from yamchi.testing.conformance.worker import working
 from yamchi.testing.waiting import eventually

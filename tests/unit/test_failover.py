@@ -13,7 +13,7 @@ from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.failover import Spool, with_failover
-from yamchi.queues.job import Completed, NewJob
+from yamchi.queues.records import Completed, NewJob
 from yamchi.settings import Settings
 from yamchi.testing import MovableClock, eventually
 
@@ -212,7 +212,7 @@ async def test_a_paused_worker_runs_nothing_through_an_outage(
 ONE_A_MINUTE = RateLimit.parse("1/min")
 
 
-async def test_a_turn_taken_on_the_broker_counts_in_the_spool(
+async def test_a_permit_taken_on_the_broker_counts_in_the_spool(
     start: Open, broker: Broker, clock: MovableClock
 ) -> None:
     engine = await start()
@@ -222,7 +222,7 @@ async def test_a_turn_taken_on_the_broker_counts_in_the_spool(
     assert await engine.reserve("q", ONE_A_MINUTE, ["a", "b", "a"]) == [now + MINUTE, now, now + 2 * MINUTE]
 
 
-async def test_a_turn_taken_in_the_spool_counts_on_the_broker(
+async def test_a_permit_taken_in_the_spool_counts_on_the_broker(
     start: Open, broker: Broker, clock: MovableClock
 ) -> None:
     engine = await start()

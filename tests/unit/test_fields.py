@@ -15,7 +15,7 @@ from yamchi.fields import MOST_DEPTH, Email, Name, check_json
 from yamchi.notifications.policy.model import Digest
 from yamchi.notifications.sending.digests import next_due
 from yamchi.queues.engines.base import RateLimit
-from yamchi.queues.job import Backoff, JobOptions
+from yamchi.queues.records import Backoff, JobOptions
 
 
 def nested(levels: int) -> Any:

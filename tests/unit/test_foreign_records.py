@@ -11,8 +11,8 @@ from tests.faults.foreign import DATA, NUMBERS, TEXTS, odd_hash, odd_headers
 from yamchi.queues import foreign
 from yamchi.queues.engines.bull import codec
 from yamchi.queues.engines.pgmq import rows
-from yamchi.queues.job import FINISHED, STATES, DeadLetter, JobOptions, JobRecord
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
+from yamchi.queues.records import FINISHED, STATES, DeadLetter, JobOptions, JobRecord
 
 SEEDS = range(300)
 

@@ -12,7 +12,7 @@ from yamchi import Job
 from yamchi.http.limits import FORM_LIMIT, MOST_FIELDS, MOST_VALUES
 from yamchi.notifications.policy.rules import Rule
 from yamchi.notifications.tables import campaigns, events, notification_delivery, rules, users
-from yamchi.queues.job import DeadLetter, JobOptions, JobRecord, NewJob
+from yamchi.queues.records import DeadLetter, JobOptions, JobRecord, NewJob
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 from yamchi.web.schemas import JobRow, LetterOut, LetterRow

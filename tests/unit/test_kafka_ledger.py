@@ -13,7 +13,7 @@ from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.engines.kafka.messages import prepare
 from yamchi.queues.engines.sqlite import keeping, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
-from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, RetryAt, Verdict
+from yamchi.queues.records import Claim, Completed, JobOptions, NewJob, RetryAt, Verdict
 
 Q, NOW = "orders", 1_000_000
 Db = sqlite3.Connection

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("confluent_kafka")
 from yamchi.queues.engines.kafka import beyond, envelope
 from yamchi.queues.engines.kafka.envelope import Message
-from yamchi.queues.job import Backoff, JobOptions
+from yamchi.queues.records import Backoff, JobOptions
 
 
 class Raw:

@@ -18,8 +18,8 @@ from yamchi.observe.logging import configure
 from yamchi.queues.engines.base import Exchange
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
-from yamchi.queues.job import Verdict
 from yamchi.queues.overview import engines_of
+from yamchi.queues.records import Verdict
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 
@@ -111,7 +111,9 @@ async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away(
         await started.wait()
         engine.away = True
         began = monotonic()
-    assert monotonic() - began < 1 + 5 + 4, "patience, the farewell, and a little more"
+    assert monotonic() - began < 1 + 5 + 4, (
+        "the time for running jobs, that for the last verdicts, and a little more"
+    )
     assert "1 outcomes that could not be settled" in said.getvalue()
 
 
@@ -128,7 +130,7 @@ async def test_a_job_that_arrives_after_the_stop_goes_back_untouched(app: Yamchi
     async with working(app) as worker:
         await eventually(lambda: _count(engine, "active", 1))
         worker.stop()
-        await eventually(lambda: worker.lanes[0]._stopping)
+        await eventually(lambda: worker.runners[0].jobs.is_stopping)
         engine.present.set()
     back = await job.refresh()
     assert (back.state, back.attempts_made, runs) == ("waiting", 0, [])

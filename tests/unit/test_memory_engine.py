@@ -3,7 +3,7 @@
 import pytest
 
 from yamchi.queues.engines.memory import MemoryEngine
-from yamchi.queues.job import Completed, NewJob, Released, RetryAt
+from yamchi.queues.records import Completed, NewJob, Released, RetryAt
 from yamchi.testing import MovableClock
 
 LEASE = 30_000

@@ -55,9 +55,9 @@ def test_the_same_seed_chooses_the_same(tree: Path) -> None:
 
 def test_an_engines_files_are_judged_by_its_suite_and_others_by_no_broker() -> None:
     assert judges_of(ROOT, "src/yamchi/queues/engines/bull/codec.py")[0] == "tests/conformance/test_bull.py"
-    lane = judges_of(ROOT, "src/yamchi/queues/lane.py")
-    assert "tests/conformance/test_memory.py" in lane
-    assert not any("kafka" in test or "bull" in test for test in lane)
+    runner = judges_of(ROOT, "src/yamchi/queues/runner.py")
+    assert "tests/conformance/test_memory.py" in runner
+    assert not any("kafka" in test or "bull" in test for test in runner)
     assert "tests/notifications/test_circuits.py" in judges_of(
         ROOT, "src/yamchi/notifications/channels/circuits.py"
     )

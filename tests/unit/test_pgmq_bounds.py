@@ -12,7 +12,7 @@ from yamchi.clock import SystemClock
 from yamchi.queues.engines.pgmq import PgmqEngine
 from yamchi.queues.engines.pgmq.bounds import BANDS, LATE, LOOK_EVERY, Bounds, Seen
 from yamchi.queues.engines.pgmq.rows import STEP
-from yamchi.queues.job import Claim, Completed, NewJob, Released, RetryAt
+from yamchi.queues.records import Claim, Completed, NewJob, Released, RetryAt
 from yamchi.storage.sweeping import SHARE, Sweep
 from yamchi.testing.conformance.base import claim, claim_all, complete, failure, settle
 from yamchi.testing.waiting import eventually
@@ -300,7 +300,7 @@ async def test_an_idle_worker_is_woken_for_what_is_below(opened: Open, other: An
     await asyncio.wait_for(waking, 30)
 
     async def comes() -> bool:
-        """As a lane does it: claim, and wait when there was nothing."""
+        """As a runner does it: claim, and wait when there was nothing."""
         if [held.job.id for held in await claim(engine, "mail")] == ["late"]:
             return True
         await asyncio.wait_for(engine.wake("mail", 60_000), 30)

@@ -18,7 +18,7 @@ from yamchi.queues.engines.pgmq.bounds import Bounds, Look
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import instant
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.job import Completed, JobOptions, NewJob
+from yamchi.queues.records import Completed, JobOptions, NewJob
 from yamchi.testing.conformance.base import claim, failure
 
 ROUND, ROUNDS, BATCH = 300, 6, 50

@@ -14,7 +14,7 @@ from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, InvalidJob
 from yamchi.queues.engines import make_engine
 from yamchi.queues.engines.pgmq import PgmqEngine
-from yamchi.queues.job import Completed, DeadLetter, Failed, JobOptions, NewJob, RetryAt
+from yamchi.queues.records import Completed, DeadLetter, Failed, JobOptions, NewJob, RetryAt
 from yamchi.testing.conformance.base import claim_all, complete, settle
 from yamchi.testing.waiting import eventually
 

@@ -11,7 +11,7 @@ from yamchi.errors import ConfigurationError, Outage, Unrecoverable
 from yamchi.http.apikeys import ApiKeys
 from yamchi.http.signing import Signer
 from yamchi.queues.engines.sqlite import SqliteEngine
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 from yamchi.settings import Settings
 from yamchi.testing import MovableClock, TestApp
 

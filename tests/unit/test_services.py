@@ -164,7 +164,7 @@ async def test_a_lane_that_fails_starts_again_and_its_running_jobs_go_on(part: s
         engine.fails_at = ""
         finish.set()
         await eventually(lambda: sorted(runs) == [(1, 1), (2, 1)])
-        await eventually(lambda: all(lane.is_idle for lane in worker.lanes))
+        await eventually(lambda: all(runner.is_idle for runner in worker.runners))
         assert (await app.queue("hello").stats())["completed"] == 2
     assert "The work of queue hello was interrupted" in log.getvalue()
 
@@ -245,7 +245,7 @@ async def test_a_handler_may_raise_anything(error: BaseException) -> None:
 
     async with working(app) as worker:
         await app.queue("hello").add({}, id="one")
-        await eventually(lambda: bool(app.metrics.jobs) and all(lane.is_idle for lane in worker.lanes))
+        await eventually(lambda: bool(app.metrics.jobs) and all(runner.is_idle for runner in worker.runners))
         job = await app.queue("hello").job("one")
         assert job.state == "failed"
         assert type(error).__name__ in (job.failed_reason or "")

@@ -9,7 +9,7 @@ from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.failover import Spool, with_failover
-from yamchi.queues.job import Claim, JobOptions, NewJob
+from yamchi.queues.records import Claim, JobOptions, NewJob
 from yamchi.testing import MovableClock, eventually
 
 LEASE = 30_000

@@ -13,7 +13,7 @@ from yamchi.clock import SystemClock
 from yamchi.errors import EngineError, EngineUnavailable, StorageCorrupt
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 from yamchi.storage.sqlite import SqliteFile
 
 

@@ -16,8 +16,8 @@ from yamchi.queues.cron import LONGEST_NAP, CronLine, Schedule, Scheduler
 from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.handlers import Handler, QueueDefinition
-from yamchi.queues.job import Claim
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import Claim
 from yamchi.testing import MovableClock, eventually
 
 LEASE: Millis = 600
@@ -89,7 +89,7 @@ async def test_an_engine_that_hangs_for_longer_than_a_lease_costs_the_other_no_l
         await done.wait()
 
     queues = [_queue("slow", hanging, run), _queue("quick", healthy, run)]
-    worker = Worker(queues, clock=SystemClock(), lease=LEASE / 1000, patience=0)
+    worker = Worker(queues, clock=SystemClock(), lease=LEASE / 1000, stop_timeout=0)
     async with _working(worker):
         for queue in queues:
             await queue.add(queue.name)

@@ -10,7 +10,7 @@ import pytest
 
 from yamchi import Job, Yamchi
 from yamchi.queues.engines.sqlite import SqliteEngine
-from yamchi.queues.job import Completed
+from yamchi.queues.records import Completed
 from yamchi.settings import Settings
 from yamchi.testing import MovableClock, eventually
 from yamchi.web import create_app

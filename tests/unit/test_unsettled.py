@@ -10,9 +10,9 @@ from yamchi.clock import Millis, SystemClock
 from yamchi.queues.engines.base import Exchange
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.handlers import Handler, QueueDefinition
-from yamchi.queues.job import Verdict
-from yamchi.queues.lane import Outcome
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import Verdict
+from yamchi.queues.runner import Outcome
 from yamchi.testing import eventually
 
 
@@ -106,9 +106,9 @@ async def test_a_stop_brings_it_at_once_and_waits_until_it_is_settled() -> None:
     async with site.working() as worker:
         await site.queue.add("a", id="a")
         await eventually(lambda: site.engine.brought["a"] >= 1)
-        (lane,) = worker.lanes
-        await eventually(lambda: lane._owed)
-        assert not lane.is_idle, "it has something left to bring"
+        (runner,) = worker.runners
+        await eventually(lambda: runner._postponed)
+        assert not runner.is_idle, "it has something left to bring"
         site.engine.not_yet = set()
     assert site.told == ["a"]
     assert await site.completed()

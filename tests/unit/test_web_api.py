@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from yamchi import Job, Unrecoverable
 from yamchi.errors import EngineUnavailable
 from yamchi.http.limits import BODY_LIMIT
-from yamchi.queues.job import NewJob
 from yamchi.queues.overview import engines_of
+from yamchi.queues.records import NewJob
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 

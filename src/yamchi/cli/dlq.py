@@ -16,8 +16,8 @@ from yamchi.console.output import ago, console, paging, print_json, progress, sa
 from yamchi.errors import ConfigurationError
 from yamchi.queues import foreign
 from yamchi.queues.deadletters import is_job
-from yamchi.queues.job import DeadLetter
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import DeadLetter
 
 group = typer.Typer(help="Dead letters: list, show, mend, replay and purge them.", no_args_is_help=True)
 

@@ -11,9 +11,9 @@ from yamchi.cli.queues import QueueName, check_state
 from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, read_json
 from yamchi.console.output import ago, console, number, paging, print_json, progress, say, state, table, text
 from yamchi.errors import InvalidJob, YamchiError
-from yamchi.queues.job import JobRecord, State
+from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
-from yamchi.queues.ticket import Job
+from yamchi.queues.records import JobRecord, State
 
 group = typer.Typer(help="List, show, add, retry, promote, remove and cancel jobs.", no_args_is_help=True)
 

@@ -11,8 +11,8 @@ from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import STATE_STYLES, console, number, print_json, progress, say, table, text
 from yamchi.discovery import all_queues, find_queue
 from yamchi.errors import InvalidJob
-from yamchi.queues.job import STATES, State
 from yamchi.queues.overview import QueueView, view_queues
+from yamchi.queues.records import STATES, State
 
 group = typer.Typer()
 

@@ -95,10 +95,10 @@ def address_of(listener: socket.socket) -> str:
 class Stopper:
     """Turns signals into one asyncio event, and a second signal into the end."""
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, stop_seconds: float) -> None:
         self.requested = asyncio.Event()
         self._is_second = False
-        self._patience = patience
+        self._stop_seconds = stop_seconds
         self._loop = asyncio.get_running_loop()
 
     @contextmanager
@@ -122,7 +122,7 @@ class Stopper:
 
     def limit(self) -> None:
         """From now on the process has as long as running jobs have, and no more."""
-        watchdog = threading.Timer(self._patience + GRACE, leave_now, [1])
+        watchdog = threading.Timer(self._stop_seconds + GRACE, leave_now, [1])
         watchdog.daemon = True
         watchdog.start()
 
@@ -214,7 +214,7 @@ async def live(
 
 
 def _say_stopping(worker: Worker) -> None:
-    running = sum(len(lane.running) for lane in worker.lanes)
+    running = sum(len(runner.jobs.tasks) for runner in worker.runners)
     if running:
         jobs = "1 job" if running == 1 else f"{running} jobs"
         log.info(f"Stopping: waiting for {jobs} to finish; Ctrl+C again ends at once")

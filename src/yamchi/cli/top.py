@@ -17,8 +17,8 @@ from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import STATE_STYLES, ago, console, number, print_json, table, text
 from yamchi.discovery import all_queues
 from yamchi.errors import EngineError
-from yamchi.queues.job import JobRecord
 from yamchi.queues.overview import QueueView, living_workers, view_queues
+from yamchi.queues.records import JobRecord
 from yamchi.queues.views import Minute, WorkerInfo
 
 BARS = " ▁▂▃▄▅▆▇█"

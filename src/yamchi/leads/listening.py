@@ -13,8 +13,8 @@ from yamchi.clock import Clock, Millis
 from yamchi.leads.bot import Bot
 from yamchi.leads.chat import Chat
 from yamchi.leads.updates import KINDS
+from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
-from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.leads")
 

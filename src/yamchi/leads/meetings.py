@@ -21,8 +21,8 @@ from yamchi.leads.store import LeadStore
 from yamchi.leads.tables import zoom_meetings as table
 from yamchi.leads.zoom import Meeting, Zoom
 from yamchi.notifications.schemas.event import Event
+from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
-from yamchi.queues.ticket import Job
 from yamchi.storage.database import Database
 from yamchi.storage.upsert import insert_new
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from yamchi.media.processing import Task, process
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 
 
 def work(job: Job[Task]) -> dict[str, Any]:

@@ -23,10 +23,10 @@ from yamchi.media.model import Media, MediaProcessingJobData
 from yamchi.media.presets import Preset, Presets, UnknownPreset
 from yamchi.media.processing import Made, Mark, Task, Variant, process
 from yamchi.media.store import MediaStore, UnknownMedia
+from yamchi.queues.job import Job
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.pool import ProcessPool
 from yamchi.queues.queue import Queue
-from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.media")
 

@@ -12,8 +12,8 @@ from yamchi.media.files import Files, remove
 from yamchi.media.model import KeptVariant, Media, MediaSyncJobData, Operation
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.media.tables import media
+from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
-from yamchi.queues.ticket import Job
 from yamchi.storage.database import Database
 from yamchi.storage.outbox import Outbox
 

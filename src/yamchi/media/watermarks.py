@@ -12,8 +12,8 @@ from yamchi.media.model import Media, WatermarkJobData
 from yamchi.media.processing import read_header
 from yamchi.media.service import MediaService, Told, clean_name
 from yamchi.media.store import MediaStore, UnknownMedia
+from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
-from yamchi.queues.ticket import Job
 
 APPLY = "apply"
 

@@ -56,7 +56,7 @@ from yamchi.notifications.templates.versions import VersionedTemplates
 from yamchi.observe.logging import mask
 from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 from yamchi.settings import Settings
 
 if TYPE_CHECKING:

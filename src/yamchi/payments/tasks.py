@@ -10,7 +10,7 @@ from yamchi.errors import Outage, Snooze, Unrecoverable
 from yamchi.payments.model import CheckData, Payment
 from yamchi.payments.providers.base import NotThere
 from yamchi.payments.service import PaymentService, check_id
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 
 log = structlog.get_logger("yamchi.payments")
 

@@ -15,8 +15,8 @@ from cronsim import CronSim, CronSimError
 
 from yamchi.clock import Clock, Millis, as_datetime, check_zone, to_moment
 from yamchi.errors import ConfigurationError, EngineError, InvalidJob
-from yamchi.queues.job import NewJob
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import NewJob
 
 log = structlog.get_logger("yamchi.cron")
 

@@ -9,7 +9,7 @@ from yamchi.errors import UnknownJob, WrongState
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import Engine, LetterPage
 from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
-from yamchi.queues.job import DeadLetter, NewJob
+from yamchi.queues.records import DeadLetter, NewJob
 
 
 class DeadLetters:

@@ -18,8 +18,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob
 from yamchi.queues.engines.base import RateLimit
-from yamchi.queues.job import DEFAULT_OPTIONS, JobOptions
 from yamchi.queues.processes.limits import ProcessLimits
+from yamchi.queues.records import DEFAULT_OPTIONS, JobOptions
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 """What every broker can name a key, a table or a topic by."""

@@ -1,390 +1,263 @@
-"""A job as the queue core sees it: what is asked for (`NewJob`), what is kept (`JobRecord`), how it ended (`Verdict`).
+"""`Job`: what a handler gets, and what others look at and act on."""
 
-The payload is bytes of JSON from end to end: it is decoded once, where a handler or a person needs it.
-"""
-
-import os
-import random
-import re
-import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from functools import lru_cache
-from itertools import count
-from typing import Any, Literal, Self
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 
-from yamchi.clock import Millis, Span, in_short, isoformat, to_millis
-from yamchi.errors import InvalidJob
+from yamchi.clock import Millis, as_datetime, isoformat
+from yamchi.errors import WrongState
 from yamchi.observe.logging import mask
 from yamchi.queues import foreign
+from yamchi.queues.bulkheads import Bulkheads
+from yamchi.queues.engines.base import Engine
+from yamchi.queues.events import Listeners
+from yamchi.queues.handlers import decode_json
+from yamchi.queues.records import Claim, JobRecord, State
 
-State = Literal["waiting", "delayed", "active", "completed", "failed", "cancelled", "expired"]
-PENDING: tuple[State, ...] = ("waiting", "delayed")
-FINISHED: tuple[State, ...] = ("completed", "failed", "cancelled", "expired")
-STATES: tuple[State, ...] = ("waiting", "delayed", "active", *FINISHED)
-
-MOST_ATTEMPTS, MOST_KEPT = foreign.MOST_ATTEMPTS, foreign.MOST_KEPT
-MOST_STEPS = 1_000
-"""Bounds of options: what every broker can count to, and more than anybody needs."""
-
-LONGEST_NAME = foreign.LONGEST_NAME
-"""Characters of a job's name."""
+T = TypeVar("T")
 
 
-# ── Options ───────────────────────────────────────────────────────────────────────────────────────────────────────
+class ItsQueue(Protocol):
+    """The queue of a job, as far as a job needs it: a `Queue`."""
+
+    name: str
+    engine: Engine
+    listeners: Listeners
+
+    @property
+    def add(self) -> "Callable[..., Coroutine[Any, Any, Job[Any]]]": ...
+    @property
+    def add_many(self) -> "Callable[..., Coroutine[Any, Any, list[Job[Any]]]]": ...
+    async def job(self, job_id: str) -> "Job[Any]": ...
+    async def cancel(self, job_id: str) -> State: ...
+    def encode(self, name: str, data: Any) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long a failed job waits before its next attempt.
+class Job(Generic[T]):
+    """A job: in a handler, the one at hand; elsewhere, a snapshot with the means to act on it.
 
-    `steps` are taken one by one, the last one repeating; without steps, `delay` is `fixed` or doubles (`exponential`).
-    `jitter` 0.2 spreads each wait by up to 20 % either way, so that a crowd does not come back at once.
+    `attempts_made` counts this run too: it is 1 when a job runs for the first time.
     """
 
-    kind: Literal["fixed", "exponential", "steps"] = "exponential"
-    delay: Millis = 1_000
-    steps: tuple[Millis, ...] = ()
-    jitter: float = 0.0
-    longest: Millis = 86_400_000
+    __slots__ = ("_bulkheads", "_claim", "_data", "_loop", "is_new", "queue", "record")
 
-    @classmethod
-    def parse(cls, value: "BackoffLike") -> "Backoff":
-        """Accepts a `Backoff`, "fixed", "exponential", {"type", "delay", "jitter"}, a span, or a list of spans."""
-        match value:
-            case Backoff():
-                return value
-            case "fixed":
-                return cls(kind="fixed")
-            case "exponential":
-                return cls(kind="exponential")
-            case Mapping():
-                return cls._from_mapping(value)
-            case str() | int() | float() | timedelta():
-                return cls(kind="fixed", delay=positive_span("backoff", value))
-        if not isinstance(value, Sequence) or not 0 < len(value) <= MOST_STEPS:
-            raise InvalidJob(f"backoff needs 1 to {MOST_STEPS:,} steps, such as ['1m', '5m'].")
-        return cls(kind="steps", steps=tuple(positive_span("backoff", step) for step in value))
+    def __init__(
+        self,
+        queue: ItsQueue,
+        record: JobRecord,
+        *,
+        claim: Claim | None = None,
+        data: Any = ...,
+        is_new: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
+        bulkheads: Bulkheads | None = None,
+    ) -> None:
+        self.queue = queue
+        self.record = record
+        self.is_new = is_new
+        self._claim = claim
+        self._data = data
+        self._loop = loop
+        self._bulkheads = bulkheads
 
-    @classmethod
-    def _from_mapping(cls, value: Mapping[str, Any]) -> "Backoff":
-        kind, jitter = value.get("type", "exponential"), value.get("jitter", 0)
-        if kind not in ("fixed", "exponential", "steps"):
-            raise InvalidJob(
-                f"backoff type {in_short(kind)} is unknown: use 'fixed', 'exponential' or 'steps'."
-            )
-        if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
-            raise InvalidJob(f"backoff jitter must be between 0 and 1, not {in_short(jitter)}.")
-        if kind == "steps" or "steps" in value:
-            steps = value.get("steps", ())
-            return replace(cls.parse(steps if isinstance(steps, list | tuple) else ()), jitter=jitter)
-        return cls(kind=kind, delay=positive_span("backoff delay", value.get("delay", 1)), jitter=jitter)
+    # ── What it is ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def wait(self, attempts_made: int) -> Millis:
-        """How long to wait after this many attempts (1 after the first)."""
-        turn = max(attempts_made, 1)
-        if self.steps:
-            base = self.steps[min(turn, len(self.steps)) - 1]
-        else:
-            base = self.delay * (2 ** min(turn - 1, 40) if self.kind == "exponential" else 1)
-        base = min(base, self.longest)
-        return round(base * random.uniform(1 - self.jitter, 1 + self.jitter)) if self.jitter else base
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def data(self) -> T:
+        if self._data is ...:
+            self._data = decode_json(self.record.payload)
+        return self._data  # type: ignore[no-any-return]
+
+    @property
+    def state(self) -> State:
+        return self.record.state
+
+    @property
+    def priority(self) -> int:
+        return self.record.priority
+
+    @property
+    def attempts(self) -> int:
+        return self.record.options.attempts
+
+    @property
+    def attempts_made(self) -> int:
+        return self.record.attempts_made
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self.attempts_made >= self.attempts
+
+    @property
+    def result(self) -> Any:
+        return None if self.record.result is None else orjson.loads(self.record.result)
+
+    @property
+    def progress_made(self) -> Any:
+        """What `progress` was last told."""
+        return None if self.record.progress is None else orjson.loads(self.record.progress)
+
+    @property
+    def failed_reason(self) -> str | None:
+        return self.record.failed_reason
+
+    @property
+    def stacktrace(self) -> str | None:
+        return self.record.stacktrace
+
+    @property
+    def logs(self) -> list[str]:
+        return self.record.logs
+
+    @property
+    def worker(self) -> str | None:
+        return self.record.worker
+
+    @property
+    def created_at(self) -> datetime:
+        return as_datetime(self.record.created_at)
+
+    @property
+    def run_at(self) -> datetime:
+        return as_datetime(self.record.run_at)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return _moment(self.record.expires_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return _moment(self.record.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return _moment(self.record.finished_at)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can carry it; times are UTC text."""
+        record, options = self.record, self.record.options
+        return {
+            "id": record.id,
+            "queue": record.queue,
+            "name": record.name,
+            "data": foreign.shown(record.payload),
+            "state": record.state,
+            "priority": record.priority,
+            "attempts_made": record.attempts_made,
+            "attempts": options.attempts,
+            "backoff": asdict(options.backoff),
+            "timeout": options.timeout,
+            "keep_completed": options.keep_completed,
+            "keep_failed": options.keep_failed,
+            "progress": foreign.shown(record.progress),
+            "logs": record.logs,
+            "result": foreign.shown(record.result),
+            "failed_reason": record.failed_reason,
+            "stacktrace": record.stacktrace,
+            "worker": record.worker,
+            **{
+                name: None if (moment := getattr(record, name)) is None else isoformat(moment)
+                for name in ("created_at", "run_at", "expires_at", "started_at", "finished_at")
+            },
+        }
+
+    def __repr__(self) -> str:
+        return f"<Job {self.record.queue}/{self.record.name} {self.id} {self.state}>"
+
+    # ── What a handler does with it ───────────────────────────────────────────────────────────────────────────────
+
+    def progress(self, value: Any) -> Awaitable[None]:
+        """Say how far this job has come: a number or anything JSON can carry."""
+        return self._do(self._report(value))
+
+    async def _report(self, value: Any) -> None:
+        if self._claim is None:
+            raise WrongState(f"Job {self.id} is not running here, so its progress can't be set.")
+        self.record.progress = orjson.dumps(value)
+        await self.queue.engine.progress(self._claim, self.record.progress)
+        self.queue.listeners.emit("progress", self, value)
+
+    def holding(self, name: str) -> AbstractContextManager[None]:
+        """`with job.holding("provider"):` around what waits for somebody else, so that a slow one stops only its own jobs.
+
+        As many jobs as the queue has slots may wait for one name; another is sent back to come again later, which costs no
+        attempt. One that waits for longer than a second lends its slot to jobs of other names.
+        """
+        return self._bulkheads.hold(name) if self._bulkheads else nullcontext()
+
+    def log(self, *lines: str) -> Awaitable[None]:
+        """Append lines to this job's log; what looks like a secret is not kept."""
+        lines = tuple(mask(str(line)) for line in lines)
+        # A new record: in memory the old one is the engine's own.
+        self.record = replace(self.record, logs=[*self.record.logs, *lines])
+        return self._do(self.queue.engine.log(self.record.queue, self.id, lines))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Async handlers await; plain ones, in their thread, get it done by the time the call returns."""
+        if self._loop is None or self._loop is _current_loop():
+            return work
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        done.result()
+        return _Done()
+
+    # ── What others do with it ────────────────────────────────────────────────────────────────────────────────────
+
+    async def refresh(self) -> "Job[T]":
+        """The same job as it is now."""
+        return await self.queue.job(self.id)
+
+    async def remove(self) -> None:
+        await self._must(self.queue.engine.remove, "removed", "it is running or gone")
+
+    async def retry(self) -> None:
+        await self._must(self.queue.engine.retry, "retried", "only a finished job can be")
+
+    async def promote(self) -> None:
+        await self._must(self.queue.engine.promote, "promoted", "only a delayed job can be")
+
+    async def cancel(self) -> State:
+        """Stop this job: `cancelled` if it had not begun, `active` if it has been asked to stop."""
+        return await self.queue.cancel(self.id)
+
+    async def update(self, data: Any) -> None:
+        """Replace the data of a job that is not running."""
+        payload = self.queue.encode(self.name, data)
+        if not await self.queue.engine.update(self.queue.name, self.id, payload):
+            raise WrongState(f"Job {self.id} of {self.queue.name} can't be changed: it is running or gone.")
+
+    async def _must(
+        self, act: Callable[[str, Sequence[str]], Awaitable[list[str]]], done: str, why: str
+    ) -> None:
+        if not await act(self.queue.name, [self.id]):
+            raise WrongState(f"Job {self.id} of {self.queue.name} can't be {done}: {why}.")
 
 
-BackoffLike = Backoff | str | Mapping[str, Any] | Sequence[Span] | Span
+class _Done:
+    """Something to await that is already over."""
+
+    def __await__(self) -> Any:
+        return iter(())
 
 
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """How a job is to be run and kept. Equal options are stored as the same text, so decoding is cached."""
-
-    attempts: int = 3
-    backoff: Backoff = Backoff()
-    timeout: Millis | None = None
-    keep_completed: int = 100
-    keep_failed: int = 50
-
-    def __post_init__(self) -> None:
-        _check_count("attempts", self.attempts, 1, MOST_ATTEMPTS)
-        _check_count("keep_completed", self.keep_completed, 0, MOST_KEPT)
-        _check_count("keep_failed", self.keep_failed, 0, MOST_KEPT)
-
-    def encode(self) -> str | None:
-        """Compact JSON of what differs from the defaults; None when nothing does."""
-        return None if self is DEFAULT_OPTIONS else _encode_options(self)
-
-    @staticmethod
-    def decode(text: str | None) -> "JobOptions":
-        if not text or not isinstance(text, str):
-            return DEFAULT_OPTIONS
-        return _decode_options(text) if len(text) <= LONGEST_CACHED else _decode_options.__wrapped__(text)
-
-
-def _check_count(what: str, value: object, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise InvalidJob(f"{what} must be a whole number from {least} to {most:,}, not {in_short(value)}.")
-
-
-DEFAULT_OPTIONS = JobOptions()
-LONGEST_CACHED = 4_096
-"""Characters of options that are remembered: those of ours are a tenth of that."""
-
-
-@lru_cache(maxsize=1024)
-def _encode_options(options: JobOptions) -> str | None:
-    if options == DEFAULT_OPTIONS:
+def _current_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
         return None
-    return orjson.dumps({name: getattr(options, name) for name in JobOptions.__slots__}).decode()
 
 
-@lru_cache(maxsize=1024)
-def _decode_options(text: str) -> JobOptions:
-    """Never refuses: on a broker that others can write to, the text may be anything."""
-    try:
-        fields = orjson.loads(text)
-    except (orjson.JSONDecodeError, TypeError):
-        return DEFAULT_OPTIONS
-    known = foreign.options(fields)
-    if isinstance(fields, dict) and (backoff := foreign.backoff(fields.get("backoff"))):
-        known["backoff"] = Backoff(**backoff)
-    return JobOptions(**known)
-
-
-def check_timeout(span: Span) -> Millis:
-    """How long a run may take, if that is any time at all."""
-    length = positive_span("timeout", span)
-    if length == 0:
-        raise InvalidJob(f"timeout must be longer than nothing, not {span!r}.")
-    return length
-
-
-def positive_span(what: str, span: Span) -> Millis:
-    """A span that an option gives; the sentence names the option if it can't be used."""
-    try:
-        length = to_millis(span)
-    except InvalidJob as error:
-        raise InvalidJob(f"{what}: {error}") from error
-    if length < 0:
-        raise InvalidJob(f"{what} can't be negative, but is {in_short(span)}.")
-    return length
-
-
-# ── A job on its way in, and as it is kept ────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """What `add` hands to an engine. `run_at` None means at once."""
-
-    id: str
-    name: str
-    payload: bytes
-    options: JobOptions = DEFAULT_OPTIONS
-    priority: int = 0
-    run_at: Millis | None = None
-    expires_at: Millis | None = None
-
-
-# Not frozen, though nobody changes one: freezing costs 3 µs a job on the claim path, more than the claim itself.
-@dataclass(slots=True)
-class JobRecord:
-    """Everything an engine knows of a job. `attempts_made` counts deliveries, the present one included."""
-
-    id: str
-    queue: str
-    name: str
-    payload: bytes
-    state: State
-    created_at: Millis
-    run_at: Millis
-    options: JobOptions = DEFAULT_OPTIONS
-    priority: int = 0
-    expires_at: Millis | None = None
-    attempts_made: int = 0
-    progress: bytes | None = None
-    result: bytes | None = None
-    failed_reason: str | None = None
-    stacktrace: str | None = None
-    started_at: Millis | None = None
-    finished_at: Millis | None = None
-    worker: str | None = None
-    logs: list[str] = field(default_factory=list)
-
-    def as_new(self, **changes: Any) -> NewJob:
-        """The same job to be added afresh, for example to another engine or from its dead letter."""
-        fresh = NewJob(
-            self.id, self.name, self.payload, self.options, self.priority, self.run_at, self.expires_at
-        )
-        return replace(fresh, **changes)
-
-    def log_fields(self, **more: Any) -> dict[str, Any]:
-        """What a log line about this job has as keys, beside its sentence."""
-        return {"queue": self.queue, "job": self.name, "id": self.id, "attempt": self.attempts_made, **more}
-
-
-@dataclass(slots=True)
-class Claim:
-    """A job taken by a worker until its lease ends. Only the holder of `token` can settle or renew it.
-
-    `key` is the engine's own handle (a row number, a broker's position). `slotted` says that the job already
-    has its turn under a rate limit per key, so that it does not queue up for one again.
-    """
-
-    job: JobRecord
-    token: str
-    key: Any = None
-    slotted: bool = False
-
-
-# ── How a run ended ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(slots=True)
-class Completed:
-    claim: Claim
-    result: bytes | None = None
-
-
-@dataclass(slots=True)
-class RetryAt:
-    """The attempt failed; another is due at `moment`."""
-
-    claim: Claim
-    moment: Millis
-    error: str
-    stacktrace: str | None = None
-
-
-@dataclass(slots=True)
-class Failed:
-    """The job is over, and `letter` is its dead letter."""
-
-    claim: Claim
-    error: str
-    letter: "DeadLetter"
-    stacktrace: str | None = None
-
-
-@dataclass(slots=True)
-class Expired:
-    claim: Claim
-
-
-@dataclass(slots=True)
-class Cancelled:
-    claim: Claim
-
-
-@dataclass(slots=True)
-class Released:
-    """The job goes back without having cost an attempt: at once, or to wait until `until`."""
-
-    claim: Claim
-    until: Millis | None = None
-    reason: str | None = None
-    slotted: bool = False
-
-
-Verdict = Completed | RetryAt | Failed | Expired | Cancelled | Released
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A job that will not be run again, as others can read it: `body` is the JSON of SPEC 3.2.
-
-    The id is the job's id, so a job has at most one letter; a message that was no job gets an id of its own.
-    """
-
-    id: str
-    queue: str
-    name: str | None
-    body: bytes
-    error: str
-    failed_at: Millis
-
-    @classmethod
-    def of_job(cls, job: JobRecord, error: str, moment: Millis) -> Self:
-        """For a job whose attempts are used up, or that can never succeed."""
-        if not _is_json(job.payload):
-            return cls.of_raw(job, error, moment)
-        whole = {"job": orjson.Fragment(job.payload), "error_message": error, "failed_at": isoformat(moment)}
-        return cls(job.id, job.queue, job.name, orjson.dumps(whole), error, moment)
-
-    @classmethod
-    def of_raw(cls, job: JobRecord, error: str, moment: Millis) -> Self:
-        """For a message that is not JSON or has the wrong shape; the raw value is kept as it came."""
-        raw = job.payload.decode("utf-8", "backslashreplace")
-        whole = {"raw_value": raw, "error_message": error, "failed_at": isoformat(moment)}
-        return cls(job.id, job.queue, job.name, orjson.dumps(whole), error, moment)
-
-
-LONGEST_MASKED = 200_000
-"""Characters that are looked through for secrets; what comes after them is not kept."""
-
-
-def storable(text: str, longest: int) -> str:
-    """Text that every engine can keep: without secrets, cut, and without what UTF-8 or PostgreSQL can't write."""
-    text = mask(text[:LONGEST_MASKED])
-    cut = text if len(text) <= longest else f"{text[: longest - 1]}…"
-    return cut.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-
-
-def _is_json(payload: bytes) -> bool:
-    try:
-        orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        return False
-    return True
-
-
-# ── Ids ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_turn = count()
-_process = secrets.token_hex(6)
-
-
-def _forget_parent() -> None:
-    global _process
-    _process = secrets.token_hex(6)
-
-
-os.register_at_fork(after_in_child=_forget_parent)
-
-
-def new_id(moment: Millis) -> str:
-    """An id that sorts by time, so that an index of a million ids is appended to, not shuffled."""
-    return f"{moment:012x}{next(_turn) & 0xFFFFFFFF:08x}{_process}"
-
-
-_UNFIT = re.compile(r"[:\s]")
-
-
-def check_name(name: str) -> str:
-    """The name of a job, if every engine can keep it."""
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-        raise InvalidJob(
-            f"A job's name must be text of 1 to {LONGEST_NAME} characters on one line, not {in_short(name)}."
-        )
-    return name
-
-
-def check_priority(priority: int) -> int:
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 10:
-        raise InvalidJob(
-            f"priority must be a whole number from 1 (low) to 10 (high), not {in_short(priority)}."
-        )
-    return priority
-
-
-def check_id(job_id: str) -> str:
-    """The id, if every engine can keep it."""
-    if not isinstance(job_id, str) or not 0 < len(job_id) <= 255:
-        raise InvalidJob(f"A job id must be text of 1 to 255 characters, not {str(job_id)[:40]!r}.")
-    if not job_id.isprintable() or _UNFIT.search(job_id):
-        raise InvalidJob(
-            f"The job id {job_id!r} has a space, a colon or a control character: use letters, digits, - _ . / @"
-        )
-    return job_id
+def _moment(moment: Millis | None) -> datetime | None:
+    return None if moment is None else as_datetime(moment)

@@ -17,7 +17,7 @@ import structlog
 from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
 from yamchi.queues.engines.base import Engine, WorkerInfo
-from yamchi.queues.job import Claim
+from yamchi.queues.records import Claim
 from yamchi.queues.services import Service
 
 log = structlog.get_logger("yamchi.leases")
@@ -28,7 +28,7 @@ HEARTBEAT: Millis = 5_000
 
 
 @dataclass(slots=True)
-class HeldQueue:
+class HeldClaims:
     """The claims a worker holds of one queue. Changed by the worker's thread, read by the keeper's."""
 
     name: str
@@ -46,7 +46,7 @@ class LeaseKeeper:
     """Renews every claim in `held` three times a lease."""
 
     def __init__(
-        self, held: Sequence[HeldQueue], lease: Millis, clock: Clock, describe: Callable[[], WorkerInfo]
+        self, held: Sequence[HeldClaims], lease: Millis, clock: Clock, describe: Callable[[], WorkerInfo]
     ) -> None:
         self._held = held
         self._lease = lease
@@ -90,7 +90,7 @@ class LeaseKeeper:
             raise next(one for one in outcomes if isinstance(one, BaseException))
         await asyncio.gather(*(self._guard(engine, self._depart(engine)) for engine, _ in self._by_engine()))
 
-    def _by_engine(self) -> list[tuple[Engine, list[HeldQueue]]]:
+    def _by_engine(self) -> list[tuple[Engine, list[HeldClaims]]]:
         engines = {id(queue.engine): queue.engine for queue in self._held}
         return [
             (engine, [queue for queue in self._held if queue.engine is engine]) for engine in engines.values()
@@ -101,7 +101,7 @@ class LeaseKeeper:
         """How often to look after jobs, in seconds."""
         return min(1_000, self._lease // 3) / 1000
 
-    async def _keep_engine(self, engine: Engine, queues: Sequence[HeldQueue]) -> None:
+    async def _keep_engine(self, engine: Engine, queues: Sequence[HeldClaims]) -> None:
         renewed_at = beaten_at = 0
         while True:
             now = self._clock.now()
@@ -130,7 +130,7 @@ class LeaseKeeper:
         except Exception:
             log.exception(f"leases on {engine.type} could not be renewed; trying again")
 
-    async def _tend(self, queue: HeldQueue, is_due: bool) -> None:
+    async def _tend(self, queue: HeldClaims, is_due: bool) -> None:
         claims = queue.snapshot()
         if is_due:
             renewable = [claim for claim in claims if not self._is_overdue(queue, claim)]
@@ -140,13 +140,13 @@ class LeaseKeeper:
         stopping = await queue.engine.cancelled(queue.name, claims)
         self._tell(queue, claims, stopping, "cancelled")
 
-    def _is_overdue(self, queue: HeldQueue, claim: Claim) -> bool:
+    def _is_overdue(self, queue: HeldClaims, claim: Claim) -> bool:
         own = claim.job.options.timeout
         timeout = queue.timeout if own is None else own
         return timeout is not None and self._clock.now() > (claim.job.started_at or 0) + timeout + self._lease
 
     def _tell(
-        self, queue: HeldQueue, claims: Sequence[Claim], job_ids: Sequence[str], why: Interruption
+        self, queue: HeldClaims, claims: Sequence[Claim], job_ids: Sequence[str], why: Interruption
     ) -> None:
         # A job settled while we were asking is neither lost nor to be interrupted.
         held = {claim.job.id: claim for claim in claims}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from yamchi.errors import EngineError
 from yamchi.queues.engines.base import Engine
-from yamchi.queues.job import STATES, State
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import STATES, State
 from yamchi.queues.views import Minute, WorkerInfo
 
 

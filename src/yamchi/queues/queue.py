@@ -12,7 +12,9 @@ from yamchi.queues.deadletters import DeadLetters
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.events import Listener, Listeners
 from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
-from yamchi.queues.job import (
+from yamchi.queues.job import Job
+from yamchi.queues.rates import RateLimit
+from yamchi.queues.records import (
     PENDING,
     Backoff,
     BackoffLike,
@@ -27,11 +29,9 @@ from yamchi.queues.job import (
     new_id,
     positive_span,
 )
-from yamchi.queues.rates import RateLimit
-from yamchi.queues.ticket import Job
 from yamchi.queues.views import Minute, Page
 
-PATIENCE: Millis = 60_000
+UNATTENDED_AFTER: Millis = 60_000
 """How long a job may be due before it is worth a word that nobody works on its queue."""
 
 RECENT_MINUTES = 5
@@ -187,13 +187,13 @@ class Queue:
             given["timeout"] = check_timeout(new.timeout)
         return replace(self.definition.options, **given) if given else self.definition.options
 
-    async def take_turn(self, limit: RateLimit, key: str) -> Millis:
-        """Take the next turn of a key under a limit that all processes share; the moment of the turn."""
-        (turn,) = await self.engine.reserve(self.name, limit, [key])
-        return turn
+    async def take_permit(self, limit: RateLimit, key: str) -> Millis:
+        """Take the next permit of a key under a limit that all processes share; the moment of the permit."""
+        (permit,) = await self.engine.reserve(self.name, limit, [key])
+        return permit
 
-    async def give_turn_back(self, limit: RateLimit, key: str) -> None:
-        """The turn taken last is not used."""
+    async def return_permit(self, limit: RateLimit, key: str) -> None:
+        """The permit taken last is not used."""
         await self.engine.refund(self.name, limit, key, 1)
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +251,7 @@ class Queue:
             return None
         first = [await self.engine.page(self.name, state, "", 0, 1) for state in PENDING]
         due = min((job.run_at for page in first for job in page.jobs), default=None)
-        if due is None or due > self._clock.now() - PATIENCE:
+        if due is None or due > self._clock.now() - UNATTENDED_AFTER:
             return None
         since = describe_span(self._clock.now() - due)
         return f"Its jobs are due for {since}, and no worker is at work on it: start one with yamchi worker."

@@ -36,15 +36,15 @@ class RateLimit:
 
     @property
     def spacing(self) -> float:
-        """Time between two turns, such that a burst and what follows it stay within the limit."""
+        """Time between two permits, such that a burst and what follows it stay within the limit."""
         return self.period / (self.count - self.burst + 1)
 
     @property
     def slack(self) -> float:
-        """How far behind the clock a key's turns may stand: what a burst uses up."""
+        """How far behind the clock a key's permits may stand: what a burst uses up."""
         return self.spacing * (self.burst - 1)
 
     def take(self, following: float, now: Millis) -> tuple[Millis, float]:
-        """The moment of a key's turn, given which was to follow its last one, and which one follows this."""
-        turn = max(following, now - self.slack)
-        return max(round(turn), now), turn + self.spacing
+        """The moment of a key's permit, given which was to follow its last one, and which one follows this."""
+        permit = max(following, now - self.slack)
+        return max(round(permit), now), permit + self.spacing

@@ -10,10 +10,10 @@ import structlog
 from yamchi.clock import Millis
 from yamchi.errors import EngineError
 from yamchi.queues.engines.base import Engine, Event
-from yamchi.queues.job import JobRecord
+from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import JobRecord
 from yamchi.queues.services import Services
-from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.events")
 

@@ -7,10 +7,10 @@ from typing import Any
 import structlog
 
 from yamchi.clock import describe_span, isoformat
-from yamchi.queues.job import Cancelled, Completed, Expired, Failed, Released, RetryAt
-from yamchi.queues.lane import Outcome
+from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
-from yamchi.queues.ticket import Job
+from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Released, RetryAt
+from yamchi.queues.runner import Outcome
 
 log = structlog.get_logger("yamchi.worker")
 _enabled = logging.getLogger("yamchi.worker").isEnabledFor

@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 from yamchi.clock import Clock, Millis, SystemClock
 from yamchi.errors import EngineUnavailable, YamchiError
 from yamchi.queues.engines.base import Engine
-from yamchi.queues.job import Claim, Completed, JobOptions, NewJob, new_id
 from yamchi.queues.overview import engines_of
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import Claim, Completed, JobOptions, NewJob, new_id
 
 ANSWER_WITHIN = 5.0
 """Seconds an engine has to answer before it counts as away."""

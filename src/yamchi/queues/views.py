@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from yamchi.clock import Millis
-from yamchi.queues.job import DeadLetter, JobRecord
+from yamchi.queues.records import DeadLetter, JobRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""A worker: one process's share of the work. A lane per queue, a lease keeper for all, and the background services.
+"""A worker: one process's share of the work. A runner per queue, a lease keeper for all, and the background services.
 
-Lanes, the lease keeper and the scheduler of cron jobs are supervised like any other service: one that fails for a reason
+Runners, the lease keeper and the scheduler of cron jobs are supervised like any other service: one that fails for a reason
 nobody foresaw is logged, shown in `/readyz` and started again, while the jobs that run go on running.
 """
 
@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from yamchi.clock import Clock, Millis, Span, to_millis
 from yamchi.queues.cron import Schedule, Scheduler
 from yamchi.queues.engines.base import WorkerInfo
-from yamchi.queues.lane import Lane, Observer, Outcome
 from yamchi.queues.leases import LeaseKeeper
 from yamchi.queues.queue import Queue
 from yamchi.queues.reporting import emit_outcomes, log_outcomes
+from yamchi.queues.runner import Observer, Outcome, QueueRunner
 from yamchi.queues.services import ServiceFunction, Services
 
 SHORTEST_LEASE: Millis = 300
@@ -31,7 +31,7 @@ class Worker:
     """Runs the handlers of some queues until it is stopped.
 
     `lease` is the promise to other workers: if this one dies, its jobs are running elsewhere within that time.
-    Defaults to 30 seconds. `patience` is how long a stop waits for running jobs; defaults to 30 seconds.
+    Defaults to 30 seconds. `stop_timeout` is how long a stop waits for running jobs; defaults to 30 seconds.
     """
 
     def __init__(
@@ -41,21 +41,23 @@ class Worker:
         clock: Clock,
         schedules: Sequence[Schedule] = (),
         lease: Span = "30s",
-        patience: Span = "30s",
+        stop_timeout: Span = "30s",
         observers: Sequence[Observer] = (),
         services: Services | None = None,
         name: str | None = None,
     ) -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._clock = clock
-        self._patience = to_millis(patience) / 1000
+        self._stop_seconds = to_millis(stop_timeout) / 1000
         self._observers = (*observers, log_outcomes, emit_outcomes)
         granted = max(to_millis(lease), SHORTEST_LEASE) * 9 // 10
-        self.lanes = [
-            Lane(queue, worker=self.name, lease=granted, clock=clock, observe=self._observe)
+        self.runners = [
+            QueueRunner(queue, worker=self.name, lease=granted, clock=clock, observe=self._observe)
             for queue in queues
         ]
-        self._keeper = LeaseKeeper([lane.held for lane in self.lanes], granted, clock, self.describe)
+        self._keeper = LeaseKeeper(
+            [runner.jobs.held for runner in self.runners], granted, clock, self.describe
+        )
         self.scheduler = Scheduler(list(schedules), clock)
         self.services = Services(clock) if services is None else services
         self._started_at = clock.now()
@@ -67,7 +69,7 @@ class Worker:
             await self._run()
 
     async def _run(self) -> None:
-        arriving = [asyncio.create_task(lane.arrive()) for lane in self.lanes]
+        arriving = [asyncio.create_task(runner.open()) for runner in self.runners]
         # One engine that does not answer must not keep the others from being worked on.
         await asyncio.wait(arriving, timeout=OPENING_SECONDS)
         try:
@@ -80,26 +82,26 @@ class Worker:
 
     async def _work(self) -> None:
         """Only a stop or being cancelled ends this: whatever fails is started again."""
-        lanes = [self._begin(f"queue {lane.queue.name}", lane.run) for lane in self.lanes]
-        services = self.services.declared(lane.queue.name for lane in self.lanes)
+        runners = [self._begin(f"queue {runner.queue.name}", runner.run) for runner in self.runners]
+        services = self.services.declared(runner.queue.name for runner in self.runners)
         beside = [self._begin(name, function) for name, function in services.items()]
         if self.scheduler.schedules:
             beside.append(self._begin("cron", self.scheduler.run))
-        patience = self._patience
+        stop_seconds = self._stop_seconds
         try:
             await self._stop.wait()
         except asyncio.CancelledError:
-            patience = 0
+            stop_seconds = 0
             raise
         finally:
             for task in beside:
                 task.cancel()
             stops = await asyncio.gather(
-                *(lane.stop(patience) for lane in self.lanes), return_exceptions=True
+                *(runner.stop(stop_seconds) for runner in self.runners), return_exceptions=True
             )
-            for task in lanes:
+            for task in runners:
                 task.cancel()  # one that waits to be started again need not be
-            await asyncio.gather(*lanes, *beside, return_exceptions=True)
+            await asyncio.gather(*runners, *beside, return_exceptions=True)
             await self._keeper.stop()
         for outcome in stops:
             if isinstance(outcome, Exception):
@@ -119,9 +121,9 @@ class Worker:
         """
         trips = 0
         while True:
-            for lane in self.lanes:
-                lane.ask_again()
-            moved = [await lane.carry() for lane in self.lanes]
+            for runner in self.runners:
+                runner.claim_again()
+            moved = [await runner.exchange() for runner in self.runners]
             if any(moved):
                 trips += 1
             elif not await self._let_run():
@@ -129,11 +131,11 @@ class Worker:
 
     async def close(self) -> None:
         """End what `drain` started; a worker that ran has done so itself."""
-        await asyncio.gather(*(lane.close() for lane in self.lanes))
+        await asyncio.gather(*(runner.close() for runner in self.runners))
 
     async def _let_run(self) -> bool:
         """Let running jobs run; False when all that are left are asleep on the clock."""
-        tasks = [task for lane in self.lanes for task in lane.running]
+        tasks = [task for runner in self.runners for task in runner.jobs.tasks]
         while tasks:
             done, _ = await asyncio.wait(tasks, timeout=0.005, return_when=asyncio.FIRST_COMPLETED)
             if done:
@@ -141,11 +143,11 @@ class Worker:
             if getattr(self._clock, "sleepers", 0) >= len(tasks):
                 return False
         await asyncio.sleep(0)
-        return not all(lane.is_idle for lane in self.lanes)  # a job may have ended during the last trip
+        return not all(runner.is_idle for runner in self.runners)  # a job may have ended during the last trip
 
     def describe(self) -> WorkerInfo:
-        running = tuple(job_id for lane in self.lanes for job_id in lane.held.claims.copy())
-        queues = tuple(lane.queue.name for lane in self.lanes)
+        running = tuple(job_id for runner in self.runners for job_id in runner.jobs.held.claims.copy())
+        queues = tuple(runner.queue.name for runner in self.runners)
         return WorkerInfo(
             self.name, socket.gethostname(), os.getpid(), queues, running, self._started_at, self._clock.now()
         )

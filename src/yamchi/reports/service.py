@@ -14,8 +14,8 @@ from yamchi.http.links import Links
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.schemas.notification_job import Meta, NotificationJob, derived_id
 from yamchi.observe.logging import mask
+from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
-from yamchi.queues.ticket import Job
 from yamchi.reports.kinds import Content, Format, Kinds
 from yamchi.reports.rendering import write
 from yamchi.reports.store import Report, ReportStore

@@ -12,7 +12,7 @@ from yamchi.notifications.schemas.notification_job import ALIASES, Meta, Notific
 from yamchi.notifications.sending import direct
 from yamchi.notifications.sending.deliveries import Deliveries, Status
 from yamchi.notifications.sending.processor import JobProcessor
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 from yamchi.scenarios import flow
 from yamchi.scenarios.definition import Definition, Send, Step
 from yamchi.scenarios.expressions import fill

@@ -21,7 +21,7 @@ from yamchi import errors
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, Outage, Snooze, Unrecoverable
 from yamchi.faultpoints import fault_point
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 from yamchi.scenarios import moves, store
 from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.engine import ScenarioEngine

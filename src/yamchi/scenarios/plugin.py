@@ -12,8 +12,8 @@ from yamchi.errors import ConfigurationError
 from yamchi.notifications.plugin import Notifications
 from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
+from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
-from yamchi.queues.ticket import Job
 from yamchi.scenarios.actions import Acted, Actions
 from yamchi.scenarios.defaults import FOLDER
 from yamchi.scenarios.definition import DEFAULT_QUEUE

@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Row, delete, exists, or_, select, update
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError, UnknownQueue, YamchiError
-from yamchi.queues.job import JobRecord
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import JobRecord
 from yamchi.scenarios import moves, store
 from yamchi.scenarios.engine import ScenarioEngine
 from yamchi.scenarios.library import Library

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from yamchi.clock import isoformat
 from yamchi.fields import Name, SpanText, ZonedMoment
 from yamchi.queues import foreign
-from yamchi.queues.job import MOST_ATTEMPTS, MOST_KEPT, Backoff, DeadLetter, JobRecord, State
+from yamchi.queues.records import MOST_ATTEMPTS, MOST_KEPT, Backoff, DeadLetter, JobRecord, State
 from yamchi.queues.views import WorkerInfo
 
 PREVIEW = 240

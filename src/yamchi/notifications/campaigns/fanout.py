@@ -23,8 +23,8 @@ from yamchi.notifications.campaigns.planning import Planned, plan
 from yamchi.notifications.sending.campaign_counts import CampaignCounts
 from yamchi.notifications.sending.service import JOB
 from yamchi.notifications.tables import campaigns, notification_delivery
-from yamchi.queues.job import NewJob
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import NewJob
 from yamchi.storage.database import Database
 from yamchi.storage.holds import Holds
 from yamchi.storage.hotrows import write_rows

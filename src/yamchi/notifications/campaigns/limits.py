@@ -81,11 +81,11 @@ class CampaignGate:
     async def _reserve(self, campaign_id: str, standing: Standing, rate: RateLimit) -> Millis:
         """The next turn, if it is near."""
         key = f"campaign-{campaign_id}"
-        turn = await self._queue.take_turn(rate, key)
+        turn = await self._queue.take_permit(rate, key)
         wait = turn - self._clock.now()
         if wait <= SHORT:
             return turn
-        await self._queue.give_turn_back(rate, key)
+        await self._queue.return_permit(rate, key)
         # Spread over the time that all who wait will take, so that they do not come back all at once.
         crowd = min(standing.waiting * rate.spacing, LONGEST)
         later = timedelta(milliseconds=wait + random.uniform(0, max(crowd, wait)))

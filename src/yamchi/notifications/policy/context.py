@@ -15,7 +15,7 @@ from yamchi.notifications.policy.model import Policy, policy_of
 from yamchi.notifications.schemas.notification_job import ALIASES, NotificationJob, is_test
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import Rendered, Template, TemplateStore, UnknownTemplate
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 
 
 @dataclass(frozen=True, slots=True)

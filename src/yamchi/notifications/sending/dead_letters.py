@@ -8,8 +8,8 @@ from typing import Any
 
 from yamchi.clock import isoformat
 from yamchi.queues import foreign
-from yamchi.queues.job import DeadLetter
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import DeadLetter
 
 
 class DLQPublisher:

@@ -14,8 +14,8 @@ from yamchi.notifications.schemas.notification_job import (
     derived_id,
 )
 from yamchi.notifications.templates.model import Rendered
+from yamchi.queues.job import Job
 from yamchi.queues.queue import New
-from yamchi.queues.ticket import Job
 
 NOBODY = derived_id("nobody")
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -28,8 +28,8 @@ from yamchi.notifications.sending import direct as directs
 from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.queues.handlers import decode_json
+from yamchi.queues.job import Job
 from yamchi.queues.queue import New
-from yamchi.queues.ticket import Job
 
 log = structlog.get_logger("yamchi.email")
 

@@ -13,7 +13,7 @@ from yamchi.clock import Clock, Millis, isoformat
 from yamchi.http.cursors import make_cursor, read_cursor
 from yamchi.notifications.sending.deliveries import FINAL
 from yamchi.notifications.tables import notification_delivery as table
-from yamchi.queues.queue import PATIENCE, Queue
+from yamchi.queues.queue import UNATTENDED_AFTER, Queue
 from yamchi.storage.database import Database
 from yamchi.storage.tables import Moment
 
@@ -52,7 +52,7 @@ class History:
 
     async def _explain(self, page: HistoryPage, due: Sequence[Millis]) -> None:
         """What is due and says no reason of its own may wait for a worker that is not there."""
-        late = self._clock.now() - PATIENCE
+        late = self._clock.now() - UNATTENDED_AFTER
         silent = [
             item for item, moment in zip(page.items, due, strict=False) if not item["why"] and moment <= late
         ]

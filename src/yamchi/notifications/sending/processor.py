@@ -38,7 +38,7 @@ from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.retry import RetryEngine, sentence
 from yamchi.notifications.templates.model import Rendered
 from yamchi.notifications.templates.offloop import render_message
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 
 log = structlog.get_logger("yamchi.notifications")
 

@@ -25,8 +25,8 @@ from yamchi.notifications.schemas.notification_job import NotificationJob, as_te
 from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.tables import events, notification_delivery
 from yamchi.queues.handlers import describe
-from yamchi.queues.job import NewJob
 from yamchi.queues.queue import New, Queue
+from yamchi.queues.records import NewJob
 from yamchi.storage.batching import Batcher
 from yamchi.storage.database import Database
 from yamchi.storage.outbox import Outbox

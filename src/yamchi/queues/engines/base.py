@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from yamchi.clock import Millis, Span
-from yamchi.queues.job import Claim, DeadLetter, Failed, JobRecord, NewJob, RetryAt, State, Verdict
 from yamchi.queues.rates import RateLimit
+from yamchi.queues.records import Claim, DeadLetter, Failed, JobRecord, NewJob, RetryAt, State, Verdict
 from yamchi.queues.views import Event, LetterPage, Minute, Page, WorkerInfo
 
 __all__ = [
-    "KEPT_TURNS",
+    "KEPT_PERMITS",
     "LIVING",
     "Capabilities",
     "Engine",
@@ -147,10 +147,10 @@ class Engine(Protocol):
         """Return when a job may be due, at the latest after `timeout`. Returning early is allowed."""
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
-        """Take the next turn under the limit for each key, in order; the moment of each turn."""
+        """Take the next permit under the limit for each key, in order; the moment of each permit."""
 
-    async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:
-        """Give back turns that were not used."""
+    async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
+        """Give back permits that were not used."""
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         """Which of these running jobs somebody has asked to stop. From the lease keeper's thread."""
@@ -234,5 +234,5 @@ class Engine(Protocol):
 LIVING: Span = "30s"
 """A worker not seen for this long is not listed."""
 
-KEPT_TURNS: Millis = 31 * 86_400_000
-"""A key that had no turn for this long is forgotten: a rate limit's period may be a month."""
+KEPT_PERMITS: Millis = 31 * 86_400_000
+"""A key that had no permit for this long is forgotten: a rate limit's period may be a month."""

@@ -13,7 +13,7 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.base import Page
 from yamchi.queues.engines.sqlite import SqliteEngine, keeping
 from yamchi.queues.engines.sqlite.rows import COLUMNS, record
-from yamchi.queues.job import DeadLetter, JobRecord, State
+from yamchi.queues.records import DeadLetter, JobRecord, State
 
 Db = sqlite3.Connection
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 from yamchi.storage.batching import Batcher
 
 Write = Callable[[str, Sequence[NewJob]], Awaitable[list[bool]]]

@@ -26,7 +26,7 @@ from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.rates import Rates
 from yamchi.queues.failover.sides import OnSwitch, Sides
 from yamchi.queues.failover.spool import Spool
-from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 
 
 class FailoverEngine:
@@ -185,8 +185,8 @@ class FailoverEngine:
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         return await self._rates.reserve(queue, limit, keys)
 
-    async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:
-        await self._rates.refund(queue, limit, key, turns)
+    async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
+        await self._rates.refund(queue, limit, key, permits)
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         ours, theirs = self._apart(claims)

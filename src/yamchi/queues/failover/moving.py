@@ -15,7 +15,7 @@ from yamchi.clock import Millis
 from yamchi.errors import EngineError
 from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.sides import Sides
-from yamchi.queues.job import JobRecord, NewJob
+from yamchi.queues.records import JobRecord, NewJob
 
 log = structlog.get_logger("yamchi.failover")
 

@@ -13,7 +13,7 @@ import structlog
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.failover.spool import Spool
-from yamchi.queues.patience import Patience
+from yamchi.queues.timeouts import CallTimeout
 
 log = structlog.get_logger("yamchi.failover")
 
@@ -34,7 +34,7 @@ class Sides:
         self.switched = asyncio.Event()
         """Set at the next switch, and then replaced by a new one."""
         self._listeners = [on_switch]
-        self._patience = Patience(CALL_SECONDS)
+        self._timeout = CallTimeout(CALL_SECONDS)
 
     @property
     def current(self) -> Engine:
@@ -45,13 +45,13 @@ class Sides:
 
     def close(self) -> None:
         """Let go of the timer, which belongs to an event loop."""
-        self._patience.close()
+        self._timeout.close()
 
     async def call(self, ask: Callable[[Engine], Awaitable[T]]) -> T:
         """Ask the engine in use; what the broker did not answer is asked again where it can be done."""
         if self.on_primary:
             try:
-                return await self._patience.wait_for(ask(self.primary))
+                return await self._timeout.wait_for(ask(self.primary))
             except (EngineUnavailable, TimeoutError) as error:
                 if await self.is_primary_there():
                     return await ask(self.primary)
@@ -61,7 +61,7 @@ class Sides:
     async def is_primary_there(self) -> bool:
         """One lost connection is not an outage."""
         try:
-            await self._patience.wait_for(self.primary.ping())
+            await self._timeout.wait_for(self.primary.ping())
         except (EngineUnavailable, TimeoutError):
             return False
         return True

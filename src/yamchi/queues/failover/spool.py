@@ -5,7 +5,7 @@ from typing import Protocol
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import Engine
-from yamchi.queues.job import Claim
+from yamchi.queues.records import Claim
 
 
 class Spool(Engine, Protocol):

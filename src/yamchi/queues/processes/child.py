@@ -22,9 +22,9 @@ import orjson
 from yamchi import errors
 from yamchi.observe import logging
 from yamchi.queues.handlers import Handler
-from yamchi.queues.job import JobRecord
+from yamchi.queues.job import Job
 from yamchi.queues.processes.wire import Hello, Link, Start, described
-from yamchi.queues.ticket import Job
+from yamchi.queues.records import JobRecord
 
 HEADROOM = 256 * 1024 * 1024
 """Beyond `memory` the worker ends the child; this much beyond it the system refuses to give more."""

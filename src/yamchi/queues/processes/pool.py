@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from yamchi.errors import Retryable
+from yamchi.queues.job import Job
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.wire import Hello, Start, Stop, hear, packed, revived
-from yamchi.queues.ticket import Job
 
 STOP_GRACE = 2.0
 """Seconds that a stopped handler has for its `finally` blocks."""

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from yamchi import errors
-from yamchi.queues.job import JobRecord
+from yamchi.queues.records import JobRecord
 
 LARGEST_MESSAGE = 16 * 1024 * 1024
 """Bytes that a child may say at once; results and logs are small."""

@@ -6,7 +6,7 @@ import pytest
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import Capabilities, Engine
-from yamchi.queues.job import (
+from yamchi.queues.records import (
     Claim,
     Completed,
     DeadLetter,

@@ -6,7 +6,7 @@ import orjson
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.base import Engine, RateLimit
-from yamchi.queues.job import Backoff, Cancelled, Claim, Completed, Expired, JobOptions, Released, RetryAt
+from yamchi.queues.records import Backoff, Cancelled, Claim, Completed, Expired, JobOptions, Released, RetryAt
 from yamchi.testing.conformance.base import (
     LEASE,
     SHORT,
@@ -190,11 +190,11 @@ class EngineSuite(Suite):
     async def test_a_snoozed_job_waits_and_has_its_attempt_back(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("nap")])
         (held,) = await claim_all(engine, queue, 1)
-        await settle(engine, queue, [Released(held, now() + 250, "Outage: down", slotted=True)])
+        await settle(engine, queue, [Released(held, now() + 250, "Outage: down", has_permit=True)])
         assert await state_of(engine, queue, "nap") == "delayed"
         (second,) = await claim_all(engine, queue, 1)
         assert second.job.attempts_made == 1
-        assert second.slotted
+        assert second.has_permit
 
     async def test_a_failed_job_has_a_dead_letter(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("dead", b'{"to":"nobody"}')])
@@ -298,19 +298,19 @@ class EngineSuite(Suite):
         await asyncio.gather(work(engine, "left"), work(other, "right"))
         assert len(taken) == len(set(taken)) == 200
 
-    # ── Turns and schedules ───────────────────────────────────────────────────────────────────────────────────────
+    # ── Permits and schedules ───────────────────────────────────────────────────────────────────────────────────────
 
     async def test_turns_are_spaced_for_each_key(self, engine: Engine, queue: str) -> None:
         limit = RateLimit(10, 1_000)
         began = now()
-        turns = await engine.reserve(queue, limit, ["a", "a", "b", "a"])
-        assert turns[0] <= began + 60
-        assert 80 <= turns[1] - turns[0] <= 120
-        assert abs(turns[2] - turns[0]) <= 60, "another key has its own turns"
-        assert 180 <= turns[3] - turns[0] <= 220
+        permits = await engine.reserve(queue, limit, ["a", "a", "b", "a"])
+        assert permits[0] <= began + 60
+        assert 80 <= permits[1] - permits[0] <= 120
+        assert abs(permits[2] - permits[0]) <= 60, "another key has its own permits"
+        assert 180 <= permits[3] - permits[0] <= 220
         await engine.refund(queue, limit, "a", 2)
         (after,) = await engine.reserve(queue, limit, ["a"])
-        assert abs(after - turns[1]) <= 60, "refunded turns are given out again"
+        assert abs(after - permits[1]) <= 60, "refunded permits are given out again"
 
     async def test_a_schedule_fires_once(self, connect: Connect, engine: Engine, queue: str) -> None:
         other = await connect() if engine.can.shared else engine

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel
 
 from yamchi.errors import Snooze, Unrecoverable
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 
 
 class Task(BaseModel):

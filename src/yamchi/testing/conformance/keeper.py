@@ -2,7 +2,7 @@
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.base import Engine, WorkerInfo
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 from yamchi.testing.conformance.base import (
     Connect,
     Suite,

@@ -9,7 +9,7 @@ import pytest
 
 from yamchi.app import Yamchi
 from yamchi.queues.engines.base import Engine
-from yamchi.queues.ticket import Job
+from yamchi.queues.job import Job
 from yamchi.settings import Settings
 from yamchi.testing.conformance.base import Suite
 from yamchi.testing.conformance.handlers import Task, behave, count

@@ -17,9 +17,9 @@ from yamchi.app import Yamchi
 from yamchi.clock import SystemClock, as_datetime
 from yamchi.errors import Cancelled, Outage, Snooze, Unrecoverable
 from yamchi.queues.engines.base import Engine
-from yamchi.queues.job import NewJob
+from yamchi.queues.job import Job
 from yamchi.queues.queue import New
-from yamchi.queues.ticket import Job
+from yamchi.queues.records import NewJob
 from yamchi.settings import Settings
 from yamchi.testing.conformance.base import Connect, Suite, needs
 from yamchi.testing.waiting import eventually

@@ -13,7 +13,7 @@ from yamchi.http.bodies import Done, Many
 from yamchi.http.paging import PageNumber, PageSize, Search, pages
 from yamchi.http.problems import documented
 from yamchi.http.scopes import ADMIN, SEND, Caller
-from yamchi.queues.job import State
+from yamchi.queues.records import State
 from yamchi.web.routes.queues import ThatQueue
 from yamchi.web.schemas import Edit, JobIn, JobOut, JobPage, JobRow, StateOut
 

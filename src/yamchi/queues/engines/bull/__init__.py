@@ -21,7 +21,7 @@ from yamchi.queues.engines.bull.letters import Letters
 from yamchi.queues.engines.bull.links import Refused
 from yamchi.queues.engines.bull.producing import Producing
 from yamchi.queues.engines.bull.working import Working
-from yamchi.queues.job import Claim, JobRecord, Verdict
+from yamchi.queues.records import Claim, JobRecord, Verdict
 
 log = structlog.get_logger("yamchi.bull")
 

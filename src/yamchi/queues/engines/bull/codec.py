@@ -19,7 +19,7 @@ import orjson
 from yamchi.clock import Millis, isoformat
 from yamchi.errors import InvalidJob
 from yamchi.queues import foreign
-from yamchi.queues.job import (
+from yamchi.queues.records import (
     DEFAULT_OPTIONS,
     FINISHED,
     Backoff,

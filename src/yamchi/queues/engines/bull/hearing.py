@@ -13,7 +13,7 @@ from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.bull.base import Ground, Part
 from yamchi.queues.engines.bull.codec import as_hash
 from yamchi.queues.engines.bull.connection import pack
-from yamchi.queues.job import Cancelled, Completed, Expired, Failed, Verdict
+from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Verdict
 
 LOOK: Millis = 1_000
 """How often to look for queues that are new."""

@@ -14,7 +14,7 @@ from yamchi.queues.engines.bull.codec import STATES as BULL_STATES
 from yamchi.queues.engines.bull.codec import as_hash, may_be_job, record
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.scripts import script
-from yamchi.queues.job import STATES, Claim, JobRecord, State
+from yamchi.queues.records import STATES, Claim, JobRecord, State
 
 SEARCHED = 500
 """Jobs looked at in one round trip of a search."""

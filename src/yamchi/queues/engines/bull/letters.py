@@ -8,7 +8,7 @@ from yamchi.queues.engines.bull.base import Part
 from yamchi.queues.engines.bull.codec import add_args, as_hash, letter
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.scripts import script
-from yamchi.queues.job import DeadLetter, NewJob
+from yamchi.queues.records import DeadLetter, NewJob
 
 SEARCHED = 500
 """Letters looked at in one round trip of a search."""

@@ -14,7 +14,7 @@ from yamchi.queues.engines.bull.codec import JobArgs, add_args
 from yamchi.queues.engines.bull.connection import Connection, pack
 from yamchi.queues.engines.bull.links import is_unknown
 from yamchi.queues.engines.bull.scripts import script
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 
 CHUNK, CHUNK_BYTES = 200, 1_000_000
 """So many jobs, or so much data, go into one call, so that Redis is not held up for long by one."""

@@ -9,7 +9,7 @@ import orjson
 from yamchi.clock import Millis
 from yamchi.queues.engines.bull.codec import Terms, letter_args, pack_fields, packed, traces
 from yamchi.queues.engines.bull.connection import Arg
-from yamchi.queues.job import Cancelled, Completed, Expired, Failed, Released, RetryAt, Verdict
+from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Released, RetryAt, Verdict
 
 METRICS_MINUTES = 20_160
 """Two weeks of BullMQ's own metrics, as its MetricsTime.TWO_WEEKS."""
@@ -47,12 +47,12 @@ def _encode_one(base: str, verdict: Verdict, now: Millis) -> tuple[Arg, ...]:
     fields: dict[str, str | int]
     match verdict:
         case RetryAt(moment=moment, error=error, stacktrace=trace):
-            fields = _failure(held, error, trace) | _slot(claim.slotted, False)
+            fields = _failure(held, error, trace) | _permit_field(claim.has_permit, False)
             # A stall is counted by itself, so it does not count as an attempt that failed.
             kind, delay = ("p" if held.stalled else "r"), max(moment - now, 0)
             return kind, job.id, claim.token, delay, pack_fields(fields)
-        case Released(until=until, reason=reason, slotted=slotted):
-            fields = _slot(claim.slotted, slotted)
+        case Released(until=until, reason=reason, has_permit=has_permit):
+            fields = _permit_field(claim.has_permit, has_permit)
             if reason:
                 fields["failedReason"] = reason
             return "p", job.id, claim.token, max((until or now) - now, 0), pack_fields(fields)
@@ -77,8 +77,8 @@ def _failure(held: Held, error: str, trace: str | None) -> dict[str, str | int]:
     return fields | {"stacktrace": orjson.dumps(kept).decode()} if kept else fields
 
 
-def _slot(had: bool, has: bool) -> dict[str, str | int]:
-    """Whether the job has its turn under a rate limit; written only where it changes."""
+def _permit_field(had: bool, has: bool) -> dict[str, str | int]:
+    """Whether the job has a permit under a rate limit; written only where it changes."""
     return {"ymSlotted": "1" if has else ""} if had or has else {}
 
 

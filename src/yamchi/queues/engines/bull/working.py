@@ -1,4 +1,4 @@
-"""The worker's conversation: settle and claim, renew, recover, wake, turns under a rate limit.
+"""The worker's conversation: settle and claim, renew, recover, wake, permits under a rate limit.
 
 An exchange is one script call for up to `CHUNK` verdicts and claims, and all its calls are one round trip. Two may be
 in flight, each on a connection of its own.
@@ -35,7 +35,7 @@ from yamchi.queues.engines.bull.connection import Arg
 from yamchi.queues.engines.bull.schedulers import next_run
 from yamchi.queues.engines.bull.scripts import Script, script
 from yamchi.queues.engines.bull.verdicts import Held, encode
-from yamchi.queues.job import Claim, DeadLetter, Failed, JobRecord, Verdict
+from yamchi.queues.records import Claim, DeadLetter, Failed, JobRecord, Verdict
 
 log = structlog.get_logger("yamchi.bull")
 
@@ -275,14 +275,16 @@ class Working(Part):
         worker, _ = self._shown.get(queue, ("", None))
         return _client_name(self._prefix, queue, worker)
 
-    # ── Turns under a rate limit ──────────────────────────────────────────────────────────────────────────────────
+    # ── Permits under a rate limit ──────────────────────────────────────────────────────────────────────────────────
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
-        turns = await self._links.run(script("reserve"), self._base(queue), limit.spacing, limit.slack, *keys)
-        return [int(turn) for turn in turns]
+        permits = await self._links.run(
+            script("reserve"), self._base(queue), limit.spacing, limit.slack, *keys
+        )
+        return [int(permit) for permit in permits]
 
-    async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:
-        await self._links.run(script("refund"), self._base(queue), key, limit.spacing * turns)
+    async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
+        await self._links.run(script("refund"), self._base(queue), key, limit.spacing * permits)
 
 
 @lru_cache

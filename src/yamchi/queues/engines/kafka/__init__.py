@@ -33,7 +33,7 @@ from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.engines.kafka.intake import Intake
 from yamchi.queues.engines.kafka.outlet import Outlet
 from yamchi.queues.engines.sqlite import keeping
-from yamchi.queues.job import Completed, DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
+from yamchi.queues.records import Completed, DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
 
 log = structlog.get_logger("yamchi.kafka")
 

@@ -13,8 +13,8 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import AGAIN, Message
-from yamchi.queues.engines.ledger import Db, among, shift
-from yamchi.queues.job import FINISHED
+from yamchi.queues.engines.statestore import Db, among, shift
+from yamchi.queues.records import FINISHED
 
 ON_ITS_WAY = -1
 

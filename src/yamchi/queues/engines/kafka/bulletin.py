@@ -18,7 +18,7 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
 from yamchi.queues.engines import ledger
 from yamchi.queues.engines.kafka.address import Address
-from yamchi.queues.engines.ledger import Db
+from yamchi.queues.engines.statestore import Db
 from yamchi.storage.sqlite import SqliteFile
 
 log = structlog.get_logger("yamchi.kafka")

@@ -15,7 +15,7 @@ import structlog
 from yamchi.clock import Millis
 from yamchi.errors import InvalidJob
 from yamchi.queues import foreign
-from yamchi.queues.job import check_id
+from yamchi.queues.records import check_id
 
 log = structlog.get_logger("yamchi.kafka")
 

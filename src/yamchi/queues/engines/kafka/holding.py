@@ -10,9 +10,9 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.messages import PENDING
-from yamchi.queues.engines.ledger import Db, shift
+from yamchi.queues.engines.statestore import Db, shift
 from yamchi.queues.engines.sqlite.working import drop_logs, recover
-from yamchi.queues.job import JobRecord
+from yamchi.queues.records import JobRecord
 
 REMEMBERED = 10_000
 """So many messages of each partition are remembered after the group has passed them, to know a repeated id."""

@@ -19,7 +19,7 @@ from yamchi.errors import YamchiError
 from yamchi.queues.engines.kafka import arriving, beyond, envelope, holding
 from yamchi.queues.engines.kafka.address import Address
 from yamchi.queues.engines.kafka.cluster import explain
-from yamchi.queues.engines.ledger import Db
+from yamchi.queues.engines.statestore import Db
 from yamchi.storage.sqlite import SqliteFile
 
 log = structlog.get_logger("yamchi.kafka")

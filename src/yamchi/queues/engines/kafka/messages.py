@@ -8,9 +8,9 @@ answers for the job, and Kafka no longer. So however a job ends, its message is 
 from collections.abc import Mapping, Sequence
 
 from yamchi.clock import Millis
-from yamchi.queues.engines.ledger import LETTER_TABLES, Db, among
+from yamchi.queues.engines.statestore import LETTER_TABLES, Db, among
 from yamchi.queues.engines.sqlite import keeping
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 
 HOLD: Millis = 60_000
 """A job put off for no longer than this stays with its message, so that another machine can take it over."""

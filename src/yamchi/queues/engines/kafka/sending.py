@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import AGAIN, Message
-from yamchi.queues.engines.ledger import Db, among, shift
+from yamchi.queues.engines.statestore import Db, among, shift
 from yamchi.queues.engines.sqlite import adding, keeping
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 
 Place = tuple[int, int, Millis]
 """Partition, offset and Kafka's timestamp of a message."""

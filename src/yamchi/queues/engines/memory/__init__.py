@@ -24,7 +24,7 @@ from yamchi.queues.engines.base import (
     stalled_verdict,
 )
 from yamchi.queues.engines.memory.shelf import Entry, Shelf
-from yamchi.queues.job import (
+from yamchi.queues.records import (
     FINISHED,
     PENDING,
     STATES,
@@ -121,7 +121,7 @@ class MemoryEngine:
             shelf, now = self._shelves[queue], self._clock.now()
             shelf.carrier = carrier
             pending = [entry for entry in shelf.jobs.values() if entry.job.state in PENDING]
-            pending.sort(key=lambda entry: entry.turn)
+            pending.sort(key=lambda entry: entry.place)
             return [shelf.claim(entry, lease, carrier, now) for entry in pending[:want]]
 
     async def spooled(self, carrier: str) -> list[str]:
@@ -145,7 +145,7 @@ class MemoryEngine:
         with self._lock:
             shelf, now = self._shelves[queue], self._clock.now()
             for entry in [entry for entry in shelf.active.values() if entry.job.worker == carrier]:
-                shelf.settle(Released(Claim(entry.job, entry.token or "", slotted=entry.slotted)), now)
+                shelf.settle(Released(Claim(entry.job, entry.token or "", has_permit=entry.has_permit)), now)
             shelf.carrier = None
             shelf.bell.set()
 
@@ -189,16 +189,16 @@ class MemoryEngine:
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         with self._lock:
-            turns, now = self._shelves[queue].turns, self._clock.now()
+            permits, now = self._shelves[queue].permits, self._clock.now()
             moments = []
             for key in keys:
-                moment, turns[key] = limit.take(turns.get(key, 0.0), now)
+                moment, permits[key] = limit.take(permits.get(key, 0.0), now)
                 moments.append(moment)
             return moments
 
-    async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:
+    async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
         with self._lock:
-            self._shelves[queue].turns[key] -= limit.spacing * turns
+            self._shelves[queue].permits[key] -= limit.spacing * permits
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         with self._lock:
@@ -276,7 +276,7 @@ class MemoryEngine:
         }
         for entry in found:
             entry.job = replace(entry.job, progress=None, **fresh)  # type: ignore[arg-type]
-            entry.cancelling = entry.slotted = False
+            entry.cancelling = entry.has_permit = False
             self._shelves[queue].letters.pop(entry.job.id, None)
         return self._put_again(queue, found)
 
@@ -368,9 +368,9 @@ def _since(job: JobRecord) -> Millis:
 
 
 def _place(entry: Entry, state: State | None) -> tuple[int, ...]:
-    """Waiting jobs by turn, delayed ones by moment, the rest newest first."""
+    """Waiting jobs in order, delayed ones by moment, the rest newest first."""
     if state == "waiting":
-        return entry.turn
+        return entry.place
     if state == "delayed":
         return entry.job.run_at, entry.seq
     return -(entry.job.finished_at or 0) if state in FINISHED else 0, -entry.seq

@@ -1,6 +1,6 @@
 """A queue in memory: dictionaries and heaps. Whoever calls holds the engine's lock.
 
-A heap may hold stale entries; an entry counts only while the job still is in the state and turn it was pushed for.
+A heap may hold stale entries; an entry counts only while the job still is in the state and place it was pushed for.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from yamchi.clock import Millis
-from yamchi.queues.job import (
+from yamchi.queues.records import (
     FINISHED,
     STATES,
     Cancelled,
@@ -28,7 +28,7 @@ from yamchi.queues.job import (
     Verdict,
 )
 
-Turn = tuple[int, Millis, int]
+Place = tuple[int, Millis, int]
 
 
 @dataclass(slots=True)
@@ -40,10 +40,10 @@ class Entry:
     token: str | None = None
     lease_until: Millis = 0
     cancelling: bool = False
-    slotted: bool = False
+    has_permit: bool = False
 
     @property
-    def turn(self) -> Turn:
+    def place(self) -> Place:
         return -self.job.priority, self.job.run_at, self.seq
 
 
@@ -52,14 +52,14 @@ class Shelf:
     """One queue: what is in it, and how its jobs move from state to state."""
 
     jobs: dict[str, Entry] = field(default_factory=dict)
-    waiting: list[tuple[Turn, str]] = field(default_factory=list)
+    waiting: list[tuple[Place, str]] = field(default_factory=list)
     delayed: list[tuple[Millis, int, str]] = field(default_factory=list)
     active: dict[str, Entry] = field(default_factory=dict)
     finished: dict[State, dict[str, None]] = field(default_factory=lambda: {state: {} for state in FINISHED})
     counts: dict[State, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     letters: dict[str, DeadLetter] = field(default_factory=dict)
     minutes: dict[Millis, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    turns: dict[str, float] = field(default_factory=dict)
+    permits: dict[str, float] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
     paused: bool = False
     noted_pause: bool | None = None
@@ -90,9 +90,9 @@ class Shelf:
     def take(self, want: int, lease: Millis, worker: str, now: Millis) -> Iterator[Claim]:
         self.promote_due(now)
         while want > 0 and self.waiting:
-            turn, job_id = heappop(self.waiting)
+            place, job_id = heappop(self.waiting)
             entry = self.jobs.get(job_id)
-            if entry and entry.job.state == "waiting" and entry.turn == turn:
+            if entry and entry.job.state == "waiting" and entry.place == place:
                 want -= 1
                 yield self.claim(entry, lease, worker, now)
 
@@ -101,7 +101,7 @@ class Shelf:
         made = entry.job.attempts_made + 1
         self.move(entry, "active", attempts_made=made, started_at=now, worker=worker)
         self.active[entry.job.id] = entry
-        return Claim(entry.job, entry.token, slotted=entry.slotted)
+        return Claim(entry.job, entry.token, has_permit=entry.has_permit)
 
     def promote_due(self, now: Millis) -> None:
         while self.delayed and self.delayed[0][0] <= now:
@@ -111,13 +111,13 @@ class Shelf:
                 self.put(entry, run_at, now)
 
     def put(self, entry: Entry, run_at: Millis, now: Millis) -> None:
-        """Let a job wait for its turn, or for its moment."""
+        """Let a job wait in its place, or for its moment."""
         if run_at > now:
             self.move(entry, "delayed", run_at=run_at)
             heappush(self.delayed, (run_at, entry.seq, entry.job.id))
         else:
             self.move(entry, "waiting", run_at=run_at)
-            heappush(self.waiting, (entry.turn, entry.job.id))
+            heappush(self.waiting, (entry.place, entry.job.id))
 
     def move(self, entry: Entry, to: State, **changes: object) -> None:
         # A copy, so that a record handed out earlier does not change under its reader.
@@ -151,12 +151,12 @@ class Shelf:
                 self.end(entry, "cancelled", now)
             case RetryAt(moment=moment, error=error, stacktrace=trace):
                 entry.job = replace(entry.job, failed_reason=error, stacktrace=trace)
-                entry.slotted = False
+                entry.has_permit = False
                 self.put(entry, moment, now)
-            case Released(until=until, reason=reason, slotted=slotted):
+            case Released(until=until, reason=reason, has_permit=has_permit):
                 made, why = entry.job.attempts_made - 1, reason or entry.job.failed_reason
                 entry.job = replace(entry.job, attempts_made=made, failed_reason=why)
-                entry.slotted = slotted
+                entry.has_permit = has_permit
                 self.put(entry, until or entry.job.run_at, now)
         self.bell.set()
         return True

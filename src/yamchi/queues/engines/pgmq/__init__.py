@@ -26,7 +26,7 @@ from yamchi.queues.engines.base import (
     RateLimit,
     WorkerInfo,
 )
-from yamchi.queues.engines.mailbag import Mailbag
+from yamchi.queues.engines.batching import Mailbag
 from yamchi.queues.engines.pgmq import adding, keeping, leasing, letters, turns, working
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
 from yamchi.queues.engines.pgmq.listening import NEWS, WAKE, Listener, events_of, read_events, write_events
@@ -34,7 +34,7 @@ from yamchi.queues.engines.pgmq.looking import Lookout
 from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sweeping import SHARE
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from yamchi.queues.engines.pgmq.rows import (
 )
 from yamchi.queues.engines.pgmq.schema import UNTENDED
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.job import NewJob
+from yamchi.queues.records import NewJob
 
 BATCH = 1_000
 """At most this many messages are taken up at a time, so that no transaction is long."""

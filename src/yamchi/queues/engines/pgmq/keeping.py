@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from yamchi.clock import Millis
-from yamchi.queues.engines.base import KEPT_TURNS, Minute, Page, WorkerInfo
+from yamchi.queues.engines.base import KEPT_PERMITS, Minute, Page, WorkerInfo
 from yamchi.queues.engines.pgmq.adding import tend
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import (
@@ -21,7 +21,7 @@ from yamchi.queues.engines.pgmq.rows import (
     record,
 )
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.job import FINISHED, STATES, Claim, JobRecord, State
+from yamchi.queues.records import FINISHED, STATES, Claim, JobRecord, State
 
 Rows = list[tuple[Any, ...]]
 
@@ -294,7 +294,7 @@ async def heartbeat(db: Connection, worker: WorkerInfo | str, forget_before: Mil
             (worker.id, worker.seen_at, orjson.dumps(worker).decode()),
         )
         await db.execute("DELETE FROM yamchi.workers WHERE seen_at < %s", (forget_before,))
-        await db.execute("DELETE FROM yamchi.turns WHERE next < %s", (worker.seen_at - KEPT_TURNS,))
+        await db.execute("DELETE FROM yamchi.turns WHERE next < %s", (worker.seen_at - KEPT_PERMITS,))
 
 
 async def workers(db: Connection, since: Millis) -> list[WorkerInfo]:

@@ -15,7 +15,7 @@ from yamchi.queues.engines.pgmq.rows import claim as read_claim
 from yamchi.queues.engines.pgmq.rows import instant, micros, millis, read_headers, said
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.engines.pgmq.working import Trip, ask, exchange
-from yamchi.queues.job import Claim, Failed, JobRecord, RetryAt
+from yamchi.queues.records import Claim, Failed, JobRecord, RetryAt
 
 _RENEW = """
 UPDATE {q} q SET vt = statement_timestamp() + %(lease)s * interval '1 millisecond'

@@ -9,7 +9,7 @@ from yamchi.queues.engines.pgmq.adding import add
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import compact, millis, read_headers, said
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.job import DeadLetter, NewJob
+from yamchi.queues.records import DeadLetter, NewJob
 
 _COLUMNS = f"msg_id, message::text, headers::text, {millis('enqueued_at')}"
 _MATCH = "(strpos(headers->>'yamchi_id', %(search)s) > 0 OR strpos(headers->>'error', %(search)s) > 0 OR strpos(message::text, %(search)s) > 0)"

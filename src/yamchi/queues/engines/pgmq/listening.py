@@ -13,7 +13,7 @@ import structlog
 from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.pgmq.connections import Connection, Connections, explain
 from yamchi.queues.engines.pgmq.rows import clean
-from yamchi.queues.job import Cancelled, Completed, Expired, Failed, Verdict
+from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Verdict
 
 log = structlog.get_logger("yamchi.pgmq")
 

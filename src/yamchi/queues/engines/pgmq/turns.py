@@ -1,4 +1,4 @@
-"""Turns under a rate limit, shared by all workers: one row per key says when its next turn is."""
+"""Permits under a rate limit, shared by all workers: one row per key says when its next permit is."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,16 +31,16 @@ async def reserve(db: Connection, queue: str, limit: RateLimit, keys: Sequence[s
         },
     )
     begin = {key: (end - asked[key] * limit.spacing, now) for key, end, now in await cursor.fetchall()}
-    turns = []
+    permits = []
     for key in keys:
         start, now = begin[key]
-        turns.append(max(round(start), now))
+        permits.append(max(round(start), now))
         begin[key] = (start + limit.spacing, now)
-    return turns
+    return permits
 
 
-async def refund(db: Connection, queue: str, limit: RateLimit, key: str, turns: int) -> None:
+async def refund(db: Connection, queue: str, limit: RateLimit, key: str, permits: int) -> None:
     await db.execute(
         "UPDATE yamchi.turns SET next = next - %(back)s WHERE queue = %(queue)s AND key = %(key)s",
-        {"back": limit.spacing * turns, "queue": queue, "key": key},
+        {"back": limit.spacing * permits, "queue": queue, "key": key},
     )

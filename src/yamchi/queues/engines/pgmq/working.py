@@ -30,7 +30,7 @@ from yamchi.queues.engines.pgmq.rows import (
 )
 from yamchi.queues.engines.pgmq.rows import claim as read_claim
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.job import (
+from yamchi.queues.records import (
     Cancelled,
     Claim,
     Completed,
@@ -288,7 +288,7 @@ def _return(verdict: RetryAt | Released) -> dict[str, Any]:
         notes: dict[str, Any] = {"reason": clean(verdict.error), "stack": clean(verdict.stacktrace)}
     else:
         due, back = verdict.until or held.job.run_at, 1
-        notes = {"reason": clean(verdict.reason), "slotted": verdict.slotted or None}
+        notes = {"reason": clean(verdict.reason), "slotted": verdict.has_permit or None}
     kept = {name: note for name, note in notes.items() if note is not None}
     return {"key": held.key, "token": held.token, "due": due, "back": back, "notes": kept}
 

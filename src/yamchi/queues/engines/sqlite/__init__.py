@@ -26,10 +26,10 @@ from yamchi.queues.engines.base import (
     RateLimit,
     WorkerInfo,
 )
-from yamchi.queues.engines.mailbag import Mailbag
+from yamchi.queues.engines.batching import Mailbag
 from yamchi.queues.engines.sqlite import adding, keeping, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
-from yamchi.queues.job import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sqlite import SqliteFile
 
 GLANCE = 0.01
@@ -200,8 +200,8 @@ class SqliteEngine:
         now = self._clock.now()
         return await self._file.write(lambda db: working.reserve(db, queue, limit, keys, now))
 
-    async def refund(self, queue: str, limit: RateLimit, key: str, turns: int) -> None:
-        await self._file.write(lambda db: working.refund(db, queue, limit, key, turns))
+    async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
+        await self._file.write(lambda db: working.refund(db, queue, limit, key, permits))
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         mine = {held.job.id for held in claims}

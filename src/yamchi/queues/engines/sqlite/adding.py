@@ -7,7 +7,7 @@ from typing import Any
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.sqlite.rows import each_or_all, shift
-from yamchi.queues.job import NewJob, State
+from yamchi.queues.records import NewJob, State
 
 Db = sqlite3.Connection
 

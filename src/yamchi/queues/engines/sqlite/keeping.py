@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 
 from yamchi.clock import Millis
-from yamchi.queues.engines.base import KEPT_TURNS, LetterPage, Minute, Page, WorkerInfo
+from yamchi.queues.engines.base import KEPT_PERMITS, LetterPage, Minute, Page, WorkerInfo
 from yamchi.queues.engines.sqlite.adding import add
 from yamchi.queues.engines.sqlite.rows import COLUMNS, record, shift
 from yamchi.queues.engines.sqlite.working import drop_finished, drop_logs
-from yamchi.queues.job import FINISHED, STATES, Claim, DeadLetter, JobRecord, NewJob, State
+from yamchi.queues.records import FINISHED, STATES, Claim, DeadLetter, JobRecord, NewJob, State
 
 Db = sqlite3.Connection
 
@@ -234,7 +234,7 @@ def heartbeat(db: Db, worker: WorkerInfo | str, forget_before: Millis) -> None:
         "INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (worker.id, worker.seen_at, orjson.dumps(worker))
     )
     db.execute("DELETE FROM workers WHERE seen_at < ?", (forget_before,))
-    db.execute("DELETE FROM turns WHERE next < ?", (worker.seen_at - KEPT_TURNS,))
+    db.execute("DELETE FROM turns WHERE next < ?", (worker.seen_at - KEPT_PERMITS,))
 
 
 # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────────

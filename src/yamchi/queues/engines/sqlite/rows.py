@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from yamchi.clock import Millis
-from yamchi.queues.job import Claim, JobOptions, JobRecord, State
+from yamchi.queues.records import Claim, JobOptions, JobRecord, State
 
 COLUMNS = (
     "seq, id, name, payload, state, created_at, run_at, options, rank, expires_at, attempts_made, progress, result, "
@@ -29,12 +29,12 @@ def record(queue: str, row: tuple[Any, ...]) -> JobRecord:
 
 def claim(queue: str, row: tuple[Any, ...], token: str, worker: str, started: Millis) -> Claim:
     """A claim from a row of `CLAIMED`; the row's number is its key."""
-    seq, id, name, payload, created, run_at, options, rank, expires, made, progress, slotted = row
+    seq, id, name, payload, created, run_at, options, rank, expires, made, progress, permit = row
     job = JobRecord(
         id, queue, name, payload, "active", created, run_at, JobOptions.decode(options), -rank, expires, made,
         progress, None, None, None, started, None, worker,
     )  # fmt: skip
-    return Claim(job, token, seq, bool(slotted))
+    return Claim(job, token, seq, bool(permit))
 
 
 _SHIFT = "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"

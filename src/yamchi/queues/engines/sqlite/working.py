@@ -14,7 +14,7 @@ import orjson
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import Event, Exchange, RateLimit, stalled_verdict
 from yamchi.queues.engines.sqlite.rows import CLAIMED, claim, count, each_or_all, shift
-from yamchi.queues.job import (
+from yamchi.queues.records import (
     PENDING,
     Cancelled,
     Claim,
@@ -129,9 +129,9 @@ def _settle_one(db: Db, verdict: Verdict, now: Millis, outcome: Settlement, move
         case RetryAt(moment=moment, error=error, stacktrace=trace):
             state = _put_back(db, (moment, now, 0, 0, error, trace, held.key, held.token))
             value = orjson.dumps(error)
-        case Released(until=until, reason=reason, slotted=slotted):
+        case Released(until=until, reason=reason, has_permit=has_permit):
             state = _put_back(
-                db, (until or job.run_at, now, 1, int(slotted), reason, None, held.key, held.token)
+                db, (until or job.run_at, now, 1, int(has_permit), reason, None, held.key, held.token)
             )
         case Failed(error=error, letter=letter, stacktrace=trace):
             state = _end(db, "failed", now, error, trace, held)
@@ -309,7 +309,7 @@ def end_carry(db: Db, queue: str, carrier: str, now: Millis) -> None:
     """What was taken and not dropped waits again, where it was; whoever works here may go on."""
     claims = [claim(queue, row[3:], *row[:3]) for row in db.execute(_CARRIED, (queue, carrier))]
     if claims:
-        settle(db, queue, [Released(held, slotted=held.slotted) for held in claims], now)
+        settle(db, queue, [Released(held, has_permit=held.has_permit) for held in claims], now)
     db.execute("DELETE FROM carried WHERE queue = ? AND carrier = ?", (queue, carrier))
 
 
@@ -368,16 +368,16 @@ def exchange(
 
 
 def reserve(db: Db, queue: str, limit: RateLimit, keys: Sequence[str], now: Millis) -> list[Millis]:
-    turns = []
+    permits = []
     for key in keys:
         row = db.execute("SELECT next FROM turns WHERE queue = ? AND key = ?", (queue, key)).fetchone()
-        turn, following = limit.take(row[0] if row else 0.0, now)
+        permit, following = limit.take(row[0] if row else 0.0, now)
         db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?)", (queue, key, following))
-        turns.append(turn)
-    return turns
+        permits.append(permit)
+    return permits
 
 
-def refund(db: Db, queue: str, limit: RateLimit, key: str, turns: int) -> None:
+def refund(db: Db, queue: str, limit: RateLimit, key: str, permits: int) -> None:
     db.execute(
-        "UPDATE turns SET next = next - ? WHERE queue = ? AND key = ?", (limit.spacing * turns, queue, key)
+        "UPDATE turns SET next = next - ? WHERE queue = ? AND key = ?", (limit.spacing * permits, queue, key)
     )

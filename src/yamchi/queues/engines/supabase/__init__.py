@@ -24,7 +24,7 @@ from yamchi.queues.engines.names import pgmq_name
 from yamchi.queues.engines.sqlite import keeping
 from yamchi.queues.engines.supabase import messages
 from yamchi.queues.engines.supabase.rest import Rest, TooLarge
-from yamchi.queues.job import NewJob, State, Verdict
+from yamchi.queues.records import NewJob, State, Verdict
 
 log = structlog.get_logger("yamchi.supabase")
 

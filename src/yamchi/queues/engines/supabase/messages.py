@@ -13,10 +13,10 @@ import orjson
 from yamchi.clock import Millis
 from yamchi.errors import InvalidJob
 from yamchi.queues import foreign
-from yamchi.queues.engines.ledger import LETTER_TABLES, Db, among, shift, surface
+from yamchi.queues.engines.statestore import LETTER_TABLES, Db, among, shift, surface
 from yamchi.queues.engines.sqlite import adding, keeping
 from yamchi.queues.engines.supabase.reading import Message
-from yamchi.queues.job import NewJob, check_id
+from yamchi.queues.records import NewJob, check_id
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS messages (queue TEXT, number INTEGER, id TEXT NOT NULL, seen_at INTEGER NOT NULL, "

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from yamchi.queues.patience import Patience
+from yamchi.queues.timeouts import CallTimeout
 
 SHORT = 0.05
 
@@ -14,20 +14,20 @@ async def forever() -> None:
 
 
 async def test_a_call_that_takes_too_long_is_given_up_and_the_task_goes_on() -> None:
-    patience = Patience(SHORT)
+    timeout = CallTimeout(SHORT)
     with pytest.raises(TimeoutError):
-        await patience.wait_for(forever())
-    assert await patience.wait_for(asyncio.sleep(0, "next")) == "next"
+        await timeout.wait_for(forever())
+    assert await timeout.wait_for(asyncio.sleep(0, "next")) == "next"
 
 
 async def test_each_call_has_its_own_deadline() -> None:
-    patience = Patience(SHORT)
+    timeout = CallTimeout(SHORT)
 
     async def late() -> str:
         await asyncio.sleep(SHORT / 2)
-        return await patience.wait_for(asyncio.sleep(SHORT * 0.8, "in time"))
+        return await timeout.wait_for(asyncio.sleep(SHORT * 0.8, "in time"))
 
-    slow, fine = await asyncio.gather(patience.wait_for(forever()), late(), return_exceptions=True)
+    slow, fine = await asyncio.gather(timeout.wait_for(forever()), late(), return_exceptions=True)
     assert isinstance(slow, TimeoutError)
     assert fine == "in time"
 
@@ -37,21 +37,21 @@ async def test_what_the_work_raises_is_raised() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await Patience(SHORT).wait_for(fail())
+        await CallTimeout(SHORT).wait_for(fail())
 
 
 async def test_a_cancelled_caller_is_cancelled_not_late() -> None:
-    patience = Patience(60)
-    task = asyncio.create_task(patience.wait_for(forever()))
+    timeout = CallTimeout(60)
+    task = asyncio.create_task(timeout.wait_for(forever()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    patience.close()
+    timeout.close()
 
 
 async def test_cancelled_and_late_at_once_is_cancelled() -> None:
-    patience = Patience(SHORT)
+    timeout = CallTimeout(SHORT)
 
     async def stubborn() -> None:
         try:
@@ -59,6 +59,6 @@ async def test_cancelled_and_late_at_once_is_cancelled() -> None:
         finally:
             task.cancel()  # somebody else's wish arrives while the call is being given up
 
-    task = asyncio.create_task(patience.wait_for(stubborn()))
+    task = asyncio.create_task(timeout.wait_for(stubborn()))
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -9,9 +9,9 @@ from tests.unit.test_lifecycle_worker import working
 
 from yamchi import Job, Yamchi
 from yamchi.clock import SystemClock
-from yamchi.queues import shares
+from yamchi.queues import bulkheads
 from yamchi.queues.engines.memory import MemoryEngine
-from yamchi.queues.job import Released
+from yamchi.queues.records import Released
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 from yamchi.testing.clock import MovableClock
@@ -52,7 +52,7 @@ class Providers:
 
 @pytest.fixture
 def providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Providers:
-    monkeypatch.setattr(shares, "LENDS_AFTER", 0.1)
+    monkeypatch.setattr(bulkheads, "LENDS_AFTER", 0.1)
     return Providers(tmp_path)
 
 
@@ -101,9 +101,9 @@ async def test_one_slow_provider_alone_has_every_slot(providers: Providers) -> N
 async def test_while_the_clock_stands_nobody_lends_however_slow_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shares, "LENDS_AFTER", 0.06)
+    monkeypatch.setattr(bulkheads, "LENDS_AFTER", 0.06)
     clock, lent = MovableClock(), []
-    held = shares.Shares(1, clock, lambda: lent.append(True))
+    held = bulkheads.Bulkheads(1, clock, lambda: lent.append(True))
     with held.hold("slow"):
         await asyncio.sleep(0.2)
         assert lent == []
@@ -112,12 +112,12 @@ async def test_while_the_clock_stands_nobody_lends_however_slow_the_machine(
 
 
 async def test_those_sent_back_come_in_order_and_not_all_at_once() -> None:
-    held = shares.Shares(2, SystemClock(), lambda: None)
-    share = shares._Share(held=2, typical=10.0)
-    places = [held._place(share) for _ in range(20_000)]
+    held = bulkheads.Bulkheads(2, MovableClock(), lambda: None)
+    full = bulkheads._Bulkhead(held=2, typical=10.0)
+    places = [held._place(full) for _ in range(20_000)]
     assert places == sorted(places)
-    assert places[0] >= shares.SHORTEST_WAIT
-    assert places[-1] >= 20_000 / shares.LOOKS - 1
+    assert places[0] >= bulkheads.SHORTEST_WAIT
+    assert places[-1] >= 20_000 / bulkheads.LOOKS - 1
 
 
 async def test_a_run_without_an_end_is_ended_by_its_queue(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Patience:
+class CallTimeout:
     """Gives up on calls after so many seconds. For the calls of one event loop."""
 
     def __init__(self, seconds: float) -> None:

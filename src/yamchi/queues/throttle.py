@@ -1,7 +1,7 @@
-"""Rate limits: how many jobs of a queue may start now, and whose turn is later.
+"""Rate limits: how many jobs of a queue may start now, and whose permit is later.
 
 The queue's own rate is asked before jobs are claimed, so that what must wait stays in the queue. A rate per key can be
-asked only when the job is known: one whose turn is later goes back to wait for it, and keeps the turn it was given.
+asked only when the job is known: one whose permit is later goes back to wait for it, and keeps the permit it was given.
 """
 
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from contextlib import suppress
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
-from yamchi.queues.job import Claim, Released
 from yamchi.queues.queue import Queue
+from yamchi.queues.records import Claim, Released
 
 WHOLE_QUEUE = ""
-"""The key under which the queue itself has its turns."""
+"""The key under which the queue itself has its permits."""
 
 
-class Pacer:
-    """The rate limits of one queue. Turns are kept by the engine, so all workers share them."""
+class Throttle:
+    """The rate limits of one queue. Permits are kept by the engine, so all workers share them."""
 
     def __init__(self, queue: Queue, clock: Clock) -> None:
         self._queue = queue
@@ -31,37 +31,37 @@ class Pacer:
         if rate is None or want == 0:
             return want, 0
         asked = min(want, rate.burst)
-        turns = await self._engine.reserve(self._queue.name, rate, [WHOLE_QUEUE] * asked)
+        permits = await self._engine.reserve(self._queue.name, rate, [WHOLE_QUEUE] * asked)
         now = self._clock.now()
-        allowed = sum(turn <= now for turn in turns)
+        allowed = sum(permit <= now for permit in permits)
         if allowed == asked:
             return allowed, 0
         await self._engine.refund(self._queue.name, rate, WHOLE_QUEUE, asked - allowed)
-        return allowed, turns[allowed] - now
+        return allowed, permits[allowed] - now
 
-    async def refund(self, turns: int) -> None:
-        """Turns lost to a broker in trouble only make the queue a little slower than it may be."""
-        if turns and self._definition.rate:
+    async def refund(self, permits: int) -> None:
+        """Permits lost to a broker in trouble only make the queue a little slower than it may be."""
+        if permits and self._definition.rate:
             with suppress(EngineError):
-                await self._engine.refund(self._queue.name, self._definition.rate, WHOLE_QUEUE, turns)
+                await self._engine.refund(self._queue.name, self._definition.rate, WHOLE_QUEUE, permits)
 
     async def sort(self, claims: Sequence[Claim]) -> tuple[Sequence[Claim], list[Released]]:
-        """Those whose key allows them to start now, and the others, to be put back until their turn."""
+        """Those whose key allows them to start now, and the others, to be put back until their permit."""
         rate = self._definition.key_rate
-        unslotted = [claim for claim in claims if not claim.slotted]
-        if rate is None or not unslotted:
+        without_permit = [claim for claim in claims if not claim.has_permit]
+        if rate is None or not without_permit:
             return claims, []
         try:
-            turns = await self._engine.reserve(
-                self._queue.name, rate, [self._key(claim) for claim in unslotted]
+            permits = await self._engine.reserve(
+                self._queue.name, rate, [self._key(claim) for claim in without_permit]
             )
         except EngineError:
             return [], [Released(claim) for claim in claims]
         now = self._clock.now()
         later = [
-            Released(claim, turn, slotted=True)
-            for claim, turn in zip(unslotted, turns, strict=True)
-            if turn > now
+            Released(claim, permit, has_permit=True)
+            for claim, permit in zip(without_permit, permits, strict=True)
+            if permit > now
         ]
         await self.refund(len(later))
         waiting = {id(released.claim) for released in later}

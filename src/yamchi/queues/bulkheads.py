@@ -1,8 +1,8 @@
-"""Slots by what a job waits for: a slow provider keeps its own jobs waiting, and nobody else's.
+"""Bulkheads: slots by what a job waits for: a slow provider keeps its own jobs waiting, and nobody else's.
 
 Of a queue's jobs, those that depend on one provider may be as many at once as the queue has slots. A job that waits for its
 provider for longer than a moment lends its slot to others: it runs on, and somebody else's job is claimed in its place. One
-that finds its provider's share taken goes back and waits in the queue, without a slot and without paying an attempt.
+that finds its provider's bulkhead taken goes back and waits in the queue, without a slot and without paying an attempt.
 
 So while one provider is in use, or all of them are quick, nothing is different: nobody lends, and nobody is sent back.
 Time is the clock's: where that stands still, in a test, no job has waited however slow the machine is.
@@ -36,26 +36,26 @@ LEARNING = 0.2
 
 
 @dataclass(slots=True)
-class _Share:
+class _Bulkhead:
     """What one provider has in hand, how many seconds a job of it takes, and where those who were sent back stand in line."""
 
     held: int = 0
     typical: float = 0.0
     line: float = 0.0
-    """When the last of them has its turn, at the pace of the provider."""
+    """When the last of them may run, at the pace of the provider."""
     looks: float = 0.0
     """The soonest that it may be looked at, at the pace that costs the others little."""
 
 
-class Shares:
-    """The shares of one queue's slots in one worker. `lent` is how many of the running jobs occupy no slot at present."""
+class Bulkheads:
+    """The bulkheads of one queue in one worker. `lent` is how many of the running jobs occupy no slot at present."""
 
     def __init__(self, slots: int, clock: Clock, on_lent: Callable[[], None]) -> None:
         self.lent = 0
         self._slots = slots
         self._clock = clock
         self._on_lent = on_lent
-        self._shares: dict[str, _Share] = {}
+        self._bulkheads: dict[str, _Bulkhead] = {}
 
     def hold(self, name: str) -> "Holding":
         return Holding(self, name)
@@ -65,63 +65,63 @@ class Shares:
         return self._clock.now() / 1000
 
     def _take(self, name: str) -> None:
-        share = self._shares.get(name)
-        if share is None:
-            share = self._shares[name] = _Share()
-        if share.held >= self._slots:
-            wait = timedelta(seconds=self._place(share))
+        bulkhead = self._bulkheads.get(name)
+        if bulkhead is None:
+            bulkhead = self._bulkheads[name] = _Bulkhead()
+        if bulkhead.held >= self._slots:
+            wait = timedelta(seconds=self._place(bulkhead))
             raise Snooze(wait, f"all that may wait for {name} at once are waiting")
-        share.held += 1
+        bulkhead.held += 1
 
-    def _place(self, share: _Share) -> float:
+    def _place(self, bulkhead: _Bulkhead) -> float:
         """In how many seconds to come back: in the order of those who were sent back, as fast as the provider works."""
         now = self.now()
-        pace = max(share.typical, LENDS_AFTER) / self._slots * EAGERNESS
-        share.line = min(max(share.line, now) + pace, now + LONGEST_WAIT)
-        share.looks = max(share.looks, now) + 1 / LOOKS
-        return max(share.line, share.looks, now + SHORTEST_WAIT) - now
+        pace = max(bulkhead.typical, LENDS_AFTER) / self._slots * EAGERNESS
+        bulkhead.line = min(max(bulkhead.line, now) + pace, now + LONGEST_WAIT)
+        bulkhead.looks = max(bulkhead.looks, now) + 1 / LOOKS
+        return max(bulkhead.line, bulkhead.looks, now + SHORTEST_WAIT) - now
 
     def _lend(self) -> None:
         self.lent += 1
         self._on_lent()
 
     def _give_back(self, name: str, seconds: float, has_lent: bool) -> None:
-        share = self._shares[name]
-        share.held -= 1
-        share.typical += (seconds - share.typical) * LEARNING
+        bulkhead = self._bulkheads[name]
+        bulkhead.held -= 1
+        bulkhead.typical += (seconds - bulkhead.typical) * LEARNING
         if has_lent:
             self.lent -= 1
         else:
-            share.line = 0.0  # it is quick again
+            bulkhead.line = 0.0  # it is quick again
 
 
 class Holding:
-    """A job's part of its provider's share, for as long as it is held."""
+    """A job's part of its provider's bulkhead, for as long as it is held."""
 
-    __slots__ = ("_began", "_has_lent", "_name", "_shares", "_timer")
+    __slots__ = ("_began", "_bulkheads", "_has_lent", "_name", "_timer")
 
-    def __init__(self, shares: Shares, name: str) -> None:
-        self._shares = shares
+    def __init__(self, bulkheads: Bulkheads, name: str) -> None:
+        self._bulkheads = bulkheads
         self._name = name
         self._has_lent = False
 
     def __enter__(self) -> None:
-        self._shares._take(self._name)
-        self._began = self._shares.now()
+        self._bulkheads._take(self._name)
+        self._began = self._bulkheads.now()
         self._set_timer(LENDS_AFTER)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.cancel()
-        self._shares._give_back(self._name, self._shares.now() - self._began, self._has_lent)
+        self._bulkheads._give_back(self._name, self._bulkheads.now() - self._began, self._has_lent)
 
     def _set_timer(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._lend)
 
     def _lend(self) -> None:
-        if self._shares.now() - self._began < LENDS_AFTER - TOLERANCE:
+        if self._bulkheads.now() - self._began < LENDS_AFTER - TOLERANCE:
             self._set_timer(LENDS_AFTER)
             return
         self._has_lent = True
-        self._shares._lend()
+        self._bulkheads._lend()

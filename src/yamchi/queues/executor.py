@@ -9,21 +9,23 @@ from typing import Any
 
 from yamchi.clock import Millis, describe_span
 from yamchi.errors import Retryable
+from yamchi.queues.bulkheads import Bulkheads
 from yamchi.queues.handlers import Handler
-from yamchi.queues.job import Claim
+from yamchi.queues.job import Job
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.pool import ProcessPool
 from yamchi.queues.queue import Queue
-from yamchi.queues.shares import Shares
-from yamchi.queues.ticket import Job
+from yamchi.queues.records import Claim
 
 
-class Caller:
+class Executor:
     """Calls the handlers of one queue. A thread can't be stopped: `strays` counts those whose job is over already."""
 
-    def __init__(self, queue: Queue, threads: int, shares: Shares, on_return: Callable[[], None]) -> None:
+    def __init__(
+        self, queue: Queue, threads: int, bulkheads: Bulkheads, on_return: Callable[[], None]
+    ) -> None:
         self.strays = 0
-        self._shares = shares
+        self._bulkheads = bulkheads
         self._queue = queue
         self._size = threads
         self._on_return = on_return
@@ -34,7 +36,7 @@ class Caller:
         """What the handler returns; bad data never reaches it. On the hot path no coroutine but the handler's is made."""
         handler = self._queue.definition.handler(claim.job.name)
         data = handler.decode(claim.job.payload)
-        job: Job[Any] = Job(self._queue, claim.job, claim=claim, data=data, shares=self._shares)
+        job: Job[Any] = Job(self._queue, claim.job, claim=claim, data=data, bulkheads=self._bulkheads)
         timeout = claim.job.options.timeout
         if handler.limits:
             return self._pool_of(handler, handler.limits).run(job, within=partial(_within, timeout, job))

@@ -10,7 +10,7 @@ from yamchi import errors
 from yamchi.clock import Millis, Span, to_millis, to_moment
 from yamchi.observe.logging import mask
 from yamchi.queues.handlers import PoisonMessage
-from yamchi.queues.job import (
+from yamchi.queues.records import (
     LONGEST_MASKED,
     Cancelled,
     Claim,
@@ -31,20 +31,20 @@ LONGEST_SENTENCE = 8_000
 """Characters that are kept of a trace, and of what an error says."""
 
 
-def judge_result(claim: Claim, result: Any, now: Millis) -> Verdict:
+def verdict_on_result(claim: Claim, result: Any, now: Millis) -> Verdict:
     """A handler may return one of the failure kinds as well as raise it."""
     if isinstance(result, errors.YamchiError):
-        return judge_error(claim, result, now)
+        return verdict_on_error(claim, result, now)
     if result is None:
         return Completed(claim)
     try:
         return Completed(claim, orjson.dumps(result))
     except TypeError as error:
         said = f"The result of {claim.job.name} can't be written as JSON: {error}"
-        return judge_error(claim, errors.Unrecoverable(said), now)
+        return verdict_on_error(claim, errors.Unrecoverable(said), now)
 
 
-def judge_error(claim: Claim, error: BaseException, now: Millis) -> Verdict:
+def verdict_on_error(claim: Claim, error: BaseException, now: Millis) -> Verdict:
     """A handler that says wrongly what it wants (a moment without a time zone) has failed of that."""
     try:
         return _judge(claim, error, now)
