@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yamchi.errors import InvalidJob
-from yamchi.queues.engines.bull.codec import UNLIMITED, add_args, record, terms_of
+from yamchi.queues.engines.bull.codec import UNLIMITED, add_args, bull_options_of, record
 from yamchi.queues.records import Backoff, JobOptions, NewJob
 
 spans = st.integers(0, 10**12)
@@ -56,7 +56,7 @@ def test_options_come_back(given_options: JobOptions, priority: int, run_at: int
 
 
 def test_like_jobs_share_their_terms() -> None:
-    one, other = (terms_of(stored(NewJob(name, "send", b"1")), name.encode()) for name in ("a", "b"))
+    one, other = (bull_options_of(stored(NewJob(name, "send", b"1")), name.encode()) for name in ("a", "b"))
     assert one is other
 
 
@@ -74,8 +74,12 @@ def test_like_jobs_share_their_terms() -> None:
     ],
 )  # fmt: skip
 def test_options_that_node_wrote(opts: bytes, attempts: int, backoff: Backoff, keep: int) -> None:
-    terms = terms_of({b"opts": opts}, b"1")
-    assert (terms.options.attempts, terms.options.backoff, terms.options.keep_completed) == (
+    bull_options = bull_options_of({b"opts": opts}, b"1")
+    assert (
+        bull_options.options.attempts,
+        bull_options.options.backoff,
+        bull_options.options.keep_completed,
+    ) == (
         attempts,
         backoff,
         keep,

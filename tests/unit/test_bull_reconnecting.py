@@ -124,7 +124,7 @@ async def test_scripts_are_loaded_again(redis_url: str) -> None:
     engine = BullEngine(redis_url, SystemClock())
     await engine.open()
     assert await engine.add("mail", [NewJob("a", "send", b"1")]) == [True]
-    await engine._links.ask(b"*2\r\n$6\r\nSCRIPT\r\n$5\r\nFLUSH\r\n")
+    await engine._connections.ask(b"*2\r\n$6\r\nSCRIPT\r\n$5\r\nFLUSH\r\n")
     assert await engine.add("mail", [NewJob("b", "send", b"1"), NewJob("a", "send", b"1")]) == [True, False]
     await engine.close()
 
@@ -154,7 +154,9 @@ async def test_a_job_that_can_not_be_settled_holds_up_nobody(redis_url: str, tmp
     await engine.open()
     await engine.add("mail", [NewJob(name, "send", b"1") for name in ("a", "b", "c")])
     claims = (await engine.exchange("mail", [], 3, 10_000, "tester")).claims
-    await engine._links.ask(b"*4\r\n$4\r\nHSET\r\n$11\r\nbull:mail:b\r\n$6\r\nparent\r\n$8\r\nnot json\r\n")
+    await engine._connections.ask(
+        b"*4\r\n$4\r\nHSET\r\n$11\r\nbull:mail:b\r\n$6\r\nparent\r\n$8\r\nnot json\r\n"
+    )
     got = await engine.exchange("mail", [Completed(held) for held in claims], 0, 0, "tester")
     assert got.settled == ["a", "c"]
     assert (await engine.counts("mail"))["active"] == 0

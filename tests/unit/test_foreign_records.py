@@ -35,12 +35,14 @@ def check(record: JobRecord) -> None:
 def test_a_hash_in_redis(seed: int) -> None:
     chance = random.Random(seed)
     fields = odd_hash(chance)
-    terms = codec.terms_of(fields, b"x")
-    check(codec.claimed("q", "x", fields, terms, "w"))
+    bull_options = codec.bull_options_of(fields, b"x")
+    check(codec.claimed("q", "x", fields, bull_options, "w"))
     state = chance.choice(STATES)
     score = chance.choice([0, 1e308, float("inf"), float("-inf"), -5, 7e15])
     check(codec.record("q", "x", fields, state, score))
-    assert codec.packed([terms.keep_completed, terms.keep_failed, terms.options.attempts])
+    assert codec.packed(
+        [bull_options.keep_completed, bull_options.keep_failed, bull_options.options.attempts]
+    )
     assert orjson.dumps(codec.traces(fields.get(b"stacktrace")))
     assert isinstance(foreign.shown(codec.letter("q", "x", fields).body), object)
 

@@ -9,7 +9,7 @@ from yamchi.queues.engines.kafka.address import Address
 def test_a_plain_url_names_brokers_and_leaves_the_rest_to_defaults() -> None:
     address = Address.parse("kafka://one:9092,two:9092")
     assert address.bootstrap == "one:9092,two:9092"
-    assert (address.group, address.partitions, address.ledger) == ("yamchi", 4, None)
+    assert (address.group, address.partitions, address.state_store) == ("yamchi", 4, None)
     assert address.client()["bootstrap.servers"] == "one:9092,two:9092"
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("confluent_kafka")
-from yamchi.queues.engines.kafka import beyond, envelope
+from yamchi.queues.engines.kafka import envelope, offsets
 from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.records import Backoff, JobOptions
 
@@ -86,20 +86,20 @@ def test_the_key_is_the_user_where_there_is_one(payload: bytes, key: bytes) -> N
 
 @given(st.integers(0, 2**40), st.sets(st.integers(1, 20_000), max_size=300))
 def test_offsets_done_beyond_the_committed_one_survive(floor: int, steps: set[int]) -> None:
-    offsets = sorted(floor + step for step in steps)
-    text = beyond.write(floor, offsets)
-    assert len(text) <= beyond.ROOM
-    assert beyond.read(floor, text) == offsets
+    done = sorted(floor + step for step in steps)
+    text = offsets.encode(floor, done)
+    assert len(text) <= offsets.ROOM_BYTES
+    assert offsets.decode(floor, text) == done
 
 
 def test_what_does_not_fit_is_left_out_from_the_end() -> None:
     chance = random.Random(7)
-    offsets = [offset for offset in range(1, 150_000) if chance.random() < 0.5]
-    kept = beyond.read(0, beyond.write(0, offsets))
-    assert 0 < len(kept) < len(offsets)
-    assert kept == offsets[: len(kept)]
+    done = [offset for offset in range(1, 150_000) if chance.random() < 0.5]
+    kept = offsets.decode(0, offsets.encode(0, done))
+    assert 0 < len(kept) < len(done)
+    assert kept == done[: len(kept)]
 
 
 @pytest.mark.parametrize("text", [None, "", "somebody's own note", "y1:not base85 \x00", "y1:00000"])
 def test_a_note_of_somebody_else_says_nothing(text: str | None) -> None:
-    assert beyond.read(5, text) == []
+    assert offsets.decode(5, text) == []

@@ -1,4 +1,4 @@
-"""A spool that is carried elsewhere: in order, by one carrier at a time, and nobody runs what comes later meanwhile."""
+"""A spool that is moved elsewhere: in order, by one mover at a time, and nobody runs what comes later meanwhile."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -56,10 +56,10 @@ async def test_what_is_carried_is_not_begun_and_comes_back_in_its_place(spool: S
     assert _ids(await spool.take_pending("q", 2, LEASE, "a")) == ["1", "2"]
     assert await spool.spooled("b") == ["q"]
     assert await _taken(spool) == []
-    await spool.end_carry("q", "a")
+    await spool.end_move("q", "a")
     claims = await _taken(spool)
     assert _ids(claims) == FIVE
-    assert {claim.job.attempts_made for claim in claims} == {1}, "being carried is no attempt"
+    assert {claim.job.attempts_made for claim in claims} == {1}, "being moved is no attempt"
     assert await spool.spooled("b") == [], "what runs here does not wait"
 
 
@@ -70,24 +70,24 @@ async def test_what_has_been_carried_is_gone(spool: Spool) -> None:
         "on its way, in hands of another"
     )
     assert _ids(held) == ["4", "5"]
-    await spool.end_carry("q", "a")
+    await spool.end_move("q", "a")
     assert _ids(await _taken(spool)) == ["4", "5"]
 
 
 async def test_one_carries_at_a_time(shared: SqliteEngine) -> None:
     assert _ids(await shared.take_pending("q", 2, LEASE, "a")) == ["1", "2"]
     assert await shared.take_pending("q", 2, LEASE, "b") == []
-    await shared.end_carry("q", "a")
+    await shared.end_move("q", "a")
     assert _ids(await shared.take_pending("q", 2, LEASE, "b")) == ["1", "2"]
 
 
-async def test_what_a_dead_carrier_left_is_carried_first(shared: SqliteEngine, clock: MovableClock) -> None:
+async def test_what_a_dead_mover_left_is_moved_first(shared: SqliteEngine, clock: MovableClock) -> None:
     await shared.take_pending("q", 2, LEASE, "dead")
     await clock.advance(LEASE / 1000 + 1)
     assert _ids(await shared.take_pending("q", 10, LEASE, "b")) == FIVE
 
 
-async def test_what_a_dead_carrier_left_is_run_first(shared: SqliteEngine, clock: MovableClock) -> None:
+async def test_what_a_dead_mover_left_is_run_first(shared: SqliteEngine, clock: MovableClock) -> None:
     await shared.take_pending("q", 2, LEASE, "dead")
     await clock.advance(LEASE / 1000 + 1)
     assert await shared.recover("q") == [], "nobody ran it, so it has not stalled"
@@ -146,7 +146,7 @@ async def test_the_broker_is_not_used_while_another_process_carries(
     assert await broker.counts("q") == {**await broker.counts("q"), "waiting": 0}
     await broker.add("q", [_job(claim.job.id) for claim in held])
     await shared.drop("q", held)
-    await shared.end_carry("q", "another process")
+    await shared.end_move("q", "another process")
     await eventually(lambda: _is_waiting(broker, [*FIVE, "6"]))
     await eventually(lambda: engine.type == "broker")
     await engine.close()

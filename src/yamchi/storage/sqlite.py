@@ -132,7 +132,7 @@ class SqliteFile:
         changed, self._seen = version != self._seen, version
         return changed
 
-    def glance(self, op: Op[T]) -> T:
+    def peek(self, op: Op[T]) -> T:
         """A look that takes microseconds, without leaving the caller's thread."""
         return op(self._watcher)
 

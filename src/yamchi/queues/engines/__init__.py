@@ -135,8 +135,8 @@ def _kafka(url: str, around: Surroundings) -> Engine:
     except ImportError as error:
         raise MissingExtra("kafka", "Kafka") from error
     address = Address.parse(url)
-    ledger = Path(address.ledger or around.var / f"kafka-{address.group}.db")
-    return KafkaEngine(address, ledger, around.clock)
+    state_store = Path(address.state_store or around.var / f"kafka-{address.group}.db")
+    return KafkaEngine(address, state_store, around.clock)
 
 
 def _supabase(url: str, around: Surroundings) -> Engine:

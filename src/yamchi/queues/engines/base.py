@@ -158,7 +158,7 @@ class Engine(Protocol):
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
         """Show this worker among the living; a bare id takes it off the list. From the lease keeper's thread."""
 
-    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
         """One job with its logs."""

@@ -16,7 +16,7 @@ __all__ = ["Spool", "with_failover"]
 def with_failover(primary: Engine, spool: Spool, on_switch: OnSwitch, owns: Owns) -> Engine:
     """The primary engine, with the spool in its place while it can't be reached.
 
-    One spool may serve several engines: each carries over the queues it owns, and leaves opening and closing
+    One spool may serve several engines: each moves the queues it owns, and leaves opening and closing
     of what they share to be done once.
     """
     return FailoverEngine(primary, spool, on_switch, owns)

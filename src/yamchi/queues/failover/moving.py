@@ -1,7 +1,7 @@
 """The spool moves over to the broker when it answers again.
 
 In batches: claimed here, added there under its own id, and only then dropped here. A crash at any point repeats a step
-that the ids make harmless. While one process carries a queue, nobody else takes from its spool, so that what comes later
+that the ids make harmless. While one process moves a queue, nobody else takes from its spool, so that what comes later
 is not begun before what comes earlier.
 """
 
@@ -28,11 +28,11 @@ PAUSES_EVERY = 4
 """At each how many of these looks the broker is asked which queues are paused."""
 
 BATCH = 500
-CARRY_LEASE: Millis = 30_000
+MOVE_LEASE: Millis = 30_000
 
 
 class Mover:
-    """Carries the spool over and switches back as soon as the broker answers; looks for stragglers ever after."""
+    """Moves the spool and switches back as soon as the broker answers; looks for stragglers ever after."""
 
     def __init__(self, sides: Sides, pauses: Pauses, owns: Owns) -> None:
         self._sides = sides
@@ -62,7 +62,7 @@ class Mover:
         queues, noted = await self._spooled_queues(), await self._noted_pauses()
         if (queues or noted or not self._sides.on_primary) and await self._sides.is_primary_back():
             await self._pauses.tell_primary(noted)
-            await self._carry_over(queues)
+            await self._move(queues)
 
     async def _spooled_queues(self) -> list[str]:
         """One look, whatever the number of queues: it is made twice a second, for ever."""
@@ -72,23 +72,23 @@ class Mover:
         noted = await self._sides.spool.noted_pauses()
         return {queue: is_paused for queue, is_paused in noted.items() if self._owns(queue)}
 
-    async def _carry_over(self, queues: Sequence[str]) -> None:
+    async def _move(self, queues: Sequence[str]) -> None:
         """Move these queues, and go back to the broker if that leaves the spool empty."""
         try:
-            carried = [await self._carry_queue(queue) for queue in queues]
+            moved = [await self._move_queue(queue) for queue in queues]
             if not self._sides.on_primary and not await self.has_work():
-                self._sides.switch(to_primary=True, why=f"it answers again; {sum(carried)} jobs moved over")
+                self._sides.switch(to_primary=True, why=f"it answers again; {sum(moved)} jobs moved over")
         finally:
             for queue in queues:
-                await self._sides.spool.end_carry(queue, self._name)
+                await self._sides.spool.end_move(queue, self._name)
 
-    async def _carry_queue(self, queue: str) -> int:
-        spool, carried = self._sides.spool, 0
-        while claims := await spool.take_pending(queue, BATCH, CARRY_LEASE, self._name):
+    async def _move_queue(self, queue: str) -> int:
+        spool, moved = self._sides.spool, 0
+        while claims := await spool.take_pending(queue, BATCH, MOVE_LEASE, self._name):
             await self._sides.primary.add(queue, [_as_it_was(claim.job) for claim in claims])
             await spool.drop(queue, claims)
-            carried += len(claims)
-        return carried
+            moved += len(claims)
+        return moved
 
 
 def _as_it_was(job: JobRecord) -> NewJob:

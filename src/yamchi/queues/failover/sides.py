@@ -1,4 +1,4 @@
-"""Which of the two is in use, the broker or the spool: one word of state, and the calls that decide it.
+"""Which of the two is in use, the broker or the spool: a flag, and the calls that decide it.
 
 It turns to the spool when a call fails and the broker does not answer a ping. It turns back only when the spool is empty
 (`moving`), so that nothing new overtakes what waited.

@@ -11,17 +11,17 @@ from yamchi.queues.records import Claim
 class Spool(Engine, Protocol):
     """An engine that can hold jobs for another one."""
 
-    async def take_pending(self, queue: str, want: int, lease: Millis, carrier: str) -> list[Claim]:
-        """Claim jobs that wait, due or not, in order, to carry them elsewhere. For the time of the lease nobody else
-        gets any of this queue, neither to carry nor to run."""
+    async def take_pending(self, queue: str, want: int, lease: Millis, mover: str) -> list[Claim]:
+        """Claim jobs that wait, due or not, in order, to move them elsewhere. For the time of the lease nobody else
+        gets any of this queue, neither to move nor to run."""
 
-    async def spooled(self, carrier: str) -> list[str]:
-        """Queues of which something waits here, or is on its way elsewhere in the hands of another carrier."""
+    async def spooled(self, mover: str) -> list[str]:
+        """Queues of which something waits here, or is on its way elsewhere in the hands of another mover."""
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
-        """Forget jobs that have been carried elsewhere."""
+        """Forget jobs that have been moved elsewhere."""
 
-    async def end_carry(self, queue: str, carrier: str) -> None:
+    async def end_move(self, queue: str, mover: str) -> None:
         """What was taken and not dropped waits again, where it was, and others may go on."""
 
     async def note_pause(self, queue: str, is_paused: bool) -> None:

@@ -13,12 +13,12 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError
 from yamchi.queues.engines.base import Capabilities, Exchange, WorkerInfo
 from yamchi.queues.engines.bull.address import read_address
-from yamchi.queues.engines.bull.base import Ground
+from yamchi.queues.engines.bull.base import Context
 from yamchi.queues.engines.bull.connection import pack
-from yamchi.queues.engines.bull.hearing import Hearing
-from yamchi.queues.engines.bull.keeping import Keeping
+from yamchi.queues.engines.bull.connections import Refused
+from yamchi.queues.engines.bull.eventstreams import EventStreams
 from yamchi.queues.engines.bull.letters import Letters
-from yamchi.queues.engines.bull.links import Refused
+from yamchi.queues.engines.bull.management import Management
 from yamchi.queues.engines.bull.producing import Producing
 from yamchi.queues.engines.bull.working import Working
 from yamchi.queues.records import Claim, JobRecord, Verdict
@@ -29,7 +29,7 @@ OLDEST_REDIS = (6, 2)
 
 
 class BullEngine:
-    """Jobs in Redis, as BullMQ keeps them: five parts on common ground, whose methods are the engine's as they are.
+    """Jobs in Redis, as BullMQ keeps them: five parts on common context, whose methods are the engine's as they are.
 
     Only where a call concerns two parts does the engine have a method of its own.
     """
@@ -39,39 +39,39 @@ class BullEngine:
 
     def __init__(self, url: str, clock: Clock) -> None:
         self._address = read_address(url)
-        self._ground = ground = Ground(self._address, clock)
-        self._links = ground.links
-        self._working = working = Working(ground)
-        self._keeping = keeping = Keeping(ground)
-        self._hearing = Hearing(ground, keeping.queues)
-        adding, letters = Producing(ground), Letters(ground)
+        self._context = context = Context(self._address, clock)
+        self._connections = context.connections
+        self._working = working = Working(context)
+        self._management = management = Management(context)
+        self._streams = EventStreams(context, management.queues)
+        adding, letters = Producing(context), Letters(context)
 
         self.add, self.fire = adding.add, adding.fire
         self.begin_schedule, self.last_fired = adding.begin_schedule, adding.last_fired
         self.renew, self.cancelled, self.wake = working.renew, working.cancelled, working.wake
         self.reserve, self.refund = working.reserve, working.refund
         self.get, self.page, self.counts, self.history = (
-            keeping.get,
-            keeping.page,
-            keeping.counts,
-            keeping.history,
+            management.get,
+            management.page,
+            management.counts,
+            management.history,
         )
-        self.queues, self.workers = keeping.queues, keeping.workers
-        self.remove, self.cancel, self.promote = keeping.remove, keeping.cancel, keeping.promote
-        self.retry, self.update, self.log = keeping.retry, keeping.update, keeping.log
+        self.queues, self.workers = management.queues, management.workers
+        self.remove, self.cancel, self.promote = management.remove, management.cancel, management.promote
+        self.retry, self.update, self.log = management.retry, management.update, management.log
         self.pause, self.resume, self.paused, self.clean = (
-            keeping.pause,
-            keeping.resume,
-            keeping.paused,
-            keeping.clean,
+            management.pause,
+            management.resume,
+            management.paused,
+            management.clean,
         )
         self.letters, self.letter = letters.letters, letters.letter
         self.replay, self.purge = letters.replay, letters.purge
-        self.events = self._hearing.events
+        self.events = self._streams.events
 
     async def open(self) -> None:
         try:
-            (info,) = await self._links.ask(pack("INFO"))
+            (info,) = await self._connections.ask(pack("INFO"))
         except Refused as error:
             # At the start this is a mistake in the settings; later on it may be a password that is being changed.
             raise ConfigurationError(str(error)) from error
@@ -94,40 +94,40 @@ class BullEngine:
             )
 
     async def close(self) -> None:
-        await asyncio.gather(*self._ground.begun, return_exceptions=True)
+        await asyncio.gather(*self._context.begun, return_exceptions=True)
         self._working.close()
-        await self._links.close()
+        await self._connections.close()
 
     async def ping(self) -> None:
-        await self._links.ask(pack("PING"))
+        await self._connections.ask(pack("PING"))
 
     # ── Where the parts meet ──────────────────────────────────────────────────────────────────────────────────────
 
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
-        if self._hearing.is_on:
-            self._hearing.note_verdicts(verdicts)
+        if self._streams.is_on:
+            self._streams.note_verdicts(verdicts)
         return await self._working.exchange(queue, verdicts, want, lease, worker)
 
     async def progress(self, claim: Claim, value: bytes) -> None:
-        self._hearing.note(b"progress", claim.job.id)
-        await self._keeping.progress(claim, value)
+        self._streams.note(b"progress", claim.job.id)
+        await self._management.progress(claim, value)
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
         stalled = await self._working.recover(queue)
         for job, has_failed in stalled:
-            self._hearing.note(b"stalled", job.id)
+            self._streams.note(b"stalled", job.id)
             if has_failed:
-                self._hearing.note(b"failed", job.id)
+                self._streams.note(b"failed", job.id)
         return stalled
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
-        await self._keeping.heartbeat(worker)
+        await self._management.heartbeat(worker)
         if isinstance(worker, str):
             self._working.hide(worker)
             # The last word of a lease keeper: its event loop ends with it, and the connections must not outlive that.
-            await self._links.close()
+            await self._connections.close()
 
 
 __all__ = ["BullEngine"]

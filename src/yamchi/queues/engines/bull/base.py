@@ -8,16 +8,16 @@ from yamchi.clock import Clock
 from yamchi.errors import EngineError
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.connection import pack
-from yamchi.queues.engines.bull.links import Links
+from yamchi.queues.engines.bull.connections import Connections
 
 
-class Ground:
+class Context:
     """Made once for an engine, and given to each of its parts."""
 
     def __init__(self, address: Address, clock: Clock) -> None:
         self.prefix = address.prefix
         self.clock = clock
-        self.links = Links(address)
+        self.connections = Connections(address)
         self.begun: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -28,13 +28,13 @@ class Ground:
 
 
 class Part:
-    """A part of the engine. Parts know the ground, and no other part."""
+    """A part of the engine. Parts know the context, and no other part."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._prefix = ground.prefix
-        self._clock = ground.clock
-        self._links = ground.links
-        self._begin = ground.begin
+    def __init__(self, context: Context) -> None:
+        self._prefix = context.prefix
+        self._clock = context.clock
+        self._connections = context.connections
+        self._begin = context.begin
 
     def _base(self, queue: str) -> str:
         """The prefix of a queue's keys."""
@@ -51,7 +51,7 @@ class Part:
     async def _hashes(self, base: str, ids: Sequence[bytes]) -> list[list[bytes]]:
         """The hashes of jobs; one that is none, since somebody wrote something else there, says so."""
         try:
-            return await self._links.ask(*(pack("HGETALL", base.encode() + job_id) for job_id in ids))
+            return await self._connections.ask(*(pack("HGETALL", base.encode() + job_id) for job_id in ids))
         except EngineError as error:
             if "WRONGTYPE" not in str(error):
                 raise

@@ -65,7 +65,7 @@ def may_be_job(job_id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Terms:
+class BullOptions:
     """A job's options as both sides need them; decoded once for all jobs that have the same, so told apart by identity."""
 
     options: JobOptions
@@ -180,14 +180,14 @@ def _is_count(value: bytes) -> bool:
     return len(value) <= 7 and value.isdigit()
 
 
-def terms_of(fields: Hash, job_id: bytes) -> Terms:
+def bull_options_of(fields: Hash, job_id: bytes) -> BullOptions:
     # The id is the one thing in which the options of like jobs differ.
     text = fields.get(b"opts", b"{}").replace(b'"jobId":"%b"' % job_id, b'"jobId":""')
-    return _read_terms(text) if len(text) <= LONGEST_CACHED else _read_terms.__wrapped__(text)
+    return _read_bull_options(text) if len(text) <= LONGEST_CACHED else _read_bull_options.__wrapped__(text)
 
 
 @lru_cache(maxsize=4096)
-def _read_terms(text: bytes) -> Terms:
+def _read_bull_options(text: bytes) -> BullOptions:
     opts = _object(text)
     ours = opts.get("yamchi")
     extra: dict[str, Any] = ours if isinstance(ours, dict) else {}
@@ -200,10 +200,10 @@ def _read_terms(text: bytes) -> Terms:
         keep_completed=_count(keep_completed),
         keep_failed=_count(keep_failed),
     )
-    terms_options = DEFAULT_OPTIONS if options == DEFAULT_OPTIONS else options
+    known = DEFAULT_OPTIONS if options == DEFAULT_OPTIONS else options
     says_attempts = _whole(opts.get("attempts"), 0, 0, 1) > 0
-    return Terms(
-        terms_options,
+    return BullOptions(
+        known,
         keep_completed,
         keep_failed,
         _whole(opts.get("delay"), 0, 0, foreign.LATEST),
@@ -267,9 +267,9 @@ def _backoff(value: Any, extra: Mapping[str, Any]) -> Backoff:
 def record(queue: str, job_id: str, fields: Hash, state: State, score: float | None = None) -> JobRecord:
     """A job hash as it is kept."""
     get = fields.get
-    terms = terms_of(fields, job_id.encode())
+    bull_options = bull_options_of(fields, job_id.encode())
     created_at = _created(get(b"timestamp"))
-    run_at = created_at + terms.delay
+    run_at = created_at + bull_options.delay
     if score is not None and state == "delayed":
         run_at = foreign.whole(score / 4096, 0, 0, foreign.LATEST)
     result = get(b"returnvalue") if state == "completed" else None
@@ -281,7 +281,7 @@ def record(queue: str, job_id: str, fields: Hash, state: State, score: float | N
         state,
         created_at,
         min(run_at, foreign.LATEST),
-        terms.options,
+        bull_options.options,
         _our_priority(get(b"priority", b"0")),
         foreign.moment(get(b"ymExpiresAt") or None),
         _made(fields) + (state == "active"),
@@ -295,7 +295,7 @@ def record(queue: str, job_id: str, fields: Hash, state: State, score: float | N
     )
 
 
-def claimed(queue: str, job_id: str, fields: Hash, terms: Terms, worker: str) -> JobRecord:
+def claimed(queue: str, job_id: str, fields: Hash, bull_options: BullOptions, worker: str) -> JobRecord:
     """A job just claimed: the same, with what can't be there yet left out. Most fields are not there at all."""
     get = fields.get
     created_at = _created(get(b"timestamp"))
@@ -308,8 +308,8 @@ def claimed(queue: str, job_id: str, fields: Hash, terms: Terms, worker: str) ->
         get(b"data", b""),
         "active",
         created_at,
-        min(created_at + terms.delay, foreign.LATEST) if terms.delay else created_at,
-        terms.options,
+        min(created_at + bull_options.delay, foreign.LATEST) if bull_options.delay else created_at,
+        bull_options.options,
         0 if priority == b"0" else _our_priority(priority),
         foreign.moment(expires_at) if expires_at else None,
         _made(fields) + 1,

@@ -14,7 +14,7 @@ import hiredis
 
 from yamchi.errors import EngineError, EngineUnavailable, StorageFull
 
-PATIENCE = 15.0
+ANSWER_SECONDS = 15.0
 """Redis is taken for gone when it owes an answer for this many seconds."""
 
 Arg = bytes | str | int | float
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
         """How many batches wait for their answers."""
         return len(self._waiters)
 
-    def send(self, commands: Sequence[bytes], patience: float = PATIENCE) -> "asyncio.Future[list[Any]]":
+    def send(self, commands: Sequence[bytes], timeout: float = ANSWER_SECONDS) -> "asyncio.Future[list[Any]]":
         """Send commands; their answers, errors among them as values."""
         if not self.is_open:
             raise EngineUnavailable(f"The connection to Redis at {self.where} was lost; trying again.")
@@ -72,24 +72,24 @@ class Connection(asyncio.Protocol):
             return future
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._enqueue(commands, future, patience)
+        self._enqueue(commands, future, timeout)
         return future
 
-    def post(self, commands: Sequence[bytes], receiver: Receiver, patience: float = PATIENCE) -> None:
+    def post(self, commands: Sequence[bytes], receiver: Receiver, timeout: float = ANSWER_SECONDS) -> None:
         """Send commands on an open connection at once, without waiting for what else this turn brings."""
-        self._enqueue(commands, receiver, patience)
+        self._enqueue(commands, receiver, timeout)
         self._flush()
 
-    def _enqueue(self, commands: Sequence[bytes], receiver: Receiver, patience: float) -> None:
+    def _enqueue(self, commands: Sequence[bytes], receiver: Receiver, timeout: float) -> None:
         self._out.extend(commands)
-        deadline = self._loop.time() + patience
+        deadline = self._loop.time() + timeout
         self._waiters.append(_Waiter(len(commands), deadline, receiver))
         if self._watchdog is None:
             self._watchdog = self._loop.call_at(deadline, self._watch)
 
-    async def call(self, *args: Arg, patience: float = PATIENCE) -> Any:
+    async def call(self, *args: Arg, timeout: float = ANSWER_SECONDS) -> Any:
         """One command, its answer or its error raised."""
-        (reply,) = await self.send([pack(*args)], patience)
+        (reply,) = await self.send([pack(*args)], timeout)
         return checked(reply, self.where)
 
     def abort(self, error: Exception | None = None) -> None:

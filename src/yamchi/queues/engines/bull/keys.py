@@ -3,7 +3,7 @@
 from yamchi.clock import Span
 from yamchi.queues.engines.bull.address import read_address
 from yamchi.queues.engines.bull.connection import pack
-from yamchi.queues.engines.bull.links import Links
+from yamchi.queues.engines.bull.connections import Connections
 from yamchi.storage.keys import check_name, lifetime
 
 
@@ -11,25 +11,25 @@ class RedisKeys:
     """Keys as plain strings, on a connection of their own."""
 
     def __init__(self, url: str) -> None:
-        self._links = Links(read_address(url))
+        self._connections = Connections(read_address(url))
 
     async def get(self, name: str) -> str | None:
-        (value,) = await self._links.ask(pack("GET", name))
+        (value,) = await self._connections.ask(pack("GET", name))
         return None if value is None else value.decode("utf-8", "replace")
 
     async def set(self, name: str, value: str, ttl: Span | None = None) -> None:
         until = () if ttl is None else ("PX", lifetime(ttl))
-        await self._links.ask(pack("SET", check_name(name), value, *until))
+        await self._connections.ask(pack("SET", check_name(name), value, *until))
 
     async def delete(self, name: str) -> bool:
-        (gone,) = await self._links.ask(pack("DEL", name))
+        (gone,) = await self._connections.ask(pack("DEL", name))
         return bool(gone)
 
     async def incr(self, name: str, ttl: Span | None = None) -> int:
         """The lifetime is set before the count, so that no crash between the two leaves a counter for ever."""
         first = [] if ttl is None else [pack("SET", check_name(name), 0, "PX", lifetime(ttl), "NX")]
-        *_, number = await self._links.ask(*first, pack("INCR", check_name(name)))
+        *_, number = await self._connections.ask(*first, pack("INCR", check_name(name)))
         return int(number)
 
     async def close(self) -> None:
-        await self._links.close()
+        await self._connections.close()

@@ -21,7 +21,7 @@ class Letters(Part):
         if search:
             found = [one async for one in self._all_letters(queue) if _has(one, search)]
             return LetterPage(found[offset : offset + limit], len(found))
-        (total,) = await self._links.ask(pack("LLEN", f"{self._dlq(queue)}wait"))
+        (total,) = await self._connections.ask(pack("LLEN", f"{self._dlq(queue)}wait"))
         return LetterPage(await self._some_letters(queue, offset, limit), total)
 
     async def _all_letters(self, queue: str) -> AsyncIterator[DeadLetter]:
@@ -33,7 +33,7 @@ class Letters(Part):
 
     async def _some_letters(self, queue: str, offset: int, limit: int) -> list[DeadLetter]:
         dlq = self._dlq(queue)
-        (ids,) = await self._links.ask(pack("LRANGE", f"{dlq}wait", offset, offset + limit - 1))
+        (ids,) = await self._connections.ask(pack("LRANGE", f"{dlq}wait", offset, offset + limit - 1))
         if not ids:
             return []
         flats = await self._hashes(dlq, ids)
@@ -43,25 +43,27 @@ class Letters(Part):
         ]
 
     async def letter(self, queue: str, letter_id: str) -> DeadLetter | None:
-        (flat,) = await self._links.ask(pack("HGETALL", f"{self._dlq(queue)}{letter_id}"))
+        (flat,) = await self._connections.ask(pack("HGETALL", f"{self._dlq(queue)}{letter_id}"))
         return letter(queue, letter_id, as_hash(flat)) if flat else None
 
     async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
         base, now = self._base(queue), self._clock.now()
         args = [part for one, job in jobs.items() for part in (one, *add_args(base, job, now))]
-        done = await self._links.run(script("replay"), base, *args)
+        done = await self._connections.run(script("replay"), base, *args)
         return [one for one, is_done in zip(jobs, done, strict=True) if is_done]
 
     async def purge(self, queue: str, letter_ids: Sequence[str] | None) -> int:
         if letter_ids is not None:
             return await self._drop(queue, letter_ids)
         gone = 0
-        while ids := (await self._links.ask(pack("LRANGE", f"{self._dlq(queue)}wait", 0, SEARCHED - 1)))[0]:
+        while ids := (
+            await self._connections.ask(pack("LRANGE", f"{self._dlq(queue)}wait", 0, SEARCHED - 1))
+        )[0]:
             gone += await self._drop(queue, ids)
         return gone
 
     async def _drop(self, queue: str, letter_ids: Sequence[str | bytes]) -> int:
-        return int(await self._links.run(script("purge"), self._base(queue), *letter_ids))
+        return int(await self._connections.run(script("purge"), self._base(queue), *letter_ids))
 
     def _dlq(self, queue: str) -> str:
         return self._base(f"{queue}.dlq")

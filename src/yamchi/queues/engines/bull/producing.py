@@ -9,22 +9,22 @@ from typing import Any
 
 from yamchi.clock import Millis
 from yamchi.errors import EngineError
-from yamchi.queues.engines.bull.base import Ground, Part
+from yamchi.queues.engines.bull.base import Context, Part
 from yamchi.queues.engines.bull.codec import JobArgs, add_args
 from yamchi.queues.engines.bull.connection import Connection, pack
-from yamchi.queues.engines.bull.links import is_unknown
+from yamchi.queues.engines.bull.connections import is_unknown
 from yamchi.queues.engines.bull.scripts import script
 from yamchi.queues.records import NewJob
 
 CHUNK, CHUNK_BYTES = 200, 1_000_000
 """So many jobs, or so much data, go into one call, so that Redis is not held up for long by one."""
 
-SHARE = 25
+SHARED_CALL = 25
 """Callers who add at the same time share a call until it has so many jobs: while Redis works on one, others come back."""
 
 
 @dataclass(slots=True)
-class _Outbox:
+class _AddBatch:
     """Jobs of one queue that leave together, and whoever waits to hear which of them are new."""
 
     jobs: list[JobArgs] = field(default_factory=list)
@@ -51,10 +51,10 @@ class _Outbox:
 
 
 @dataclass(slots=True)
-class _Reception:
+class _AddReply:
     """Takes Redis's answer the moment it is here: no task, and no turn of the event loop, in between."""
 
-    outbox: _Outbox
+    batch: _AddBatch
     check: Callable[[Any], Any]
     send_again: Callable[[], None]
 
@@ -66,12 +66,12 @@ class _Reception:
             self.send_again()  # with the script this time
             return
         try:
-            self.outbox.answer(_created(map(self.check, replies)))
+            self.batch.answer(_created(map(self.check, replies)))
         except EngineError as error:
-            self.outbox.fail(error)
+            self.batch.fail(error)
 
     def set_exception(self, error: BaseException) -> None:
-        self.outbox.fail(error)
+        self.batch.fail(error)
 
     def exception(self) -> None:
         """The error is where it belongs: with those who wait."""
@@ -80,19 +80,19 @@ class _Reception:
 class Producing(Part):
     """add, fire, begin_schedule, last_fired."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__(ground)
-        self._outboxes: dict[tuple[int, str], list[_Outbox]] = {}
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._batches: dict[tuple[int, str], list[_AddBatch]] = {}
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         base, now = self._base(queue), self._clock.now()
         packed = [add_args(base, job, now) for job in jobs]
         loop = asyncio.get_running_loop()
         created: asyncio.Future[list[bool]] = loop.create_future()
-        connection = self._links.ready("add")
-        if connection and not connection.pending and (id(loop), queue) not in self._outboxes:
-            outbox = _Outbox(packed, [(len(jobs), created)])  # nobody to share a call with
-            self._post(queue, outbox, connection)
+        connection = self._connections.ready("add")
+        if connection and not connection.pending and (id(loop), queue) not in self._batches:
+            batch = _AddBatch(packed, [(len(jobs), created)])  # nobody to share a call with
+            self._post(queue, batch, connection)
         else:
             self._collect(queue, loop, packed, created)
         return await created
@@ -105,47 +105,49 @@ class Producing(Part):
         created: "asyncio.Future[list[bool]]",
     ) -> None:
         """Leave with whoever else adds in this turn of the event loop."""
-        outboxes = self._outboxes.get((id(loop), queue))
-        if outboxes is None:
-            outboxes = self._outboxes[id(loop), queue] = [_Outbox()]
+        batches = self._batches.get((id(loop), queue))
+        if batches is None:
+            batches = self._batches[id(loop), queue] = [_AddBatch()]
             loop.call_soon(self._post_all, queue, id(loop))
-        if len(outboxes[-1].jobs) >= SHARE:
-            outboxes.append(_Outbox())
-        outboxes[-1].jobs += packed
-        outboxes[-1].parts.append((len(packed), created))
+        if len(batches[-1].jobs) >= SHARED_CALL:
+            batches.append(_AddBatch())
+        batches[-1].jobs += packed
+        batches[-1].parts.append((len(packed), created))
 
     def _post_all(self, queue: str, loop_id: int) -> None:
-        connection = self._links.ready("add")
-        for outbox in self._outboxes.pop((loop_id, queue)):
-            self._post(queue, outbox, connection)
+        connection = self._connections.ready("add")
+        for batch in self._batches.pop((loop_id, queue)):
+            self._post(queue, batch, connection)
 
-    def _post(self, queue: str, outbox: _Outbox, connection: Connection | None) -> None:
-        calls = outbox.calls(self._base(queue))
+    def _post(self, queue: str, batch: _AddBatch, connection: Connection | None) -> None:
+        calls = batch.calls(self._base(queue))
         if connection and len(calls) == 1:
-            check = partial(self._links.checked, connection)
-            connection.post(calls, _Reception(outbox, check, lambda: self._begin(self._send(calls, outbox))))
+            check = partial(self._connections.checked, connection)
+            connection.post(calls, _AddReply(batch, check, lambda: self._begin(self._send(calls, batch))))
         else:
-            self._begin(self._send(calls, outbox))
+            self._begin(self._send(calls, batch))
 
-    async def _send(self, calls: Sequence[bytes], outbox: _Outbox) -> None:
+    async def _send(self, calls: Sequence[bytes], batch: _AddBatch) -> None:
         """The long way: the connection may have to be made, or the script loaded."""
         add = script("add")
         try:
-            outbox.answer(_created(await self._links.run_many([(add, call) for call in calls], "add")))
+            batch.answer(_created(await self._connections.run_many([(add, call) for call in calls], "add")))
         except Exception as error:
-            outbox.fail(error)
+            batch.fail(error)
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         base = self._base(queue)
         args = add_args(base, job, self._clock.now())
-        fired = await self._links.run(script("fire"), base, self._schedules, schedule, moment, *args, keys=2)
+        fired = await self._connections.run(
+            script("fire"), base, self._schedules, schedule, moment, *args, keys=2
+        )
         return bool(fired)
 
     async def begin_schedule(self, schedule: str, moment: Millis) -> None:
-        await self._links.ask(pack("HSETNX", self._schedules, schedule, moment))
+        await self._connections.ask(pack("HSETNX", self._schedules, schedule, moment))
 
     async def last_fired(self, schedule: str) -> Millis | None:
-        (moment,) = await self._links.ask(pack("HGET", self._schedules, schedule))
+        (moment,) = await self._connections.ask(pack("HGET", self._schedules, schedule))
         return int(moment) if moment is not None else None
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, assert_never
 import orjson
 
 from yamchi.clock import Millis
-from yamchi.queues.engines.bull.codec import Terms, letter_args, pack_fields, packed, traces
+from yamchi.queues.engines.bull.codec import BullOptions, letter_args, pack_fields, packed, traces
 from yamchi.queues.engines.bull.connection import Arg
 from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Released, RetryAt, Verdict
 
@@ -20,7 +20,7 @@ KEPT_TRACES = 10
 class Held(NamedTuple):
     """What the engine remembers of a claim. `stalled`: its worker died and we took it over; `deferred`: why it is to fail."""
 
-    terms: Terms
+    bull_options: BullOptions
     failures: int = 0
     traces: bytes | None = None
     stalled: bool = False
@@ -29,12 +29,14 @@ class Held(NamedTuple):
 
 def encode(base: str, verdicts: Sequence[Verdict], now: Millis) -> list[Arg]:
     # Old jobs are trimmed when the last job of a kind is settled: once a batch is enough.
-    trimming = {verdict.claim.key.terms: verdict for verdict in verdicts if isinstance(verdict, Completed)}
+    trimming = {
+        verdict.claim.key.bull_options: verdict for verdict in verdicts if isinstance(verdict, Completed)
+    }
     args: list[Arg] = []
     for verdict in verdicts:
         if isinstance(verdict, Completed):
-            claim, terms = verdict.claim, verdict.claim.key.terms
-            opts = _completed(claim.token, terms, trimming[terms] is verdict)
+            claim, bull_options = verdict.claim, verdict.claim.key.bull_options
+            opts = _completed(claim.token, bull_options, trimming[bull_options] is verdict)
             args += ("c", claim.job.id, opts, verdict.result or b"null")
         else:
             args += _encode_one(base, verdict, now)
@@ -60,7 +62,7 @@ def _encode_one(base: str, verdict: Verdict, now: Millis) -> tuple[Arg, ...]:
             fields = _failure(held, error, trace)
             if held.stalled:
                 fields["atm"] = held.failures - 1  # BullMQ is about to count this end as a failed attempt
-            opts = _finish(claim.token, held.terms, held.terms.keep_failed)
+            opts = _finish(claim.token, held.bull_options, held.bull_options.keep_failed)
             return "f", job.id, opts, error, pack_fields(fields), *letter_args(base, letter)
         case Expired():
             return "e", job.id, claim.token, "expired"
@@ -83,19 +85,19 @@ def _permit_field(had: bool, has: bool) -> dict[str, str | int]:
 
 
 @lru_cache(maxsize=4096)
-def _completed(token: str, terms: Terms, trims: bool) -> bytes:
-    """Options of BullMQ's moveToFinished. Jobs claimed together on the same terms share them."""
-    keep = terms.keep_completed
-    return _finish(token, terms, keep if trims or keep.get("count") == 0 else {"count": -1})
+def _completed(token: str, bull_options: BullOptions, trims: bool) -> bytes:
+    """Options of BullMQ's moveToFinished. Jobs claimed together on the same bull_options share them."""
+    keep = bull_options.keep_completed
+    return _finish(token, bull_options, keep if trims or keep.get("count") == 0 else {"count": -1})
 
 
-def _finish(token: str, terms: Terms, keep: Mapping[str, Any]) -> bytes:
+def _finish(token: str, bull_options: BullOptions, keep: Mapping[str, Any]) -> bytes:
     return packed(
         {
             "token": token,
             "keepJobs": keep,
             "lockDuration": 0,
-            "attempts": terms.options.attempts,
+            "attempts": bull_options.options.attempts,
             "maxMetricsSize": METRICS_MINUTES,
         }
     )

@@ -20,16 +20,16 @@ from yamchi.clock import Millis, isoformat
 from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import Exchange, RateLimit, stalled_verdict
-from yamchi.queues.engines.bull.base import Ground, Part
+from yamchi.queues.engines.bull.base import Context, Part
 from yamchi.queues.engines.bull.codec import (
     Hash,
     as_hash,
+    bull_options_of,
     claimed,
     failures,
     is_sound,
     packed,
     record,
-    terms_of,
 )
 from yamchi.queues.engines.bull.connection import Arg
 from yamchi.queues.engines.bull.schedulers import next_run
@@ -56,14 +56,14 @@ _GONE = (*_OVER, -2, -3, -6)
 class Working(Part):
     """exchange, renew, recover, wake, reserve, refund, cancelled."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__(ground)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._origin = secrets.token_hex(6)
         self._claims = count()
         self._due: dict[str, Millis] = {}
         self._wakers: dict[tuple[int, str], asyncio.Task[None]] = {}
         # Verdicts sent over a connection that broke before the answer: sent again, they may find their work done.
-        self._unsure: set[tuple[str, str]] = set()
+        self._unanswered: set[tuple[str, str]] = set()
         self._listening: Counter[tuple[int, str]] = Counter()
         self._shown: dict[str, tuple[str, asyncio.AbstractEventLoop]] = {}
 
@@ -79,14 +79,14 @@ class Working(Part):
         if want:
             self._show(queue, worker)
         got = await self._exchange(queue, verdicts, want, lease, worker)
-        doomed = [verdict for held in got.claims if (verdict := self._deferred_failure(held))]
-        if doomed:
-            await self._exchange(queue, doomed, 0, lease, worker)
-            for verdict in doomed:
+        deferred = [verdict for held in got.claims if (verdict := self._deferred_failure(held))]
+        if deferred:
+            await self._exchange(queue, deferred, 0, lease, worker)
+            for verdict in deferred:
                 log.error(
                     f"[{queue}:bull] failed {verdict.claim.job.name} {verdict.claim.job.id}: {verdict.error}"
                 )
-            over = {verdict.claim.job.id for verdict in doomed}
+            over = {verdict.claim.job.id for verdict in deferred}
             got.claims = [held for held in got.claims if held.job.id not in over]
         return got
 
@@ -101,24 +101,24 @@ class Working(Part):
             args: list[Arg] = encode(base, verdicts[start : start + CHUNK], now)
             share = min(max(want - start, 0), CHUNK)
             calls.append((exchange, exchange.call(base, share, options, isoformat(now), *args)))
-        role = self._links.idlest("work", "work-too")
+        role = self._connections.idlest("work", "work-too")
         try:
-            replies = await self._links.run_many(calls, role)
+            replies = await self._connections.run_many(calls, role)
         except EngineUnavailable:
-            self._unsure.update((verdict.claim.job.id, verdict.claim.token) for verdict in verdicts)
+            self._unanswered.update((verdict.claim.job.id, verdict.claim.token) for verdict in verdicts)
             raise
         codes = [code for reply in replies for code in reply[0]]
         found = [claim for reply in replies for claim in reply[1]]
         if want:
             due = replies[-1][2] if len(found) < want else 0
             self._due[queue] = now + due if due else 0
-        self._tell_of_nonsense(queue, replies)
+        self._log_refused(queue, replies)
         hashes = [(one[0], as_hash(one[1])) for one in found]
-        await self._tend_foreign(queue, hashes)
+        await self._follow_up(queue, hashes)
         claims = [self._claim(queue, key, fields, token, worker) for key, fields in hashes]
         return Exchange(self._settled(queue, verdicts, codes), claims)
 
-    async def _tend_foreign(self, queue: str, taken: Sequence[tuple[bytes, Hash]]) -> None:
+    async def _follow_up(self, queue: str, taken: Sequence[tuple[bytes, Hash]]) -> None:
         """What claimed jobs ask for that others have handled: the next run of a schedule, a dead letter made void.
 
         And what others wrote that BullMQ's scripts would stumble over later. Whatever goes wrong here, the jobs are claimed.
@@ -133,15 +133,15 @@ class Working(Part):
             calls.append((script("mend"), script("mend").call(base, *unsound)))
         if calls:
             try:
-                await self._links.run_many(calls)
+                await self._connections.run_many(calls)
             except EngineError as error:
                 log.error(
                     f"[{queue}:bull] what comes with some of the jobs claimed could not be done: {error}"
                 )
 
-    def _tell_of_nonsense(self, queue: str, replies: Sequence[Any]) -> None:
-        for *_, buried, trouble in replies:
-            for job_id, why in buried:
+    def _log_refused(self, queue: str, replies: Sequence[Any]) -> None:
+        for *_, refused, trouble in replies:
+            for job_id, why in refused:
                 said = f"{foreign.text(job_id, 255)} {foreign.text(why)}; its raw value is a dead letter"
                 log.error(f"[{queue}:bull] {said}")
             if trouble:
@@ -151,19 +151,19 @@ class Working(Part):
         settled = []
         for verdict, code in zip(verdicts, codes, strict=True):
             claim = verdict.claim
-            if code == 0 or (code in _OVER and (claim.job.id, claim.token) in self._unsure):
+            if code == 0 or (code in _OVER and (claim.job.id, claim.token) in self._unanswered):
                 settled.append(claim.job.id)
             elif code not in _GONE:
                 why = code.decode() if isinstance(code, bytes) else f"code {code}"
                 log.error(f"[{queue}:bull] job {claim.job.id} could not be settled: {why}")
-        if self._unsure:
-            self._unsure.difference_update((v.claim.job.id, v.claim.token) for v in verdicts)
+        if self._unanswered:
+            self._unanswered.difference_update((v.claim.job.id, v.claim.token) for v in verdicts)
         return settled
 
     def _claim(self, queue: str, key: bytes, fields: Hash, token: str, worker: str) -> Claim:
-        terms = terms_of(fields, key)
-        job = claimed(queue, key.decode(), fields, terms, worker)
-        held = Held(terms, failures(fields), fields.get(b"stacktrace"), deferred=fields.get(b"defa"))
+        bull_options = bull_options_of(fields, key)
+        job = claimed(queue, key.decode(), fields, bull_options, worker)
+        held = Held(bull_options, failures(fields), fields.get(b"stacktrace"), deferred=fields.get(b"defa"))
         return Claim(job, token, held, fields.get(b"ymSlotted") == b"1")
 
     def _deferred_failure(self, claim: Claim) -> Failed | None:
@@ -180,14 +180,14 @@ class Working(Part):
         base = self._base(queue)
         tokens = packed([held.token for held in claims])
         ids = packed([held.job.id for held in claims])
-        lost = await self._links.run(script("renew"), base, base, tokens, ids, lease)
+        lost = await self._connections.run(script("renew"), base, base, tokens, ids, lease)
         gone = {job_id.decode() for job_id in lost}
         return [held.job.id for held in claims if held.job.id not in gone]
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
         base, token = self._base(queue), f"{self._origin}-{next(self._claims)}"
         now = self._clock.now()
-        found = await self._links.run(
+        found = await self._connections.run(
             script("recover"), base, token, TAKEOVER, STALLED_AT_ONCE, isoformat(now)
         )
         if not found:
@@ -201,14 +201,14 @@ class Working(Part):
         fields: Hash = as_hash(found[1])
         job = record(queue, found[0].decode(), fields, "active")
         job.attempts_made -= 1  # the delivery that was lost is in the count of stalls already
-        terms = terms_of(fields, found[0])
-        if not terms.says_attempts and fields.get(b"stc") == b"1":
+        bull_options = bull_options_of(fields, found[0])
+        if not bull_options.says_attempts and fields.get(b"stc") == b"1":
             job.options = replace(job.options, attempts=2)  # where nobody says, BullMQ forgives one stall
-        held = Held(terms, failures(fields), fields.get(b"stacktrace"), stalled=True)
+        held = Held(bull_options, failures(fields), fields.get(b"stacktrace"), stalled=True)
         return Claim(job, token, held)
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
-        asked = await self._links.run(script("cancelled"), self._base(queue))
+        asked = await self._connections.run(script("cancelled"), self._base(queue))
         tokens = dict(zip(asked[::2], asked[1::2], strict=True))
         return [held.job.id for held in claims if tokens.get(held.job.id.encode()) == held.token.encode()]
 
@@ -226,7 +226,7 @@ class Working(Part):
             if self._listening[key] == 1:
                 # Nobody would hear the marker that this call may still take away from other workers.
                 waker.cancel()
-                self._links.drop(f"wake:{queue}")
+                self._connections.drop(f"wake:{queue}")
             raise
         finally:
             self._listening[key] -= 1
@@ -237,10 +237,10 @@ class Working(Part):
         if due := self._due.get(queue):
             until = min(until, due)
         while (left := until - self._clock.now()) > 0:
-            connection = await self._links.get(f"wake:{queue}", self._client_name(queue))
+            connection = await self._connections.get(f"wake:{queue}", self._client_name(queue))
             seconds = max(left / 1000, 0.001)
             reply = await connection.call(
-                "BZPOPMIN", f"{self._base(queue)}marker", f"{seconds:.3f}", patience=seconds + 10
+                "BZPOPMIN", f"{self._base(queue)}marker", f"{seconds:.3f}", timeout=seconds + 10
             )
             due = foreign.whole(reply[2], 0, 0, foreign.LATEST) if reply else 0
             if due <= self._clock.now():
@@ -250,14 +250,14 @@ class Working(Part):
     def _show(self, queue: str, worker: str) -> None:
         """BullMQ and Bull Board list workers by the names of their connections: see that the waking one has its name."""
         shown = worker, asyncio.get_running_loop()
-        if self._shown.get(queue) == shown and self._links.is_open(f"wake:{queue}"):
+        if self._shown.get(queue) == shown and self._connections.is_open(f"wake:{queue}"):
             return
         self._shown[queue] = shown
         self._begin(self._introduce(queue))
 
     async def _introduce(self, queue: str) -> None:
         try:
-            connection = await self._links.get(f"wake:{queue}", self._client_name(queue))
+            connection = await self._connections.get(f"wake:{queue}", self._client_name(queue))
             await connection.call("CLIENT", "SETNAME", self._client_name(queue))
         except EngineUnavailable:
             self._shown.pop(queue, None)  # at the next exchange then
@@ -268,7 +268,7 @@ class Working(Part):
         """The worker is gone, so its named connections must not be listed any more. From the lease keeper's thread."""
         for queue, (name, loop) in list(self._shown.items()):
             if name == worker and not loop.is_closed():
-                loop.call_soon_threadsafe(self._links.drop, f"wake:{queue}")
+                loop.call_soon_threadsafe(self._connections.drop, f"wake:{queue}")
                 self._shown.pop(queue, None)
 
     def _client_name(self, queue: str) -> str:
@@ -278,13 +278,13 @@ class Working(Part):
     # ── Permits under a rate limit ──────────────────────────────────────────────────────────────────────────────────
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
-        permits = await self._links.run(
+        permits = await self._connections.run(
             script("reserve"), self._base(queue), limit.spacing, limit.slack, *keys
         )
         return [int(permit) for permit in permits]
 
     async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
-        await self._links.run(script("refund"), self._base(queue), key, limit.spacing * permits)
+        await self._connections.run(script("refund"), self._base(queue), key, limit.spacing * permits)
 
 
 @lru_cache

@@ -1,10 +1,10 @@
-"""The Kafka engine: Kafka carries the jobs between machines, a ledger beside it remembers what becomes of them.
+"""The Kafka engine: Kafka carries the jobs between machines, a state store beside it keeps what becomes of them.
 
 What Kafka lacks (delays, retries, cancellation, dedup by id, pause, progress, statistics) the SQLite engine has, so
 this engine is one, on a file of its own, whose jobs come and go over Kafka:
 
-- `add` writes a job down and produces it; it is claimed only where its message arrives.
-- An `Intake` reads a queue's topic into the ledger a little ahead of the workers, and commits offsets behind what
+- `add` writes a job to the store and produces it; it is claimed only where its message arrives.
+- A `QueueConsumer` reads a queue's topic into the state store a little ahead of the workers, and commits offsets behind what
   is done: if a machine dies, what it had not finished is delivered to another.
 - A job that is due here and that no message stands for (a delay, a long retry, a job retried by hand) can be claimed
   here at once; if nobody does, it goes to Kafka.
@@ -23,35 +23,35 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, YamchiError
-from yamchi.queues.engines import ledger
+from yamchi.queues.engines import statestore
 from yamchi.queues.engines.base import Capabilities, Exchange, describe_stalled
-from yamchi.queues.engines.kafka import bulletin, holding, messages, sending
+from yamchi.queues.engines.kafka import control, messages, partitions, sending
 from yamchi.queues.engines.kafka.address import Address
-from yamchi.queues.engines.kafka.bulletin import Bulletin
 from yamchi.queues.engines.kafka.cluster import Cluster
+from yamchi.queues.engines.kafka.consumer import QueueConsumer
+from yamchi.queues.engines.kafka.control import ControlTopicReader
 from yamchi.queues.engines.kafka.envelope import Message
-from yamchi.queues.engines.kafka.intake import Intake
-from yamchi.queues.engines.kafka.outlet import Outlet
-from yamchi.queues.engines.sqlite import keeping
+from yamchi.queues.engines.kafka.producer import MessageProducer
+from yamchi.queues.engines.sqlite import management
 from yamchi.queues.records import Completed, DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
 
 log = structlog.get_logger("yamchi.kafka")
 
-TEND_EVERY = 1.0
+MAINTENANCE_SECONDS = 1.0
 SEND_ON_AFTER: Millis = 2_000
-"""A job that is due in the ledger and not claimed for this long goes to Kafka, where others may have time for it."""
+"""A job that is due in the state store and not claimed for this long goes to Kafka, where others may have time for it."""
 
 SEND_AGAIN_AFTER: Millis = 15_000
 """What was on its way to Kafka for this long was cut short, and is sent again."""
 
-PASS_BY_EVERY = 10.0
+MARK_PASSED_SECONDS = 10.0
 BATCH = 1_000
-BACKLOG_LIFE = 0.5
-"""How long an answer about what lies on Kafka is good enough for statistics, in seconds."""
+BACKLOG_SECONDS = 0.5
+"""How long an answer about what lies on Kafka is good enough for statistics."""
 
 
-class KafkaEngine(ledger.LedgerEngine):
-    """Jobs on Kafka topics, their state in a ledger."""
+class KafkaEngine(statestore.StateStoreEngine):
+    """Jobs on Kafka topics, their state in a SQLite file."""
 
     type = "kafka"
     can = Capabilities(priorities=False, in_order=False, overlaps=False)
@@ -60,57 +60,57 @@ class KafkaEngine(ledger.LedgerEngine):
         super().__init__(path, clock)
         self._address = address
         self._cluster = Cluster(address)
-        self._outlet = Outlet(address)
-        self._intakes: dict[str, Intake] = {}
+        self._producer = MessageProducer(address)
+        self._consumers: dict[str, QueueConsumer] = {}
         self._backlogs: dict[str, tuple[float, dict[int, int], dict[int, int]]] = {}
         self._stalled: dict[str, list[tuple[JobRecord, bool]]] = defaultdict(list)
-        self._passed_by = 0.0
-        self._loose: set[asyncio.Task[None]] = set()
-        self._tender: asyncio.Task[None] | None = None
-        self._bulletin: Bulletin | None = None
+        self._marked_passed_at = 0.0
+        self._background: set[asyncio.Task[None]] = set()
+        self._maintenance: asyncio.Task[None] | None = None
+        self._control: ControlTopicReader | None = None
 
     async def open(self) -> None:
-        if self._tender:
+        if self._maintenance:
             return
         await asyncio.to_thread(self._cluster.connect)
         await super().open()
         await self._file.write(messages.prepare)
-        await asyncio.to_thread(self._outlet.open)
+        await asyncio.to_thread(self._producer.open)
         self._loop = asyncio.get_running_loop()
-        await self._follow_bulletin()
-        self._tender = asyncio.create_task(self._tend(), name="kafka-tend")
+        await self._follow_control_topic()
+        self._maintenance = asyncio.create_task(self._maintain(), name="kafka-maintenance")
 
-    async def _follow_bulletin(self) -> None:
+    async def _follow_control_topic(self) -> None:
         try:
-            await asyncio.to_thread(self._cluster.prepare_bulletin)
+            await asyncio.to_thread(self._cluster.prepare_control_topic)
         except ConfigurationError as error:
             log.warning(f"[kafka] machines can't tell each other of pauses and cancellations: {error}")
             return
-        self._bulletin = Bulletin(
+        self._control = ControlTopicReader(
             self._address,
             self._file,
             self._clock,
-            lambda queue: self._loop.call_soon_threadsafe(self._ring, queue),
+            lambda queue: self._loop.call_soon_threadsafe(self._wake_up, queue),
         )
-        self._bulletin.start()
+        self._control.start()
 
     async def close(self) -> None:
-        if self._tender is None:
+        if self._maintenance is None:
             return
-        self._tender.cancel()
+        self._maintenance.cancel()
         with suppress(asyncio.CancelledError):
-            await self._tender
-        self._tender = None
-        if self._bulletin:
-            await asyncio.to_thread(self._bulletin.stop)
-            self._bulletin = None
-        for intake in self._intakes.values():
-            intake.stop()
-        for intake in self._intakes.values():
-            await asyncio.to_thread(intake.join)
-        self._intakes.clear()
-        await asyncio.to_thread(self._outlet.close)
-        await asyncio.gather(*self._loose, return_exceptions=True)
+            await self._maintenance
+        self._maintenance = None
+        if self._control:
+            await asyncio.to_thread(self._control.stop)
+            self._control = None
+        for consumer in self._consumers.values():
+            consumer.stop()
+        for consumer in self._consumers.values():
+            await asyncio.to_thread(consumer.join)
+        self._consumers.clear()
+        await asyncio.to_thread(self._producer.close)
+        await asyncio.gather(*self._background, return_exceptions=True)
         await asyncio.to_thread(self._cluster.close)
         await super().close()
 
@@ -134,31 +134,31 @@ class KafkaEngine(ledger.LedgerEngine):
         if messages:
             await self._produce(queue, messages, withdraw=True)
         if len(messages) < len(jobs):
-            self._ring(queue)
+            self._wake_up(queue)
         return created
 
     async def _produce(self, queue: str, messages: Sequence[Message], *, withdraw: bool) -> None:
         """Send jobs that are written down as sent. What Kafka refuses is forgotten, or else tried again later."""
-        parcels = [(message.key(), message.payload, message.headers()) for message in messages]
-        receipts = await self._outlet.send(self._address.topic(queue), parcels)
-        answers = list(zip(messages, receipts, strict=True))
+        outgoing = [(message.key(), message.payload, message.headers()) for message in messages]
+        reports = await self._producer.send(self._address.topic(queue), outgoing)
+        answers = list(zip(messages, reports, strict=True))
         places = {(m.id, m.round): (r.partition, r.offset, r.stamp) for m, r in answers if r.error is None}
-        self._later(self._file.write(lambda db: sending.confirm(db, queue, places), lasting=False))
-        trouble = self._outlet.trouble(receipts)
+        self._in_background(self._file.write(lambda db: sending.confirm(db, queue, places), lasting=False))
+        trouble = self._producer.first_error(reports)
         if trouble and withdraw:
-            refused = [message.id for message, receipt in answers if receipt.error is not None]
+            refused = [message.id for message, report in answers if report.error is not None]
             await self._file.write(lambda db: sending.withdraw(db, queue, refused))
         if trouble:
             raise trouble
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Nobody waits for this: without it a message would only be sent again, and dropped where it arrives."""
         task = asyncio.create_task(work)
-        self._loose.add(task)
-        task.add_done_callback(self._tie_up)
+        self._background.add(task)
+        task.add_done_callback(self._background_done)
 
-    def _tie_up(self, task: "asyncio.Task[None]") -> None:
-        self._loose.discard(task)
+    def _background_done(self, task: "asyncio.Task[None]") -> None:
+        self._background.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.warning(f"[kafka] {error}")
 
@@ -167,17 +167,17 @@ class KafkaEngine(ledger.LedgerEngine):
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
-        if want and queue not in self._intakes:
+        if want and queue not in self._consumers:
             await self._read(queue, lease)
         got = await super().exchange(queue, verdicts, want, lease, worker)
         if want:
-            self._intakes[queue].took(len(got.claims), want)
+            self._consumers[queue].took(len(got.claims), want)
         if any(isinstance(verdict, Failed) for verdict in verdicts):
             await self._send_letters_now(queue)
         return got
 
     def _must_last(self, verdicts: Sequence[Verdict]) -> bool:
-        """A job that is claimed or completed is on Kafka still; what is parked, or dead, only the ledger knows."""
+        """A job that is claimed or completed is on Kafka still; what is parked, or dead, only the state store knows."""
         return not all(isinstance(verdict, Completed) for verdict in verdicts)
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
@@ -188,31 +188,31 @@ class KafkaEngine(ledger.LedgerEngine):
 
     async def _read(self, queue: str, lease: Millis) -> None:
         await self._prepare(queue)
-        if queue in self._intakes:
+        if queue in self._consumers:
             return
-        intake = self._intakes[queue] = Intake(
+        consumer = self._consumers[queue] = QueueConsumer(
             queue,
             f"{self._origin}-{queue}",
             self._address,
             self._file,
             self._clock,
             lease,
-            lambda: self._loop.call_soon_threadsafe(self._ring, queue),
+            lambda: self._loop.call_soon_threadsafe(self._wake_up, queue),
         )
-        intake.start()
+        consumer.start()
 
     async def _prepare(self, queue: str) -> None:
         if not self._cluster.is_ready(queue):
             await asyncio.to_thread(self._cluster.prepare, queue)
 
-    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def counts(self, queue: str) -> dict[State, int]:
-        """What waits is what the ledger holds, and what lies on the topic beyond where we and the group have read."""
+        """What waits is what the state store holds, and what lies on the topic beyond where we and the group have read."""
         ends, committed = await self._backlog(queue)
 
-        def op(db: ledger.Db) -> tuple[dict[State, int], int, dict[int, int]]:
-            return keeping.counts(db, queue), ledger.sent(db, queue), holding.positions(db, queue)
+        def op(db: statestore.Db) -> tuple[dict[State, int], int, dict[int, int]]:
+            return management.counts(db, queue), statestore.sent(db, queue), partitions.positions(db, queue)
 
         kept, sent, read = await self._file.read(op)
         unread = sum(max(end - max(committed.get(n, 0), read.get(n, 0)), 0) for n, end in ends.items())
@@ -222,7 +222,7 @@ class KafkaEngine(ledger.LedgerEngine):
     async def _backlog(self, queue: str) -> tuple[dict[int, int], dict[int, int]]:
         """The ends of the queue's partitions, and how far its group has come."""
         asked_at, ends, committed = self._backlogs.get(queue, (0.0, {}, {}))
-        if monotonic() - asked_at > BACKLOG_LIFE:
+        if monotonic() - asked_at > BACKLOG_SECONDS:
             await self._prepare(queue)
             ends = await asyncio.to_thread(self._cluster.ends, queue)
             committed = await asyncio.to_thread(self._cluster.committed, queue)
@@ -230,30 +230,30 @@ class KafkaEngine(ledger.LedgerEngine):
         return ends, committed
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        removed = await self._file.write(lambda db: ledger.remove(db, queue, job_ids))
-        await self._tell_all("remove", queue, job_ids)
+        removed = await self._file.write(lambda db: statestore.remove(db, queue, job_ids))
+        await self._broadcast("remove", queue, job_ids)
         return removed
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
         now = self._clock.now()
-        cancelled = await self._file.write(lambda db: ledger.cancel(db, queue, job_ids, now))
-        await self._tell_all("cancel", queue, job_ids)
+        cancelled = await self._file.write(lambda db: statestore.cancel(db, queue, job_ids, now))
+        await self._broadcast("cancel", queue, job_ids)
         return cancelled
 
     async def pause(self, queue: str) -> None:
         await super().pause(queue)
-        await self._tell_all("pause", queue)
+        await self._broadcast("pause", queue)
 
     async def resume(self, queue: str) -> None:
         await super().resume(queue)
-        await self._tell_all("resume", queue)
+        await self._broadcast("resume", queue)
 
-    async def _tell_all(self, verb: str, queue: str, job_ids: Sequence[str] = ()) -> None:
-        """What was done here, to be done on the other machines too."""
-        if self._bulletin:
-            said = await self._file.read(lambda db: bulletin.word(db, verb, queue, job_ids))
-            receipts = await self._outlet.send(self._address.bulletin, [(queue.encode(), said, [])])
-            if trouble := self._outlet.trouble(receipts):
+    async def _broadcast(self, verb: str, queue: str, job_ids: Sequence[str] = ()) -> None:
+        """Send a command to the control topic, so that the other machines do the same."""
+        if self._control:
+            said = await self._file.read(lambda db: control.command(db, verb, queue, job_ids))
+            reports = await self._producer.send(self._address.control_topic, [(queue.encode(), said, [])])
+            if trouble := self._producer.first_error(reports):
                 raise trouble
 
     async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
@@ -265,48 +265,48 @@ class KafkaEngine(ledger.LedgerEngine):
     # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _send_letters_now(self, queue: str) -> None:
-        """The verdict stands whether or not Kafka answers: a letter that can't be sent now is sent by `_tend`."""
+        """The verdict stands whether or not Kafka answers: a letter that can't be sent now is sent by `_maintain`."""
         try:
             await self._send_letters(queue, 1 << 62)
         except YamchiError as error:
             log.warning(f"[{queue}:kafka] dead letters wait to be sent: {error}")
 
     async def _send_letters(self, queue: str, failed_before: Millis) -> None:
-        letters = await self._file.read(lambda db: ledger.unsent_letters(db, queue, failed_before, BATCH))
+        letters = await self._file.read(lambda db: statestore.unsent_letters(db, queue, failed_before, BATCH))
         if not letters:
             return
         await self._prepare(queue)
-        parcels = [(letter.id.encode(), letter.body, _letter_headers(letter)) for letter in letters]
-        receipts = await self._outlet.send(self._address.dead_letters(queue), parcels)
-        sent = [letter for letter, receipt in zip(letters, receipts, strict=True) if receipt.error is None]
-        await self._file.write(lambda db: ledger.letters_sent(db, sent))
-        if trouble := self._outlet.trouble(receipts):
+        outgoing = [(letter.id.encode(), letter.body, _letter_headers(letter)) for letter in letters]
+        reports = await self._producer.send(self._address.dead_letters(queue), outgoing)
+        sent = [letter for letter, report in zip(letters, reports, strict=True) if report.error is None]
+        await self._file.write(lambda db: statestore.letters_sent(db, sent))
+        if trouble := self._producer.first_error(reports):
             raise trouble
 
     # ── Tending ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _tend(self) -> None:
-        """Once a second: what became due goes on its way, what was cut short is sent again, the dead are buried."""
+    async def _maintain(self) -> None:
+        """Once a second: what became due goes on its way, what was cut short is sent again, and dead owners give up their jobs."""
         while True:
-            await asyncio.sleep(TEND_EVERY)
+            await asyncio.sleep(MAINTENANCE_SECONDS)
             try:
                 now = self._clock.now()
-                await self._bury(now)
-                for queue in await self._file.read(keeping.queues):
+                await self._release_dead_owners(now)
+                for queue in await self._file.read(management.queues):
                     await self._forward(queue, now)
-                if monotonic() - self._passed_by > PASS_BY_EVERY:
-                    self._passed_by = monotonic()
-                    await self._pass_by()
+                if monotonic() - self._marked_passed_at > MARK_PASSED_SECONDS:
+                    self._marked_passed_at = monotonic()
+                    await self._mark_passed()
             except YamchiError as error:
                 log.warning(f"[kafka] {error}")
             except Exception:
-                log.exception("[kafka] tending stumbled; going on")
+                log.exception("[kafka] maintenance failed; it is tried again in a second")
 
-    async def _bury(self, now: Millis) -> None:
-        if not await self._file.read(lambda db: holding.any_dead(db, now)):
+    async def _release_dead_owners(self, now: Millis) -> None:
+        if not await self._file.read(lambda db: partitions.any_dead_owner(db, now)):
             return
-        for job, has_failed in await self._file.write(lambda db: holding.bury(db, now)):
-            if job.queue in self._intakes:
+        for job, has_failed in await self._file.write(lambda db: partitions.release_dead_owners(db, now)):
+            if job.queue in self._consumers:
                 self._stalled[job.queue].append((job, has_failed))  # told by who works on the queue
             else:
                 log.warning(f"[{job.queue}:kafka] {describe_stalled(job, has_failed)}")
@@ -320,19 +320,19 @@ class KafkaEngine(ledger.LedgerEngine):
                 await self._file.write(lambda db: sending.send_on(db, queue, due, BATCH)),
                 withdraw=False,
             )
-        if again := await self._file.read(lambda db: sending.cut_short(db, queue, stuck, BATCH)):
+        if again := await self._file.read(lambda db: sending.unconfirmed(db, queue, stuck, BATCH)):
             await self._prepare(queue)
             await self._produce(queue, again, withdraw=False)
         await self._send_letters(queue, stuck)
 
-    async def _pass_by(self) -> None:
+    async def _mark_passed(self) -> None:
         """Jobs of ours that another machine has finished are not waiting any more."""
-        for queue in await self._file.read(keeping.queues):
-            if await self._file.read(lambda db: ledger.sent(db, queue)):  # noqa: B023
+        for queue in await self._file.read(management.queues):
+            if await self._file.read(lambda db: statestore.sent(db, queue)):  # noqa: B023
                 await self._prepare(queue)
                 committed = await asyncio.to_thread(self._cluster.committed, queue)
-                await self._file.write(lambda db: holding.pass_by(db, queue, committed))  # noqa: B023
-                await self._file.write(lambda db: holding.forget(db, queue, committed))  # noqa: B023
+                await self._file.write(lambda db: partitions.mark_passed(db, queue, committed))  # noqa: B023
+                await self._file.write(lambda db: partitions.forget(db, queue, committed))  # noqa: B023
 
 
 def _letter_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:

@@ -25,7 +25,7 @@ class Address:
     group: str
     partitions: int
     topics: Mapping[str, str]
-    ledger: str | None
+    state_store: str | None
     settings: Mapping[str, Any]
 
     @classmethod
@@ -62,7 +62,7 @@ class Address:
         return f"{queue}.dlq"
 
     @property
-    def bulletin(self) -> str:
+    def control_topic(self) -> str:
         """The topic on which machines tell each other of pauses and cancellations."""
         return f"{self.group}.bulletin"
 

@@ -14,8 +14,8 @@ from yamchi.queues.engines.kafka.address import Address
 
 T = TypeVar("T")
 
-PATIENCE = 6.0
-"""How long to wait for an answer of the cluster, in seconds."""
+ANSWER_SECONDS = 6.0
+"""How long to wait for an answer of the cluster."""
 
 _FORBIDDEN = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -81,16 +81,16 @@ class Cluster:
                 self._create(missing)
             self._ready.update(wanted)
 
-    def prepare_bulletin(self) -> None:
-        if self._address.bulletin not in self._topics():
+    def prepare_control_topic(self) -> None:
+        if self._address.control_topic not in self._topics():
             kept = {"retention.ms": str(7 * 86_400_000)}
-            self._create([NewTopic(self._address.bulletin, 1, -1, config=kept)])
+            self._create([NewTopic(self._address.control_topic, 1, -1, config=kept)])
 
     def _create(self, topics: Sequence[Any]) -> None:
         refused: dict[str, KafkaError] = {}
-        for topic, made in self._admin.create_topics(topics, request_timeout=PATIENCE).items():
+        for topic, made in self._admin.create_topics(topics, request_timeout=ANSWER_SECONDS).items():
             try:
-                made.result(2 * PATIENCE)
+                made.result(2 * ANSWER_SECONDS)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     refused[topic] = error.args[0]
@@ -107,7 +107,7 @@ class Cluster:
 
     def _topics(self) -> set[str]:
         try:
-            return set(self._admin.list_topics(timeout=PATIENCE).topics)
+            return set(self._admin.list_topics(timeout=ANSWER_SECONDS).topics)
         except KafkaException as error:
             raise explain(error.args[0], self._address) from error
 
@@ -122,10 +122,12 @@ class Cluster:
         }
 
         def ask() -> dict[int, int]:
-            answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(asked, request_timeout=PATIENCE)
-            return {place.partition: end.result(2 * PATIENCE).offset for place, end in answers.items()}
+            answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(
+                asked, request_timeout=ANSWER_SECONDS
+            )
+            return {place.partition: end.result(2 * ANSWER_SECONDS).offset for place, end in answers.items()}
 
-        return self._patiently(ask) if asked else {}
+        return self._ask_while_settling(ask) if asked else {}
 
     def committed(self, queue: str) -> dict[int, int]:
         """How far the queue's group has come in each partition; partitions it never committed are left out."""
@@ -133,19 +135,19 @@ class Cluster:
         places = [TopicPartition(topic, number) for number in self._partitions(topic)]
 
         def ask() -> dict[int, int]:
-            answers = self._observer(queue).committed(places, timeout=PATIENCE)
+            answers = self._observer(queue).committed(places, timeout=ANSWER_SECONDS)
             return {place.partition: place.offset for place in answers if place.offset >= 0}
 
-        return self._patiently(ask) if places else {}
+        return self._ask_while_settling(ask) if places else {}
 
     def _partitions(self, topic: str) -> list[int]:
-        return self._patiently(
-            lambda: list(self._admin.list_topics(topic, timeout=PATIENCE).topics[topic].partitions)
+        return self._ask_while_settling(
+            lambda: list(self._admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions)
         )
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _ask_while_settling(self, ask: Callable[[], T]) -> T:
         """The answer of a cluster that may still be settling."""
-        deadline = monotonic() + PATIENCE
+        deadline = monotonic() + ANSWER_SECONDS
         while True:
             try:
                 return ask()

@@ -1,15 +1,15 @@
-"""The ledger of Kafka: beside the tables of every ledger, which message stands for which job.
+"""The state store of Kafka: beside the tables of every state store, which message stands for which job.
 
 `messages` remembers the place of every job that came or went over Kafka until long after its group has passed it. A
-message is done when no job is `PENDING` for it: over, gone, or put off for longer than `HOLD`; from then on the ledger
-answers for the job, and Kafka no longer. So however a job ends, its message is done with it.
+message is done when no job is `PENDING` for it: over, gone, or put off for longer than `HOLD`; from then on the state
+store answers for the job, and Kafka no longer. So however a job ends, its message is done with it.
 """
 
 from collections.abc import Mapping, Sequence
 
 from yamchi.clock import Millis
+from yamchi.queues.engines.sqlite import management
 from yamchi.queues.engines.statestore import LETTER_TABLES, Db, among
-from yamchi.queues.engines.sqlite import keeping
 from yamchi.queues.records import NewJob
 
 HOLD: Millis = 60_000
@@ -28,7 +28,7 @@ TABLES = (
         done INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (queue, partition, offset)
     ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS message_by_id ON messages(id)",
-    # Who reads a partition into this ledger, and up to where.
+    # Who reads a partition into this state store, and up to where.
     """CREATE TABLE IF NOT EXISTS partitions (
         queue TEXT, partition INTEGER, next INTEGER NOT NULL, owner TEXT, PRIMARY KEY (queue, partition)
     ) WITHOUT ROWID""",
@@ -48,18 +48,18 @@ def prepare(db: Db) -> None:
 
 
 def retry(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> list[str]:
-    back = keeping.retry(db, queue, job_ids, now)
-    cut_loose(db, queue, back)
+    back = management.retry(db, queue, job_ids, now)
+    detach(db, queue, back)
     return back
 
 
 def replay(db: Db, queue: str, jobs: Mapping[str, NewJob], now: Millis) -> list[str]:
-    replayed = keeping.replay(db, queue, jobs, now)
-    cut_loose(db, queue, [jobs[letter_id].id for letter_id in replayed])
+    replayed = management.replay(db, queue, jobs, now)
+    detach(db, queue, [jobs[letter_id].id for letter_id in replayed])
     return replayed
 
 
-def cut_loose(db: Db, queue: str, job_ids: Sequence[str]) -> None:
+def detach(db: Db, queue: str, job_ids: Sequence[str]) -> None:
     """A job put back by hand has nothing to do with the message it once came by."""
     db.execute(
         "UPDATE messages SET done = 1 WHERE +queue = ? AND id IN (SELECT value FROM json_each(?))",

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import AGAIN, Message
+from yamchi.queues.engines.sqlite import adding, management
 from yamchi.queues.engines.statestore import Db, among, shift
-from yamchi.queues.engines.sqlite import adding, keeping
 from yamchi.queues.records import NewJob
 
 Place = tuple[int, int, Millis]
@@ -24,11 +24,11 @@ def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis, round: str) -> 
     """
     created = adding.add(db, queue, jobs, now)
     due = [job.id for job, is_new in zip(jobs, created, strict=True) if is_new and (job.run_at or now) <= now]
-    _send_off(db, queue, due, round)
+    _mark_sent(db, queue, due, round)
     return created
 
 
-def _send_off(db: Db, queue: str, job_ids: Sequence[str], round: str) -> None:
+def _mark_sent(db: Db, queue: str, job_ids: Sequence[str], round: str) -> None:
     notes = [(round, queue, job_id) for job_id in job_ids]
     db.executemany(
         "INSERT INTO messages (queue, partition, offset, id, round) "
@@ -67,7 +67,7 @@ _UNHELD = (
 
 def send_on(db: Db, queue: str, due_before: Millis, limit: int) -> list[Message]:
     """Jobs that are due and that no message stands for, if nobody here has taken them: to Kafka with them."""
-    if keeping.paused(db, queue):
+    if management.paused(db, queue):
         return []
     woken = db.execute(
         "UPDATE jobs SET state = 'waiting' WHERE seq IN (SELECT seq FROM jobs WHERE queue = ? AND state = 'delayed' "
@@ -80,7 +80,7 @@ def send_on(db: Db, queue: str, due_before: Millis, limit: int) -> list[Message]
         (queue, due_before, limit),
     ).fetchall()
     job_ids = [job_id for (job_id,) in rows]
-    _send_off(db, queue, job_ids, f"{AGAIN}{due_before}")
+    _mark_sent(db, queue, job_ids, f"{AGAIN}{due_before}")
     return _outgoing(db, queue, job_ids)
 
 
@@ -93,7 +93,7 @@ def any_to_send_on(db: Db, queue: str, due_before: Millis) -> bool:
     return row is not None
 
 
-def cut_short(db: Db, queue: str, sent_before: Millis, limit: int) -> list[Message]:
+def unconfirmed(db: Db, queue: str, sent_before: Millis, limit: int) -> list[Message]:
     """Jobs whose way to Kafka was cut short by a crash or an outage."""
     rows = db.execute(
         "SELECT m.id FROM messages m JOIN jobs j ON j.queue = m.queue AND j.id = m.id WHERE m.queue = ? "

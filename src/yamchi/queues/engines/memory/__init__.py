@@ -1,6 +1,6 @@
 """The engine that keeps nothing: jobs live in this process. For tests, and as the fallback of last resort.
 
-The queues are in `shelf`, behind one lock, since leases are renewed from a thread of their own.
+The queues are in `content`, behind one lock, since leases are renewed from a thread of their own.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
     stalled_verdict,
 )
-from yamchi.queues.engines.memory.shelf import Entry, Shelf
+from yamchi.queues.engines.memory.content import Entry, QueueContent
 from yamchi.queues.records import (
     FINISHED,
     PENDING,
@@ -47,7 +47,7 @@ class MemoryEngine:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._shelves: dict[str, Shelf] = defaultdict(Shelf)
+        self._contents: dict[str, QueueContent] = defaultdict(QueueContent)
         self._lock = threading.RLock()
         self._schedules: dict[str, Millis] = {}
         self._workers: dict[str, WorkerInfo] = {}
@@ -65,9 +65,9 @@ class MemoryEngine:
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         with self._lock:
-            shelf, now = self._shelves[queue], self._clock.now()
-            created = [shelf.add(queue, job, now) for job in jobs]
-            shelf.bell.set()
+            content, now = self._contents[queue], self._clock.now()
+            created = [content.add(queue, job, now) for job in jobs]
+            content.wakeup.set()
             return created
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
@@ -89,11 +89,11 @@ class MemoryEngine:
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
         with self._lock:
-            shelf, now = self._shelves[queue], self._clock.now()
-            shelf.bell.clear()
-            settled = [verdict.claim.job.id for verdict in verdicts if shelf.settle(verdict, now)]
-            is_held_up = shelf.paused or shelf.carrier is not None
-            return Exchange(settled, [] if is_held_up else list(shelf.take(want, lease, worker, now)))
+            content, now = self._contents[queue], self._clock.now()
+            content.wakeup.clear()
+            settled = [verdict.claim.job.id for verdict in verdicts if content.settle(verdict, now)]
+            is_held_up = content.paused or content.mover is not None
+            return Exchange(settled, [] if is_held_up else list(content.take(want, lease, worker, now)))
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
         with self._lock:
@@ -103,76 +103,78 @@ class MemoryEngine:
             return [entry.job.id for entry in held]
 
     def _held(self, claim: Claim) -> Entry | None:
-        entry = self._shelves[claim.job.queue].active.get(claim.job.id)
+        entry = self._contents[claim.job.queue].active.get(claim.job.id)
         return entry if entry and entry.token == claim.token else None
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
         with self._lock:
-            shelf, now = self._shelves[queue], self._clock.now()
-            overdue = [entry for entry in shelf.active.values() if entry.lease_until < now]
+            content, now = self._contents[queue], self._clock.now()
+            overdue = [entry for entry in content.active.values() if entry.lease_until < now]
             verdicts = [stalled_verdict(Claim(entry.job, entry.token or ""), now) for entry in overdue]
             for verdict in verdicts:
-                shelf.settle(verdict, now)
+                content.settle(verdict, now)
             return [(verdict.claim.job, isinstance(verdict, Failed)) for verdict in verdicts]
 
-    async def take_pending(self, queue: str, want: int, lease: Millis, carrier: str) -> list[Claim]:
-        """Claim jobs that wait, due or not, in order: for a spool, to carry them elsewhere."""
+    async def take_pending(self, queue: str, want: int, lease: Millis, mover: str) -> list[Claim]:
+        """Claim jobs that wait, due or not, in order: for a spool, to move them elsewhere."""
         with self._lock:
-            shelf, now = self._shelves[queue], self._clock.now()
-            shelf.carrier = carrier
-            pending = [entry for entry in shelf.jobs.values() if entry.job.state in PENDING]
+            content, now = self._contents[queue], self._clock.now()
+            content.mover = mover
+            pending = [entry for entry in content.jobs.values() if entry.job.state in PENDING]
             pending.sort(key=lambda entry: entry.place)
-            return [shelf.claim(entry, lease, carrier, now) for entry in pending[:want]]
+            return [content.claim(entry, lease, mover, now) for entry in pending[:want]]
 
-    async def spooled(self, carrier: str) -> list[str]:
-        """Queues of which something waits here, or is on its way elsewhere in the hands of another carrier."""
+    async def spooled(self, mover: str) -> list[str]:
+        """Queues of which something waits here, or is on its way elsewhere by another mover."""
         return [
             queue
-            for queue, shelf in self._shelves.items()
-            if any(shelf.counts[state] for state in PENDING) or shelf.carrier not in (None, carrier)
+            for queue, content in self._contents.items()
+            if any(content.counts[state] for state in PENDING) or content.mover not in (None, mover)
         ]
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
-        """Forget claimed jobs that have been carried elsewhere."""
+        """Forget claimed jobs that have been moved elsewhere."""
         with self._lock:
-            shelf = self._shelves[queue]
+            content = self._contents[queue]
             for entry in [entry for claim in claims if (entry := self._held(claim))]:
-                del shelf.active[entry.job.id]
-                shelf.forget(entry.job.id)
+                del content.active[entry.job.id]
+                content.forget(entry.job.id)
 
-    async def end_carry(self, queue: str, carrier: str) -> None:
-        """Give back what was not carried, and let others go on."""
+    async def end_move(self, queue: str, mover: str) -> None:
+        """Give back what was not moved, and let others claim again."""
         with self._lock:
-            shelf, now = self._shelves[queue], self._clock.now()
-            for entry in [entry for entry in shelf.active.values() if entry.job.worker == carrier]:
-                shelf.settle(Released(Claim(entry.job, entry.token or "", has_permit=entry.has_permit)), now)
-            shelf.carrier = None
-            shelf.bell.set()
+            content, now = self._contents[queue], self._clock.now()
+            for entry in [entry for entry in content.active.values() if entry.job.worker == mover]:
+                content.settle(
+                    Released(Claim(entry.job, entry.token or "", has_permit=entry.has_permit)), now
+                )
+            content.mover = None
+            content.wakeup.set()
 
     async def note_pause(self, queue: str, is_paused: bool) -> None:
         """Pause or resume, and remember that another engine has to be told."""
         with self._lock:
-            shelf = self._shelves[queue]
-            shelf.paused = shelf.noted_pause = is_paused
-            shelf.bell.set()
+            content = self._contents[queue]
+            content.paused = content.noted_pause = is_paused
+            content.wakeup.set()
 
     async def noted_pauses(self) -> dict[str, bool]:
         """Queues of which the other engine has not been told yet whether they are paused."""
-        noted = {queue: shelf.noted_pause for queue, shelf in self._shelves.items()}
+        noted = {queue: content.noted_pause for queue, content in self._contents.items()}
         return {queue: is_paused for queue, is_paused in noted.items() if is_paused is not None}
 
     async def forget_pause(self, queue: str, is_paused: bool) -> None:
         """The other engine has been told this; what was noted since stays noted."""
         with self._lock:
-            if self._shelves[queue].noted_pause == is_paused:
-                self._shelves[queue].noted_pause = None
+            if self._contents[queue].noted_pause == is_paused:
+                self._contents[queue].noted_pause = None
 
     async def copy_pause(self, queue: str, is_paused: bool) -> None:
         """Be paused as the other engine is, unless it has yet to be told otherwise."""
         with self._lock:
-            shelf = self._shelves[queue]
-            shelf.paused = is_paused if shelf.noted_pause is None else shelf.paused
-            shelf.bell.set()
+            content = self._contents[queue]
+            content.paused = is_paused if content.noted_pause is None else content.paused
+            content.wakeup.set()
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self.next_due(queue)
@@ -180,16 +182,16 @@ class MemoryEngine:
             timeout = min(timeout, max(due - self._clock.now(), 0))
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout / 1000):
-                await self._shelves[queue].bell.wait()
+                await self._contents[queue].wakeup.wait()
 
     def next_due(self, queue: str) -> Millis | None:
         """When the next delayed job is due."""
         with self._lock:
-            return self._shelves[queue].next_due()
+            return self._contents[queue].next_due()
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         with self._lock:
-            permits, now = self._shelves[queue].permits, self._clock.now()
+            permits, now = self._contents[queue].permits, self._clock.now()
             moments = []
             for key in keys:
                 moment, permits[key] = limit.take(permits.get(key, 0.0), now)
@@ -198,7 +200,7 @@ class MemoryEngine:
 
     async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
         with self._lock:
-            self._shelves[queue].permits[key] -= limit.spacing * permits
+            self._contents[queue].permits[key] -= limit.spacing * permits
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         with self._lock:
@@ -210,46 +212,46 @@ class MemoryEngine:
         else:
             self._workers[worker.id] = worker
 
-    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
-        entry = self._shelves[queue].jobs.get(job_id)
+        entry = self._contents[queue].jobs.get(job_id)
         return replace(entry.job, logs=list(entry.job.logs)) if entry else None
 
     async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
         with self._lock:
             found = [
                 e
-                for e in self._shelves[queue].jobs.values()
+                for e in self._contents[queue].jobs.values()
                 if state in (None, e.job.state) and _has(e.job, search)
             ]
         found.sort(key=lambda entry: _place(entry, state))
         return Page([entry.job for entry in found[offset : offset + limit]], len(found))
 
     async def counts(self, queue: str) -> dict[State, int]:
-        return dict(self._shelves[queue].counts)
+        return dict(self._contents[queue].counts)
 
     async def history(self, queue: str, minutes: int) -> list[Minute]:
         since = self._clock.now() - minutes * 60_000
-        kept = sorted(self._shelves[queue].minutes.items())
+        kept = sorted(self._contents[queue].minutes.items())
         return [Minute(moment, completed, failed) for moment, (completed, failed) in kept if moment >= since]
 
     async def queues(self) -> list[str]:
-        return sorted(name for name, shelf in self._shelves.items() if shelf.jobs or shelf.minutes)
+        return sorted(name for name, content in self._contents.items() if content.jobs or content.minutes)
 
     async def workers(self) -> list[WorkerInfo]:
         since = self._clock.now() - to_millis(LIVING)
         return [worker for worker in self._workers.values() if worker.seen_at >= since]
 
     def _known(self, queue: str, job_ids: Iterable[str], states: Sequence[State]) -> list[Entry]:
-        jobs = self._shelves[queue].jobs
+        jobs = self._contents[queue].jobs
         return [entry for job_id in job_ids if (entry := jobs.get(job_id)) and entry.job.state in states]
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
         with self._lock:
             found = self._known(queue, job_ids, [state for state in STATES if state != "active"])
             for entry in found:
-                self._shelves[queue].forget(entry.job.id)
+                self._contents[queue].forget(entry.job.id)
             return [entry.job.id for entry in found]
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
@@ -259,7 +261,7 @@ class MemoryEngine:
                 if entry.job.state == "active":
                     entry.cancelling = True
                 else:
-                    self._shelves[queue].end(entry, "cancelled", self._clock.now())
+                    self._contents[queue].end(entry, "cancelled", self._clock.now())
             return {entry.job.id: entry.job.state for entry in found}
 
     async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
@@ -277,15 +279,15 @@ class MemoryEngine:
         for entry in found:
             entry.job = replace(entry.job, progress=None, **fresh)  # type: ignore[arg-type]
             entry.cancelling = entry.has_permit = False
-            self._shelves[queue].letters.pop(entry.job.id, None)
+            self._contents[queue].letters.pop(entry.job.id, None)
         return self._put_again(queue, found)
 
     def _put_again(self, queue: str, found: Sequence[Entry]) -> list[str]:
         with self._lock:
-            shelf, now = self._shelves[queue], self._clock.now()
+            content, now = self._contents[queue], self._clock.now()
             for entry in found:
-                shelf.put(entry, now, now)
-            shelf.bell.set()
+                content.put(entry, now, now)
+            content.wakeup.set()
             return [entry.job.id for entry in found]
 
     async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
@@ -306,21 +308,23 @@ class MemoryEngine:
                 entry.job = replace(entry.job, logs=[*entry.job.logs, *lines])
 
     async def pause(self, queue: str) -> None:
-        self._shelves[queue].paused = True
+        self._contents[queue].paused = True
 
     async def resume(self, queue: str) -> None:
-        self._shelves[queue].paused = False
-        self._shelves[queue].bell.set()
+        self._contents[queue].paused = False
+        self._contents[queue].wakeup.set()
 
     async def paused(self, queue: str) -> bool:
-        return self._shelves[queue].paused
+        return self._contents[queue].paused
 
     async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
         with self._lock:
-            shelf, before = self._shelves[queue], self._clock.now() - older_than
-            old = [e.job.id for e in shelf.jobs.values() if e.job.state == state and _since(e.job) <= before]
+            content, before = self._contents[queue], self._clock.now() - older_than
+            old = [
+                e.job.id for e in content.jobs.values() if e.job.state == state and _since(e.job) <= before
+            ]
             for job_id in old[:limit]:
-                shelf.forget(job_id)
+                content.forget(job_id)
             return len(old[:limit])
 
     # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,29 +332,29 @@ class MemoryEngine:
     async def letters(self, queue: str, search: str, offset: int, limit: int) -> LetterPage:
         found = [
             letter
-            for letter in self._shelves[queue].letters.values()
+            for letter in self._contents[queue].letters.values()
             if search in letter.id or search in letter.error or search.encode() in letter.body
         ]
         found.sort(key=lambda letter: -letter.failed_at)
         return LetterPage(found[offset : offset + limit], len(found))
 
     async def letter(self, queue: str, letter_id: str) -> DeadLetter | None:
-        return self._shelves[queue].letters.get(letter_id)
+        return self._contents[queue].letters.get(letter_id)
 
     async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
         with self._lock:
-            shelf = self._shelves[queue]
-            replayed = [letter_id for letter_id in jobs if shelf.letters.pop(letter_id, None)]
+            content = self._contents[queue]
+            replayed = [letter_id for letter_id in jobs if content.letters.pop(letter_id, None)]
             for letter_id in replayed:
                 for entry in self._known(queue, [jobs[letter_id].id], FINISHED):
-                    shelf.forget(entry.job.id)
-                shelf.add(queue, jobs[letter_id], self._clock.now())
-            shelf.bell.set()
+                    content.forget(entry.job.id)
+                content.add(queue, jobs[letter_id], self._clock.now())
+            content.wakeup.set()
             return replayed
 
     async def purge(self, queue: str, letter_ids: Sequence[str] | None) -> int:
         with self._lock:
-            letters = self._shelves[queue].letters
+            letters = self._contents[queue].letters
             chosen = list(letters) if letter_ids is None else letter_ids
             return sum(letters.pop(letter_id, None) is not None for letter_id in chosen)
 

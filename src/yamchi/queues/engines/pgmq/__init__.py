@@ -26,8 +26,8 @@ from yamchi.queues.engines.base import (
     RateLimit,
     WorkerInfo,
 )
-from yamchi.queues.engines.batching import Mailbag
-from yamchi.queues.engines.pgmq import adding, keeping, leasing, letters, turns, working
+from yamchi.queues.engines.batching import AddBatcher
+from yamchi.queues.engines.pgmq import adding, leasing, letters, management, turns, working
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
 from yamchi.queues.engines.pgmq.listening import NEWS, WAKE, Listener, events_of, read_events, write_events
 from yamchi.queues.engines.pgmq.looking import Lookout
@@ -55,7 +55,7 @@ class _Loop:
     """What belongs to one event loop."""
 
     listener: Listener
-    mailbag: Mailbag
+    batcher: AddBatcher
     counted: dict[str, tuple[float, dict[State, int]]] = field(default_factory=dict)
 
 
@@ -84,7 +84,7 @@ class PgmqEngine:
     async def close(self) -> None:
         loops, self._loops = self._loops, {}
         if here := loops.get(asyncio.get_running_loop()):
-            await here.mailbag.empty()
+            await here.batcher.empty()
             await here.listener.close()
         await self._lookout.close()
         await self._connections.close()
@@ -97,7 +97,7 @@ class PgmqEngine:
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        return await self._here().mailbag.add(queue, jobs)
+        return await self._here().batcher.add(queue, jobs)
 
     async def _write(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         created = await self._do(queue, lambda db, tables: adding.add(db, tables, jobs))
@@ -188,20 +188,20 @@ class PgmqEngine:
             await turns.refund(db, queue, limit, key, count)
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
-        return await self._do(queue, lambda db, tables: keeping.cancelled(db, tables, claims))
+        return await self._do(queue, lambda db, tables: management.cancelled(db, tables, claims))
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
         async with self._connections.lend() as db:
-            await keeping.heartbeat(db, worker, self._clock.now() - 10 * to_millis(LIVING))
+            await management.heartbeat(db, worker, self._clock.now() - 10 * to_millis(LIVING))
 
-    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
-        return await self._do(queue, lambda db, tables: keeping.get(db, tables, job_id))
+        return await self._do(queue, lambda db, tables: management.get(db, tables, job_id))
 
     async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
         return await self._do(
-            queue, lambda db, tables: keeping.page(db, tables, state, search, offset, limit)
+            queue, lambda db, tables: management.page(db, tables, state, search, offset, limit)
         )
 
     async def counts(self, queue: str) -> dict[State, int]:
@@ -210,51 +210,51 @@ class PgmqEngine:
         if now() < good_until:
             return dict(known)
         began = now()
-        counted = await self._do(queue, keeping.counts)
+        counted = await self._do(queue, management.counts)
         if sum(counted.values()) > MANY:
             here.counted[queue] = (now() + 20 * (now() - began), counted)
         return counted
 
     async def history(self, queue: str, minutes: int) -> list[Minute]:
         async with self._connections.lend() as db:
-            return await keeping.history(db, queue, minutes)
+            return await management.history(db, queue, minutes)
 
     async def queues(self) -> list[str]:
         return [row[0] for row in await self._ask("SELECT name FROM yamchi.queues ORDER BY name")]
 
     async def workers(self) -> list[WorkerInfo]:
         async with self._connections.lend() as db:
-            return await keeping.workers(db, self._clock.now() - to_millis(LIVING))
+            return await management.workers(db, self._clock.now() - to_millis(LIVING))
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        return await self._do(queue, lambda db, tables: keeping.remove(db, tables, job_ids))
+        return await self._do(queue, lambda db, tables: management.remove(db, tables, job_ids))
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
-        return await self._do(queue, lambda db, tables: keeping.cancel(db, tables, job_ids))
+        return await self._do(queue, lambda db, tables: management.cancel(db, tables, job_ids))
 
     async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        promoted = await self._do(queue, lambda db, tables: keeping.promote(db, tables, job_ids))
+        promoted = await self._do(queue, lambda db, tables: management.promote(db, tables, job_ids))
         await self._ring(queue)
         return promoted
 
     async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        return await self._do(queue, lambda db, tables: keeping.retry(db, tables, job_ids))
+        return await self._do(queue, lambda db, tables: management.retry(db, tables, job_ids))
 
     async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
-        return await self._do(queue, lambda db, tables: keeping.update(db, tables, job_id, payload))
+        return await self._do(queue, lambda db, tables: management.update(db, tables, job_id, payload))
 
     async def progress(self, claim: Claim, value: bytes) -> None:
         job = claim.job
 
         async def work(db: Connection, tables: Tables) -> None:
-            if await keeping.progress(db, tables, claim, value):
+            if await management.progress(db, tables, claim, value):
                 await self._tell(db, [Event("progress", job.queue, job.id, job.name, value)])
 
         await self._do(job.queue, work)
 
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
         async with self._connections.lend() as db:
-            await keeping.log(db, queue, job_id, lines)
+            await management.log(db, queue, job_id, lines)
 
     async def pause(self, queue: str) -> None:
         await self._tables_of(queue)
@@ -270,7 +270,9 @@ class PgmqEngine:
         return bool(rows and rows[0][0])
 
     async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
-        return await self._do(queue, lambda db, tables: keeping.clean(db, tables, state, older_than, limit))
+        return await self._do(
+            queue, lambda db, tables: management.clean(db, tables, state, older_than, limit)
+        )
 
     # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -329,7 +331,7 @@ class PgmqEngine:
         loop = asyncio.get_running_loop()
         here = self._loops.get(loop)
         if here is None:
-            here = self._loops[loop] = _Loop(Listener(self._connections), Mailbag(self._write))
+            here = self._loops[loop] = _Loop(Listener(self._connections), AddBatcher(self._write))
         return here
 
     def _bell(self, tables: Tables) -> asyncio.Event:
@@ -361,7 +363,7 @@ class PgmqEngine:
 
     async def _ask(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         async with self._connections.lend() as db:
-            return await keeping.ask(db, statement, values)
+            return await management.ask(db, statement, values)
 
     async def _execute(self, statement: str, **values: Any) -> None:
         async with self._connections.lend() as db:

@@ -1,7 +1,7 @@
 """The embedded engine: durable, one machine, several processes on one file.
 
-The SQL is in `working` and `keeping`; here is who runs it, and how a worker learns that there is work: at once when
-the job was added in this process, within `GLANCE` when another process did it (SQLite tells cheaply that the file changed).
+The SQL is in `working` and `management`; here is who runs it, and how a worker learns that there is work: at once when
+the job was added in this process, within `POLL_SECONDS` when another process did it (SQLite tells cheaply that the file changed).
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from yamchi.queues.engines.base import (
     RateLimit,
     WorkerInfo,
 )
-from yamchi.queues.engines.batching import Mailbag
-from yamchi.queues.engines.sqlite import adding, keeping, working
+from yamchi.queues.engines.batching import AddBatcher
+from yamchi.queues.engines.sqlite import adding, management, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sqlite import SqliteFile
 
-GLANCE = 0.01
-"""How often to look whether another process has committed, in seconds."""
+POLL_SECONDS = 0.01
+"""How often to look whether another process has committed."""
 
 KEPT_EVENTS = 2_000
-ANNOUNCED: Millis = 30_000
-"""A listener that has not announced itself for this long is not written for."""
+LISTENER_TTL: Millis = 30_000
+"""Events are written for a listener that has announced itself within this time."""
 
 
 class SqliteEngine:
@@ -51,21 +51,21 @@ class SqliteEngine:
         self._clock = clock
         self._origin = secrets.token_hex(6)
         self._claims = count()
-        self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._mailbags: dict[asyncio.AbstractEventLoop, Mailbag] = {}
+        self._wakeups: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._add_batchers: dict[asyncio.AbstractEventLoop, AddBatcher] = {}
         self._due: dict[str, Millis | None] = {}
-        self._glancer: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._poller: asyncio.Task[None] | None = None
+        self._changed_elsewhere = asyncio.Event()
 
     async def open(self) -> None:
         await asyncio.to_thread(self._file.open)
 
     async def close(self) -> None:
-        if self._glancer:
-            self._glancer.cancel()
+        if self._poller:
+            self._poller.cancel()
             with suppress(asyncio.CancelledError):
-                await self._glancer
-        await self._mailbag().empty()
+                await self._poller
+        await self._add_batcher().empty()
         await asyncio.to_thread(self._file.close)
 
     async def ping(self) -> None:
@@ -74,15 +74,15 @@ class SqliteEngine:
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        created = await self._mailbag().add(queue, jobs)
-        self._ring(queue)
+        created = await self._add_batcher().add(queue, jobs)
+        self._wake_up(queue)
         return created
 
-    def _mailbag(self) -> Mailbag:
+    def _add_batcher(self) -> AddBatcher:
         loop = asyncio.get_running_loop()
-        if loop not in self._mailbags:
-            self._mailbags[loop] = Mailbag(self._add_together)
-        return self._mailbags[loop]
+        if loop not in self._add_batchers:
+            self._add_batchers[loop] = AddBatcher(self._add_together)
+        return self._add_batchers[loop]
 
     async def _add_together(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         now = self._clock.now()
@@ -91,7 +91,7 @@ class SqliteEngine:
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         now = self._clock.now()
         fired = await self._file.write(lambda db: adding.fire(db, schedule, moment, queue, job, now))
-        self._ring(queue)
+        self._wake_up(queue)
         return fired
 
     async def begin_schedule(self, schedule: str, moment: Millis) -> None:
@@ -109,19 +109,19 @@ class SqliteEngine:
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
         token, now = f"{self._origin}-{next(self._claims)}", self._clock.now()
-        self._bells[queue].clear()
+        self._wakeups[queue].clear()
 
         def op(db: working.Db) -> tuple[Exchange, working.Settlement | None, Millis | None]:
             got, outcome = working.exchange(db, queue, verdicts, want, lease, worker, token, now)
             if outcome and outcome.ended:
-                self._tell(db, outcome.events())
+                self._write_events(db, outcome.events())
             due = working.next_due(db, queue) if len(got.claims) < want else None
             return got, outcome, due
 
         lasting = self._must_last(verdicts)
         got, outcome, self._due[queue] = await self._file.write(op, lasting=lasting)
         if outcome and outcome.woken:
-            self._ring(queue)
+            self._wake_up(queue)
         return got
 
     def _must_last(self, verdicts: Sequence[Verdict]) -> bool:
@@ -139,53 +139,53 @@ class SqliteEngine:
             stalled, outcome = working.recover(db, queue, now)
             events = [Event("stalled", queue, job.id, job.name) for job, _ in stalled]
             if events:
-                self._tell(db, [*events, *outcome.events()])
+                self._write_events(db, [*events, *outcome.events()])
             return stalled
 
         if not await self._file.read(lambda db: _any_overdue(db, queue, now)):
             return []
         stalled = await self._file.write(op)
-        self._ring(queue)
+        self._wake_up(queue)
         return stalled
 
-    async def take_pending(self, queue: str, want: int, lease: Millis, carrier: str) -> list[Claim]:
-        """Claim jobs that wait, due or not, in order: for a spool, to carry them elsewhere."""
+    async def take_pending(self, queue: str, want: int, lease: Millis, mover: str) -> list[Claim]:
+        """Claim jobs that wait, due or not, in order: for a spool, to move them elsewhere."""
         token, now = f"{self._origin}-{next(self._claims)}", self._clock.now()
         return await self._file.write(
-            lambda db: working.take_pending(db, queue, want, lease, carrier, token, now)
+            lambda db: working.take_pending(db, queue, want, lease, mover, token, now)
         )
 
-    async def spooled(self, carrier: str) -> list[str]:
-        """Queues of which something waits here, or is on its way elsewhere in the hands of another carrier."""
-        return await self._file.read(lambda db: working.spooled(db, carrier))
+    async def spooled(self, mover: str) -> list[str]:
+        """Queues of which something waits here, or is on its way elsewhere by another mover."""
+        return await self._file.read(lambda db: working.spooled(db, mover))
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
-        """Forget claimed jobs that have been carried elsewhere."""
+        """Forget claimed jobs that have been moved elsewhere."""
         await self._file.write(lambda db: working.drop(db, queue, claims))
 
-    async def end_carry(self, queue: str, carrier: str) -> None:
-        """Give back what was not carried, and let others go on."""
+    async def end_move(self, queue: str, mover: str) -> None:
+        """Give back what was not moved, and let others claim again."""
         now = self._clock.now()
-        await self._file.write(lambda db: working.end_carry(db, queue, carrier, now))
-        self._ring(queue)
+        await self._file.write(lambda db: working.end_move(db, queue, mover, now))
+        self._wake_up(queue)
 
     async def note_pause(self, queue: str, is_paused: bool) -> None:
         """Pause or resume, and remember that another engine has to be told."""
-        await self._file.write(lambda db: keeping.note_pause(db, queue, is_paused))
-        self._ring(queue)
+        await self._file.write(lambda db: management.note_pause(db, queue, is_paused))
+        self._wake_up(queue)
 
     async def noted_pauses(self) -> dict[str, bool]:
         """Queues of which the other engine has not been told yet whether they are paused."""
-        return await self._file.read(keeping.noted_pauses)
+        return await self._file.read(management.noted_pauses)
 
     async def forget_pause(self, queue: str, is_paused: bool) -> None:
         """The other engine has been told this; what was noted since stays noted."""
-        await self._file.write(lambda db: keeping.forget_pause(db, queue, is_paused))
+        await self._file.write(lambda db: management.forget_pause(db, queue, is_paused))
 
     async def copy_pause(self, queue: str, is_paused: bool) -> None:
         """Be paused as the other engine is, unless it has yet to be told otherwise."""
-        await self._file.write(lambda db: keeping.copy_pause(db, queue, is_paused))
-        self._ring(queue)
+        await self._file.write(lambda db: management.copy_pause(db, queue, is_paused))
+        self._wake_up(queue)
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self._due.get(queue)
@@ -194,7 +194,7 @@ class SqliteEngine:
         self._watch()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout / 1000):
-                await self._bells[queue].wait()
+                await self._wakeups[queue].wait()
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         now = self._clock.now()
@@ -205,88 +205,90 @@ class SqliteEngine:
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         mine = {held.job.id for held in claims}
-        asked = await self._file.read(lambda db: keeping.cancelled(db, queue))
+        asked = await self._file.read(lambda db: management.cancelled(db, queue))
         return [job_id for job_id in asked if job_id in mine]
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
         forget_before = self._clock.now() - 10 * to_millis(LIVING)
-        await self._file.write(lambda db: keeping.heartbeat(db, worker, forget_before))
+        await self._file.write(lambda db: management.heartbeat(db, worker, forget_before))
 
-    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
-        return await self._file.read(lambda db: keeping.get(db, queue, job_id))
+        return await self._file.read(lambda db: management.get(db, queue, job_id))
 
     async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
-        return await self._file.read(lambda db: keeping.page(db, queue, state, search, offset, limit))
+        return await self._file.read(lambda db: management.page(db, queue, state, search, offset, limit))
 
     async def counts(self, queue: str) -> dict[State, int]:
-        return await self._file.read(lambda db: keeping.counts(db, queue))
+        return await self._file.read(lambda db: management.counts(db, queue))
 
     async def history(self, queue: str, minutes: int) -> list[Minute]:
         since = self._clock.now() - minutes * 60_000
-        return await self._file.read(lambda db: keeping.history(db, queue, since))
+        return await self._file.read(lambda db: management.history(db, queue, since))
 
     async def queues(self) -> list[str]:
-        return await self._file.read(keeping.queues)
+        return await self._file.read(management.queues)
 
     async def workers(self) -> list[WorkerInfo]:
         since = self._clock.now() - to_millis(LIVING)
-        return await self._file.read(lambda db: keeping.workers(db, since))
+        return await self._file.read(lambda db: management.workers(db, since))
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        return await self._file.write(lambda db: keeping.remove(db, queue, job_ids))
+        return await self._file.write(lambda db: management.remove(db, queue, job_ids))
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
         now = self._clock.now()
-        return await self._file.write(lambda db: keeping.cancel(db, queue, job_ids, now))
+        return await self._file.write(lambda db: management.cancel(db, queue, job_ids, now))
 
     async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        return await self._change(queue, lambda db, now: keeping.promote(db, queue, job_ids, now))
+        return await self._change(queue, lambda db, now: management.promote(db, queue, job_ids, now))
 
     async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        return await self._change(queue, lambda db, now: keeping.retry(db, queue, job_ids, now))
+        return await self._change(queue, lambda db, now: management.retry(db, queue, job_ids, now))
 
     async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
-        return await self._file.write(lambda db: keeping.update(db, queue, job_id, payload))
+        return await self._file.write(lambda db: management.update(db, queue, job_id, payload))
 
     async def progress(self, claim: Claim, value: bytes) -> None:
         def op(db: working.Db) -> None:
-            if keeping.progress(db, claim, value):
-                self._tell(db, [Event("progress", claim.job.queue, claim.job.id, claim.job.name, value)])
+            if management.progress(db, claim, value):
+                self._write_events(
+                    db, [Event("progress", claim.job.queue, claim.job.id, claim.job.name, value)]
+                )
 
         await self._file.write(op)
 
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
-        await self._file.write(lambda db: keeping.log(db, queue, job_id, lines))
+        await self._file.write(lambda db: management.log(db, queue, job_id, lines))
 
     async def pause(self, queue: str) -> None:
-        await self._file.write(lambda db: keeping.set_paused(db, queue, True))
+        await self._file.write(lambda db: management.set_paused(db, queue, True))
 
     async def resume(self, queue: str) -> None:
-        await self._file.write(lambda db: keeping.set_paused(db, queue, False))
-        self._ring(queue)
+        await self._file.write(lambda db: management.set_paused(db, queue, False))
+        self._wake_up(queue)
 
     async def paused(self, queue: str) -> bool:
-        return await self._file.read(lambda db: keeping.paused(db, queue))
+        return await self._file.read(lambda db: management.paused(db, queue))
 
     async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
         before = self._clock.now() - older_than
-        return await self._file.write(lambda db: keeping.clean(db, queue, state, before, limit))
+        return await self._file.write(lambda db: management.clean(db, queue, state, before, limit))
 
     # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def letters(self, queue: str, search: str, offset: int, limit: int) -> LetterPage:
-        return await self._file.read(lambda db: keeping.letters(db, queue, search, offset, limit))
+        return await self._file.read(lambda db: management.letters(db, queue, search, offset, limit))
 
     async def letter(self, queue: str, letter_id: str) -> DeadLetter | None:
-        return await self._file.read(lambda db: keeping.letter(db, queue, letter_id))
+        return await self._file.read(lambda db: management.letter(db, queue, letter_id))
 
     async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
-        return await self._change(queue, lambda db, now: keeping.replay(db, queue, jobs, now))
+        return await self._change(queue, lambda db, now: management.replay(db, queue, jobs, now))
 
     async def purge(self, queue: str, letter_ids: Sequence[str] | None) -> int:
-        return await self._file.write(lambda db: keeping.purge(db, queue, letter_ids))
+        return await self._file.write(lambda db: management.purge(db, queue, letter_ids))
 
     # ── Events and wake-ups ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -297,10 +299,10 @@ class SqliteEngine:
         self._watch()
         announced = 0
         while True:
-            if self._clock.now() - announced > ANNOUNCED / 2:
+            if self._clock.now() - announced > LISTENER_TTL / 2:
                 announced = self._clock.now()
                 await self._listen()
-            self._news.clear()
+            self._changed_elsewhere.clear()
             rows = await self._file.read(lambda db, after=last: _events_after(db, after))  # type: ignore[misc]
             for n, origin, body in rows:
                 last = n
@@ -308,8 +310,8 @@ class SqliteEngine:
                     for event in _decode_events(body):
                         yield event
             with suppress(TimeoutError):
-                async with asyncio.timeout(ANNOUNCED / 2_000):
-                    await self._news.wait()
+                async with asyncio.timeout(LISTENER_TTL / 2_000):
+                    await self._changed_elsewhere.wait()
 
     async def _listen(self) -> None:
         """Say that somebody here listens, so that other processes write their events down."""
@@ -320,9 +322,9 @@ class SqliteEngine:
             )
         )
 
-    def _tell(self, db: working.Db, events: Iterable[Event]) -> None:
+    def _write_events(self, db: working.Db, events: Iterable[Event]) -> None:
         """Write events down for other processes, if any listens: else it costs one look."""
-        since = self._clock.now() - ANNOUNCED
+        since = self._clock.now() - LISTENER_TTL
         listening = db.execute(
             "SELECT 1 FROM listeners WHERE origin <> ? AND seen_at > ?", (self._origin, since)
         )
@@ -339,30 +341,30 @@ class SqliteEngine:
     async def _change(self, queue: str, op: Callable[[working.Db, Millis], list[str]]) -> list[str]:
         now = self._clock.now()
         outcome = await self._file.write(lambda db: op(db, now))
-        self._ring(queue)
+        self._wake_up(queue)
         return outcome
 
-    def _ring(self, queue: str) -> None:
-        self._bells[queue].set()
+    def _wake_up(self, queue: str) -> None:
+        self._wakeups[queue].set()
 
     def _watch(self) -> None:
-        if self._glancer is None or self._glancer.done():
-            self._glancer = asyncio.create_task(self._glance_around(), name="sqlite-glance")
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll(), name="sqlite-poll")
 
-    async def _glance_around(self) -> None:
+    async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_SECONDS)
             if self._file.changed_elsewhere():
-                self._news.set()
-                for queue in self._bells:
-                    self._file.glance(lambda db, queue=queue: self._look(db, queue))  # type: ignore[misc]
+                self._changed_elsewhere.set()
+                for queue in self._wakeups:
+                    self._file.peek(lambda db, queue=queue: self._look(db, queue))  # type: ignore[misc]
 
     def _look(self, db: working.Db, queue: str) -> None:
-        """Ring only where there is something to do: commits of other queues must not stir idle workers."""
+        """Wake up only where there is something to do: commits of other queues must not wake idle workers."""
         due = working.next_due(db, queue)
         if due != self._due.get(queue) or working.any_waiting(db, queue):
             self._due[queue] = due
-            self._ring(queue)
+            self._wake_up(queue)
 
 
 def _any_overdue(db: working.Db, queue: str, now: Millis) -> bool:

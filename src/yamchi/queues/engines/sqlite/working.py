@@ -241,7 +241,7 @@ _HOLD = (
 
 def take(db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, now: Millis) -> list[Claim]:
     """Claim due jobs, the highest priority and then the longest waiting first."""
-    if db.execute("SELECT 1 FROM paused WHERE queue = ?", (queue,)).fetchone() or carrier_of(db, queue, now):
+    if db.execute("SELECT 1 FROM paused WHERE queue = ?", (queue,)).fetchone() or mover_of(db, queue, now):
         return []
     promoted = db.execute(_PROMOTE, (queue, now)).rowcount
     rows = db.execute(_NEXT, (queue, want)).fetchall()
@@ -258,16 +258,16 @@ def _hold(
     return [claim(queue, row, token, worker, now) for row in rows]
 
 
-# ── Carrying elsewhere ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Moving elsewhere ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def take_pending(
-    db: Db, queue: str, want: int, lease: Millis, carrier: str, token: str, now: Millis
+    db: Db, queue: str, want: int, lease: Millis, mover: str, token: str, now: Millis
 ) -> list[Claim]:
-    """Claim jobs whether due or not: waiting ones first, then delayed ones. Nothing while another one carries."""
-    if carrier_of(db, queue, now) not in (None, carrier):
+    """Claim jobs whether due or not: waiting ones first, then delayed ones. Nothing while another mover is at it."""
+    if mover_of(db, queue, now) not in (None, mover):
         return []
-    db.execute("INSERT OR REPLACE INTO carried VALUES (?, ?, ?)", (queue, carrier, now + lease))
+    db.execute("INSERT OR REPLACE INTO carried VALUES (?, ?, ?)", (queue, mover, now + lease))
     claims: list[Claim] = []
     for state in PENDING:
         rows = db.execute(
@@ -275,24 +275,24 @@ def take_pending(
             (queue, want - len(claims)),
         ).fetchall()
         shift(db, queue, {state: -len(rows), "active": len(rows)})
-        claims += _hold(db, queue, rows, lease, carrier, token, now)
+        claims += _hold(db, queue, rows, lease, mover, token, now)
     return claims
 
 
 _SPOOLED = f"SELECT queue FROM counts WHERE state IN {PENDING} AND n > 0 UNION SELECT queue FROM carried WHERE carrier <> ?"
 
 
-def spooled(db: Db, carrier: str) -> list[str]:
-    """Queues of which something waits, or that another one carries, or died doing so."""
-    return [queue for (queue,) in db.execute(_SPOOLED, (carrier,))]
+def spooled(db: Db, mover: str) -> list[str]:
+    """Queues of which something waits, or that another mover holds, or died holding."""
+    return [queue for (queue,) in db.execute(_SPOOLED, (mover,))]
 
 
-def carrier_of(db: Db, queue: str, now: Millis) -> str | None:
-    """Who carries this queue elsewhere; what a dead one left behind is put back."""
+def mover_of(db: Db, queue: str, now: Millis) -> str | None:
+    """Who moves this queue elsewhere; what a dead one left behind is put back."""
     row = db.execute("SELECT carrier, until FROM carried WHERE queue = ?", (queue,)).fetchone()
     if row is None or row[1] > now:
         return row and str(row[0])
-    end_carry(db, queue, row[0], now)
+    end_move(db, queue, row[0], now)
     return None
 
 
@@ -305,15 +305,15 @@ def drop(db: Db, queue: str, claims: Sequence[Claim]) -> None:
 _CARRIED = f"SELECT token, worker, started_at, {CLAIMED} FROM jobs WHERE queue = ? AND state = 'active' AND worker = ?"
 
 
-def end_carry(db: Db, queue: str, carrier: str, now: Millis) -> None:
+def end_move(db: Db, queue: str, mover: str, now: Millis) -> None:
     """What was taken and not dropped waits again, where it was; whoever works here may go on."""
-    claims = [claim(queue, row[3:], *row[:3]) for row in db.execute(_CARRIED, (queue, carrier))]
+    claims = [claim(queue, row[3:], *row[:3]) for row in db.execute(_CARRIED, (queue, mover))]
     if claims:
         settle(db, queue, [Released(held, has_permit=held.has_permit) for held in claims], now)
-    db.execute("DELETE FROM carried WHERE queue = ? AND carrier = ?", (queue, carrier))
+    db.execute("DELETE FROM carried WHERE queue = ? AND carrier = ?", (queue, mover))
 
 
-# ── Looking and keeping ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Leases ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def next_due(db: Db, queue: str) -> Millis | None:
@@ -342,7 +342,7 @@ _OVERDUE = (
 
 
 def recover(db: Db, queue: str, now: Millis) -> tuple[list[tuple[JobRecord, bool]], Settlement]:
-    carrier_of(db, queue, now)
+    mover_of(db, queue, now)
     rows = db.execute(_OVERDUE, (queue, now)).fetchall()
     verdicts = [stalled_verdict(claim(queue, row[3:], *row[:3]), now) for row in rows]
     outcome = settle(db, queue, verdicts, now) if verdicts else Settlement(queue)
@@ -364,7 +364,7 @@ def exchange(
     return Exchange(outcome.settled if outcome else [], claims), outcome
 
 
-# ── Turns under a rate limit ──────────────────────────────────────────────────────────────────────────────────────
+# ── Permits under a rate limit ────────────────────────────────────────────────────────────────────────────────────
 
 
 def reserve(db: Db, queue: str, limit: RateLimit, keys: Sequence[str], now: Millis) -> list[Millis]:

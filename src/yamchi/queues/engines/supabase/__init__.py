@@ -1,4 +1,4 @@
-"""The Supabase engine: pgmq over REST carries the jobs between machines, a database beside it remembers the rest.
+"""The Supabase engine: pgmq over REST carries the jobs between machines, a database beside it keeps the rest.
 
 PostgREST offers six functions: no delay that can be changed, no headers, no lease that can be renewed, no counting. What they
 lack the SQLite engine has, so this engine is one, on a file of its own, whose jobs come and go over Supabase:
@@ -18,10 +18,10 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
-from yamchi.queues.engines import ledger
+from yamchi.queues.engines import statestore
 from yamchi.queues.engines.base import Capabilities, Exchange
 from yamchi.queues.engines.names import pgmq_name
-from yamchi.queues.engines.sqlite import keeping
+from yamchi.queues.engines.sqlite import management
 from yamchi.queues.engines.supabase import messages
 from yamchi.queues.engines.supabase.rest import Rest, TooLarge
 from yamchi.queues.records import NewJob, State, Verdict
@@ -41,7 +41,7 @@ TEND_EVERY = 1.0
 AT_ONCE, BATCH = 8, 500
 
 
-class SupabaseEngine(ledger.LedgerEngine):
+class SupabaseEngine(statestore.StateStoreEngine):
     """Jobs in the queues of a Supabase project, their state in a database beside it."""
 
     type = "pgmq"
@@ -98,7 +98,7 @@ class SupabaseEngine(ledger.LedgerEngine):
                 refused = [one.id for one in due]
                 await self._file.write(lambda db: messages.withdraw(db, queue, refused))
                 raise
-        self._ring(queue)
+        self._wake_up(queue)
         return created
 
     async def _send(self, queue: str, jobs: Sequence[messages.Outgoing]) -> None:
@@ -142,20 +142,20 @@ class SupabaseEngine(ledger.LedgerEngine):
         """Supabase calls nobody: an idle worker comes back after the interval, or when something is due here."""
         await super().wake(queue, min(timeout, self._interval))
 
-    # ── Keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def counts(self, queue: str) -> dict[State, int]:
         """What this database knows of: messages of others count when they have arrived here."""
-        return await self._file.read(lambda db: ledger.counts(db, queue))
+        return await self._file.read(lambda db: statestore.counts(db, queue))
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        removed = await self._file.write(lambda db: ledger.remove(db, queue, job_ids))
+        removed = await self._file.write(lambda db: statestore.remove(db, queue, job_ids))
         await self._try(lambda: self._delete_of(queue, removed))
         return removed
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
         now = self._clock.now()
-        outcome = await self._file.write(lambda db: ledger.cancel(db, queue, job_ids, now))
+        outcome = await self._file.write(lambda db: statestore.cancel(db, queue, job_ids, now))
         ended = [job_id for job_id, state in outcome.items() if state == "cancelled"]
         await self._try(lambda: self._delete_of(queue, ended))
         return outcome
@@ -171,7 +171,7 @@ class SupabaseEngine(ledger.LedgerEngine):
     async def _tidy(self) -> None:
         now = self._clock.now()
         await self._delete(await self._file.read(lambda db: messages.done(db, now - HOLD // 2, BATCH)))
-        for queue in await self._file.read(keeping.queues):
+        for queue in await self._file.read(management.queues):
             due = await self._file.write(
                 lambda db, queue=queue: messages.send_on(  # type: ignore[misc]
                     db, queue, now, SEND_ON_AFTER, SEND_AGAIN_AFTER, BATCH
@@ -179,9 +179,9 @@ class SupabaseEngine(ledger.LedgerEngine):
             )
             if due:
                 await self._send(queue, due)
-        for letter in await self._file.read(lambda db: ledger.unsent_letters(db, None, now, BATCH)):
+        for letter in await self._file.read(lambda db: statestore.unsent_letters(db, None, now, BATCH)):
             await self._rest.send(letter.queue, [letter.body], suffix="_dlq")
-            await self._file.write(lambda db, letter=letter: ledger.letters_sent(db, [letter]))  # type: ignore[misc]
+            await self._file.write(lambda db, letter=letter: statestore.letters_sent(db, [letter]))  # type: ignore[misc]
 
     async def _delete_of(self, queue: str, job_ids: Sequence[str]) -> None:
         await self._delete(await self._file.read(lambda db: messages.numbers_of(db, queue, job_ids)))

@@ -13,8 +13,8 @@ import orjson
 from yamchi.clock import Millis
 from yamchi.errors import InvalidJob
 from yamchi.queues import foreign
-from yamchi.queues.engines.statestore import LETTER_TABLES, Db, among, shift, surface
-from yamchi.queues.engines.sqlite import adding, keeping
+from yamchi.queues.engines.sqlite import adding, management
+from yamchi.queues.engines.statestore import LETTER_TABLES, Db, among, shift, take_back_sent
 from yamchi.queues.engines.supabase.reading import Message
 from yamchi.queues.records import NewJob, check_id
 
@@ -85,7 +85,7 @@ def send_on(
     db: Db, queue: str, now: Millis, patience: Millis, cut_after: Millis, limit: int
 ) -> list[Outgoing]:
     """Jobs that are due and that nobody here has taken, and those whose way to Supabase was cut short."""
-    if keeping.paused(db, queue):
+    if management.paused(db, queue):
         return []
     rows = db.execute(
         "SELECT seq, id, payload, state FROM jobs WHERE queue = ?1 AND (state IN ('waiting', 'delayed') AND run_at <= ?2 "
@@ -118,7 +118,7 @@ def _take_in(db: Db, queue: str, message: Message, now: Millis) -> bool:
         job_id = _foreign_id(body, number)
         is_new = adding.add(db, queue, [NewJob(job_id, "", message.body)], now)[0]
     else:
-        is_new = bool(surface(db, queue, [job_id]))
+        is_new = bool(take_back_sent(db, queue, [job_id]))
     db.execute("INSERT OR REPLACE INTO messages VALUES (?, ?, ?, ?)", (queue, number, job_id, now))
     return is_new
 

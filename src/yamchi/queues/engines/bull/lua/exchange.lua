@@ -1,5 +1,5 @@
 -- bullmq: moveToFinished moveToDelayed retryJob moveJobFromActiveToWait moveToActive
--- parts: state finish_beside letters mending burying
+-- parts: state finish_beside letters mending refuse
 -- Settles a batch of verdicts and claims up to `want` jobs. ARGV: want, packed claim options, now as text, then the verdicts,
 -- each beginning with its kind. The answer: a code for each verdict (BullMQ's, ours, or text), the claims, in how many
 -- milliseconds the next job is due (0 if none is known), what was found that is
@@ -83,14 +83,14 @@ local function note_minute(kind)
   end
 end
 
-local codes, claims, buried, due = {}, {}, {}, 0
-local MOST_BURIED = 20
+local codes, claims, refused, due = {}, {}, {}, 0
+local MOST_REFUSED = 20
 local function why_of(error)
   return type(error) == 'table' and error['err'] or tostring(error)
 end
 local function put_away(id, reason)
-  bury(id, reason, now, ARGV[3])
-  buried[#buried + 1] = {id, reason}
+  refuse(id, reason, now, ARGV[3])
+  refused[#refused + 1] = {id, reason}
 end
 
 local i = 4
@@ -100,7 +100,7 @@ while i <= #ARGV do
   local is_fine, code = pcall(verdict[2], unpack(ARGV, i + 1, i + verdict[1]))
   if not is_fine then
     code = why_of(code)
-    bury(id, 'could not be settled: ' .. code, now, ARGV[3])
+    refuse(id, 'could not be settled: ' .. code, now, ARGV[3])
   end
   if code == -2 and not is_running(id) then code = ALREADY_OVER end
   codes[#codes + 1] = code
@@ -130,7 +130,7 @@ local function take()
   return {rcall('HGETALL', base .. id), id, 0, 0}
 end
 local may_be_more = want > 0
-while #claims < want and #buried < MOST_BURIED do
+while #claims < want and #refused < MOST_REFUSED do
   if may_be_more then may_be_more = mend_due(now) end
   local reply = take()
   if reply and type(reply[1]) ~= 'table' then
@@ -143,6 +143,6 @@ while #claims < want and #buried < MOST_BURIED do
   elseif reply then
     put_away(reply[2], 'has an id that no job can have')
   end
-  if #buried > 0 then running = rcall('LLEN', base .. 'active') end
+  if #refused > 0 then running = rcall('LLEN', base .. 'active') end
 end
-return {codes, claims, due, buried, trouble}
+return {codes, claims, due, refused, trouble}

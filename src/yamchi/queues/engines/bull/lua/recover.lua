@@ -1,4 +1,4 @@
--- parts: mending burying
+-- parts: mending refuse
 -- Takes over running jobs whose lock has run out, for a moment, so that the caller can settle them like any others.
 -- ARGV: token, lock duration, how many at most, now as text. The answer: {id, hash} of each.
 local stalled, now = {}, moment()
@@ -8,7 +8,7 @@ for _, id in ipairs(rcall('LRANGE', base .. 'active', 0, -1)) do
     if rcall('EXISTS', job) == 0 then
       rcall('LREM', base .. 'active', 1, id)
     elseif not (is_fit(id) and mend(id)) then
-      bury(id, 'is no job', now, ARGV[4])
+      refuse(id, 'is no job', now, ARGV[4])
     else
       rcall('SET', job .. ':lock', ARGV[1], 'PX', ARGV[2])
       rcall('SREM', base .. 'stalled', id)

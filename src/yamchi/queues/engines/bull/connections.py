@@ -12,7 +12,14 @@ from weakref import WeakKeyDictionary
 
 from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
 from yamchi.queues.engines.bull.address import Address
-from yamchi.queues.engines.bull.connection import PATIENCE, Connection, ReplyError, checked, explain, pack
+from yamchi.queues.engines.bull.connection import (
+    ANSWER_SECONDS,
+    Connection,
+    ReplyError,
+    checked,
+    explain,
+    pack,
+)
 from yamchi.queues.engines.bull.scripts import Script
 
 CONNECT_SECONDS = 5.0
@@ -23,7 +30,7 @@ class Refused(EngineUnavailable):
     """Redis is there, but does not let us in."""
 
 
-class Links:
+class Connections:
     """Connections by role: "work", "keep", "wake:<queue>", …"""
 
     def __init__(self, address: Address) -> None:
@@ -54,10 +61,10 @@ class Links:
                 replies[n] = reply
         return [self.checked(connection, reply) for reply in replies]
 
-    async def ask(self, *commands: bytes, role: str = "keep", patience: float = PATIENCE) -> list[Any]:
+    async def ask(self, *commands: bytes, role: str = "keep", timeout: float = ANSWER_SECONDS) -> list[Any]:
         """Packed plain commands in one round trip."""
         connection = await self.get(role)
-        replies = await connection.send(commands, patience)
+        replies = await connection.send(commands, timeout)
         return [self.checked(connection, reply) for reply in replies]
 
     def checked(self, connection: Connection, reply: Any) -> Any:
@@ -70,49 +77,49 @@ class Links:
 
     async def get(self, role: str, name: str = "yamchi") -> Connection:
         """The connection of a role, made if there is none or the last one was lost."""
-        links = self._links()
-        task = links.get(role)
+        connections = self._of_this_loop()
+        task = connections.get(role)
         if task is None or _is_over(task):
-            task = links[role] = asyncio.create_task(self._connect(name), name=f"redis-{role}")
+            task = connections[role] = asyncio.create_task(self._connect(name), name=f"redis-{role}")
         return await asyncio.shield(task)
 
     def ready(self, role: str) -> Connection | None:
         """The connection of a role, if it is there now."""
-        task = self._links().get(role)
+        task = self._of_this_loop().get(role)
         return task.result() if task and _is_usable(task) else None
 
     def idlest(self, *roles: str) -> str:
         """The role whose connection has least to do."""
-        links = self._links()
-        return min(roles, key=lambda role: _pending(links.get(role)))
+        connections = self._of_this_loop()
+        return min(roles, key=lambda role: _pending(connections.get(role)))
 
     def is_open(self, role: str) -> bool:
         """Whether the role has a connection, or is about to have one."""
-        task = self._links().get(role)
+        task = self._of_this_loop().get(role)
         return task is not None and not _is_over(task)
 
     def drop(self, role: str) -> None:
         """Close the connection of a role, so that Redis forgets what it asked for."""
-        if task := self._links().pop(role, None):
+        if task := self._of_this_loop().pop(role, None):
             _close(task)
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
-        tasks = list(self._links().values())
+        tasks = list(self._of_this_loop().values())
         for task in tasks:
             _close(task)
-        self._links().clear()
+        self._of_this_loop().clear()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # lets the transports close
 
-    def _links(self) -> dict[str, "asyncio.Task[Connection]"]:
+    def _of_this_loop(self) -> dict[str, "asyncio.Task[Connection]"]:
         loop = asyncio.get_running_loop()
-        known, links = self._last
+        known, connections = self._last
         if known is not loop:
             with self._lock:
-                links = self._by_loop.setdefault(loop, {})
-            self._last = loop, links
-        return links
+                connections = self._by_loop.setdefault(loop, {})
+            self._last = loop, connections
+        return connections
 
     async def _connect(self, name: str) -> Connection:
         address = self._address

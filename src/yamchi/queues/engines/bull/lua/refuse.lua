@@ -12,7 +12,7 @@ local ODD = '[%z\1-\8\11-\31\127-\255]'
 local function shown(text)
   return (string.gsub(text, ODD, function(byte) return string.format('\\x%02x', string.byte(byte)) end))
 end
-local function bury(id, reason, now, failed_at)
+local function refuse(id, reason, now, failed_at)
   local body = cjson.encode({raw_value = shown(string.sub(raw_of(id), 1, LONGEST_RAW)), error_message = shown(reason), failed_at = failed_at})
   local letter = #id <= 255 and string.find(id, '^[%w._/@-]+$') and id or 'raw-' .. redis.sha1hex(id)
   local head = cmsgpack.pack({dlq, letter, '', tonumber(now)})

@@ -21,7 +21,7 @@ ON_ITS_WAY = -1
 
 @dataclass(slots=True)
 class Note:
-    """What the ledger knows of a message."""
+    """What the state store knows of a message."""
 
     partition: int
     offset: int
@@ -35,7 +35,7 @@ class Note:
         return self.id in ("", message.id) and self.stamp in (None, message.stamp)
 
 
-def arrive(db: Db, queue: str, owner: str, messages: Sequence[Message], now: Millis) -> None:
+def ingest(db: Db, queue: str, owner: str, messages: Sequence[Message], now: Millis) -> None:
     """Take messages in for this owner. A message seen before changes nothing, except whose it is."""
     noted = _noted_at(db, queue, messages)
     held, new = [], []
@@ -47,9 +47,9 @@ def arrive(db: Db, queue: str, owner: str, messages: Sequence[Message], now: Mil
             held.append(message)
     moved = Counter[str]()
     if held:
-        _bring_back(db, queue, held, now, moved)
+        _make_claimable(db, queue, held, now, moved)
     if new:
-        _welcome(db, queue, new, now, moved)
+        _ingest_new(db, queue, new, now, moved)
     shift(db, queue, moved)
     db.executemany(
         "INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?)",
@@ -85,7 +85,9 @@ def _noted_at(db: Db, queue: str, messages: Sequence[Message]) -> dict[tuple[int
 # ── Jobs that are known here ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _bring_back(db: Db, queue: str, messages: Sequence[Message], now: Millis, moved: Counter[str]) -> None:
+def _make_claimable(
+    db: Db, queue: str, messages: Sequence[Message], now: Millis, moved: Counter[str]
+) -> None:
     """Jobs that were sent from here, or were in other hands, can be claimed here now."""
     ids = among([message.id for message in messages])
     left = len(messages)
@@ -115,7 +117,7 @@ class Plan:
     repeated: list[Message] = field(default_factory=list)
 
 
-def _welcome(db: Db, queue: str, messages: Sequence[Message], now: Millis, moved: Counter[str]) -> None:
+def _ingest_new(db: Db, queue: str, messages: Sequence[Message], now: Millis, moved: Counter[str]) -> None:
     ids = among([message.id for message in messages])
     notes: dict[str, list[Note]] = defaultdict(list)
     for row in _rows(db, f"{_NOTES} WHERE +queue = ? AND id IN (SELECT value FROM json_each(?))", queue, ids):
@@ -136,7 +138,7 @@ def _welcome(db: Db, queue: str, messages: Sequence[Message], now: Millis, moved
     _insert(db, queue, plan.fresh, moved)
     _revive(db, queue, plan.revived, before, moved)
     if plan.placed or plan.held:
-        _bring_back(db, queue, plan.placed + plan.held, now, moved)
+        _make_claimable(db, queue, plan.placed + plan.held, now, moved)
 
 
 def _tombstones(db: Db, queue: str, ids: str) -> dict[str, Millis]:

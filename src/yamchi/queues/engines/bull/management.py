@@ -9,7 +9,7 @@ import orjson
 from yamchi.clock import Millis, to_millis
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import LIVING, Minute, Page, WorkerInfo
-from yamchi.queues.engines.bull.base import Ground, Part
+from yamchi.queues.engines.bull.base import Context, Part
 from yamchi.queues.engines.bull.codec import STATES as BULL_STATES
 from yamchi.queues.engines.bull.codec import as_hash, may_be_job, record
 from yamchi.queues.engines.bull.connection import pack
@@ -49,17 +49,17 @@ SHOWN_FIRST: tuple[State, ...] = (
 )
 
 
-class Keeping(Part):
+class Management(Part):
     """get, page, counts, … : what the board, the API and the command line rest on."""
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__(ground)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._queues: tuple[Millis, list[str]] = (0, [])
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
-        found = may_be_job(job_id) and await self._links.run(script("get"), self._base(queue), job_id)
+        found = may_be_job(job_id) and await self._connections.run(script("get"), self._base(queue), job_id)
         if not found:
             return None
         flat, state, score, logs = found
@@ -91,14 +91,14 @@ class Keeping(Part):
     async def _sizes(self, queue: str, states: Sequence[State]) -> list[tuple[State, str, int]]:
         places = [(state, place) for state in states for place in PLACES[state]]
         base = self._base(queue)
-        sizes = await self._links.ask(
+        sizes = await self._connections.ask(
             *(pack("LLEN" if place in LISTS else "ZCARD", base + place) for _, place in places)
         )
         return [(state, place, size) for (state, place), size in zip(places, sizes, strict=True)]
 
     async def _slice(self, queue: str, state: State, place: str, offset: int, limit: int) -> list[JobRecord]:
         base = self._base(queue)
-        (ids,) = await self._links.ask(_range(base + place, place, offset, offset + limit - 1))
+        (ids,) = await self._connections.ask(_range(base + place, place, offset, offset + limit - 1))
         if place in ("wait", "paused"):
             ids.reverse()
         scores = ids[1::2] if place not in LISTS else [b"0"] * len(ids)
@@ -119,7 +119,7 @@ class Keeping(Part):
         return counted
 
     async def history(self, queue: str, minutes: int) -> list[Minute]:
-        (flat,) = await self._links.ask(pack("HGETALL", f"{self._base(queue)}ym:minutes"))
+        (flat,) = await self._connections.ask(pack("HGETALL", f"{self._base(queue)}ym:minutes"))
         counts = {
             field: int(value) for field, value in as_hash(flat).items() if _MINUTE.fullmatch(field + value)
         }
@@ -144,7 +144,7 @@ class Keeping(Part):
         pattern = "".join(f"\\{char}" if char in "*?[]\\" else char for char in start) + "*" + end
         cursor = b"0"
         while True:
-            ((cursor, keys),) = await self._links.ask(
+            ((cursor, keys),) = await self._connections.ask(
                 pack("SCAN", cursor, "MATCH", pattern, "COUNT", 5_000, "TYPE", "hash")
             )
             for key in keys:
@@ -167,37 +167,37 @@ class Keeping(Part):
 
     async def _act(self, name: str, queue: str, job_ids: Sequence[str]) -> list[str]:
         chosen = [job_id for job_id in job_ids if may_be_job(job_id)]
-        done = await self._links.run(script(name), self._base(queue), *chosen)
+        done = await self._connections.run(script(name), self._base(queue), *chosen)
         return [job_id for job_id, is_done in zip(chosen, done, strict=True) if is_done]
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
         chosen = [job_id for job_id in job_ids if may_be_job(job_id)]
-        states = await self._links.run(script("cancel"), self._base(queue), *chosen)
+        states = await self._connections.run(script("cancel"), self._base(queue), *chosen)
         return {job_id: state.decode() for job_id, state in zip(chosen, states, strict=True) if state}
 
     async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
         if not may_be_job(job_id):
             return False
-        return bool(await self._links.run(script("update"), self._base(queue), job_id, payload))
+        return bool(await self._connections.run(script("update"), self._base(queue), job_id, payload))
 
     async def progress(self, claim: Claim, value: bytes) -> None:
         job = claim.job
-        await self._links.run(script("progress"), self._base(job.queue), job.id, claim.token, value)
+        await self._connections.run(script("progress"), self._base(job.queue), job.id, claim.token, value)
 
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
         if may_be_job(job_id):
-            await self._links.run(script("log"), self._base(queue), job_id, *lines)
+            await self._connections.run(script("log"), self._base(queue), job_id, *lines)
 
     async def pause(self, queue: str) -> None:
-        await self._links.run(script("pause"), self._base(queue), "paused")
+        await self._connections.run(script("pause"), self._base(queue), "paused")
 
     async def resume(self, queue: str) -> None:
         # A queue paused by an older BullMQ has its jobs in another list; they come back some thousands at a time.
-        while await self._links.run(script("pause"), self._base(queue), "resumed"):
+        while await self._connections.run(script("pause"), self._base(queue), "resumed"):
             continue
 
     async def paused(self, queue: str) -> bool:
-        (is_paused,) = await self._links.ask(pack("HEXISTS", f"{self._base(queue)}meta", "paused"))
+        (is_paused,) = await self._connections.ask(pack("HEXISTS", f"{self._base(queue)}meta", "paused"))
         return bool(is_paused)
 
     async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
@@ -205,7 +205,9 @@ class Keeping(Part):
         gone = 0
         while gone < limit:
             share = min(limit - gone, CLEANED)
-            went = await self._links.run(script("clean"), self._base(queue), before, share, *PLACES[state])
+            went = await self._connections.run(
+                script("clean"), self._base(queue), before, share, *PLACES[state]
+            )
             gone += went
             if not went:
                 break
@@ -215,17 +217,17 @@ class Keeping(Part):
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
         if isinstance(worker, str):
-            await self._links.ask(pack("HDEL", self._workers, worker))
+            await self._connections.ask(pack("HDEL", self._workers, worker))
         else:
-            await self._links.ask(pack("HSET", self._workers, worker.id, orjson.dumps(worker)))
+            await self._connections.ask(pack("HSET", self._workers, worker.id, orjson.dumps(worker)))
 
     async def workers(self) -> list[WorkerInfo]:
-        (flat,) = await self._links.ask(pack("HGETALL", self._workers))
+        (flat,) = await self._connections.ask(pack("HGETALL", self._workers))
         known = [_worker(orjson.loads(info)) for info in flat[1::2]]
         now = self._clock.now()
         forgotten = [worker.id for worker in known if worker.seen_at < now - 10 * to_millis(LIVING)]
         if forgotten:
-            await self._links.ask(pack("HDEL", self._workers, *forgotten))
+            await self._connections.ask(pack("HDEL", self._workers, *forgotten))
         return [worker for worker in known if worker.seen_at >= now - to_millis(LIVING)]
 
 

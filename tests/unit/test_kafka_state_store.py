@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("confluent_kafka")
-from yamchi.queues.engines import ledger
-from yamchi.queues.engines.kafka import arriving, holding, sending
+from yamchi.queues.engines import statestore
+from yamchi.queues.engines.kafka import ingest, partitions, sending
 from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.engines.kafka.messages import prepare
-from yamchi.queues.engines.sqlite import keeping, working
+from yamchi.queues.engines.sqlite import management, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.records import Claim, Completed, JobOptions, NewJob, RetryAt, Verdict
 
@@ -37,7 +37,7 @@ def message(job_id: str, offset: int, **fields: Any) -> Message:
 
 
 def arrive(db: Db, *messages: Message, owner: str = "me") -> None:
-    arriving.arrive(db, Q, owner, messages, NOW)
+    ingest.ingest(db, Q, owner, messages, NOW)
 
 
 def take(db: Db, want: int = 10, now: int = NOW) -> list[Claim]:
@@ -60,7 +60,7 @@ def counts(db: Db) -> dict[str, int]:
 
 
 def floor(db: Db, position: int) -> int:
-    return holding.floor(db, Q, 0, 0, position)
+    return partitions.first_undone(db, Q, 0, 0, position)
 
 
 def test_a_job_added_here_is_claimed_only_where_its_message_arrives(db: Db) -> None:
@@ -89,12 +89,12 @@ def test_what_kafka_refused_is_forgotten_and_may_be_tried_again(db: Db) -> None:
 
 def test_what_was_cut_short_is_sent_again_and_runs_once(db: Db) -> None:
     sending.add(db, Q, [NewJob("a", "work", b"{}", priority=3)], NOW, "")
-    (again,) = sending.cut_short(db, Q, NOW + 1, 10)
+    (again,) = sending.unconfirmed(db, Q, NOW + 1, 10)
     assert (again.id, again.payload, again.priority) == ("a", b"{}", 3)
     arrive(db, message("a", 7))
     arrive(db, message("a", 8))
     assert ids(take(db)) == ["a"]
-    assert sending.cut_short(db, Q, NOW + 1, 10) == []
+    assert sending.unconfirmed(db, Q, NOW + 1, 10) == []
 
 
 def test_a_redelivered_message_changes_nothing(db: Db) -> None:
@@ -158,7 +158,7 @@ def test_offsets_are_done_up_to_the_first_job_that_is_not(db: Db) -> None:
     claims = take(db)
     settle(db, *[Completed(claims[n]) for n in (0, 1, 3, 5)])
     assert floor(db, 6) == 2
-    assert holding.beyond(db, Q, 0, 2, 6) == [3, 5]
+    assert partitions.done_after(db, Q, 0, 2, 6) == [3, 5]
     settle(db, Completed(claims[2]))
     assert floor(db, 6) == 4
 
@@ -167,7 +167,7 @@ def test_a_short_retry_holds_its_message_and_a_long_one_does_not(db: Db) -> None
     arrive(db, message("short", 0), message("long", 1))
     claims = {claim.job.id: claim for claim in take(db)}
     settle(db, RetryAt(claims["long"], NOW + 3_600_000, "later"))
-    assert holding.beyond(db, Q, 0, 0, 2) == [1]
+    assert partitions.done_after(db, Q, 0, 0, 2) == [1]
     settle(db, RetryAt(claims["short"], NOW + 1_000, "soon"))
     assert floor(db, 2) == 0
 
@@ -175,9 +175,9 @@ def test_a_short_retry_holds_its_message_and_a_long_one_does_not(db: Db) -> None
 def test_cancelled_and_removed_jobs_do_not_come_back_with_their_message(db: Db) -> None:
     jobs = [NewJob(job_id, "work", b"{}") for job_id in ("cancelled", "removed", "cleaned")]
     sending.add(db, Q, jobs, NOW, "")
-    assert ledger.cancel(db, Q, ["cancelled"], NOW) == {"cancelled": "cancelled"}
-    assert ledger.remove(db, Q, ["removed"]) == ["removed"]
-    assert ledger.clean(db, Q, "waiting", NOW, 10) == 1
+    assert statestore.cancel(db, Q, ["cancelled"], NOW) == {"cancelled": "cancelled"}
+    assert statestore.remove(db, Q, ["removed"]) == ["removed"]
+    assert statestore.clean(db, Q, "waiting", NOW, 10) == 1
     arrive(db, *(message(job.id, n) for n, job in enumerate(jobs)))
     assert take(db) == []
     assert floor(db, 3) == 3
@@ -186,68 +186,68 @@ def test_cancelled_and_removed_jobs_do_not_come_back_with_their_message(db: Db) 
 def test_revoked_partitions_give_back_what_waits_and_keep_what_runs(db: Db) -> None:
     arrive(db, *(message(f"m{n}", n) for n in range(3)))
     (running,) = take(db, 1)
-    holding.let_go(db, Q, "me", [0], NOW + 10_000)
+    partitions.revoke(db, Q, "me", [0], NOW + 10_000)
     assert counts(db) == {"active": 1, "sent": 2}
     assert take(db) == []
-    arrive(db, *(message(f"m{n}", n) for n in range(3)), owner="heir")
+    arrive(db, *(message(f"m{n}", n) for n in range(3)), owner="leftover")
     assert counts(db) == {"active": 1, "waiting": 2}, "the next owner is on this machine: nothing runs twice"
     assert settle(db, Completed(running)) == ["m0"]
 
 
 def test_jobs_of_a_dead_owner_go_where_kafka_delivers_them(db: Db) -> None:
     arrive(db, message("a", 0))
-    holding.beat(db, "me", NOW + 10_000)
+    partitions.heartbeat(db, "me", NOW + 10_000)
     (stale,) = take(db)
-    assert not holding.any_dead(db, NOW + 9_000)
-    holding.bury(db, NOW + 11_000)
+    assert not partitions.any_dead_owner(db, NOW + 9_000)
+    partitions.release_dead_owners(db, NOW + 11_000)
     assert counts(db) == {"sent": 1}
     assert settle(db, Completed(stale)) == [], "whoever held it settles nothing"
-    arrive(db, message("a", 0), owner="heir")
+    arrive(db, message("a", 0), owner="leftover")
     (again,) = take(db, now=NOW + 11_000)
     assert again.job.attempts_made == 2
 
 
 def test_a_job_that_died_with_its_owner_in_its_last_attempt_has_failed(db: Db) -> None:
     arrive(db, message("a", 0, options=JobOptions(attempts=1).encode()), message("b", 1))
-    holding.beat(db, "me", NOW + 10_000)
+    partitions.heartbeat(db, "me", NOW + 10_000)
     take(db)
-    stalled = holding.bury(db, NOW + 11_000)
+    stalled = partitions.release_dead_owners(db, NOW + 11_000)
     assert {job.id: has_failed for job, has_failed in stalled} == {"a": True, "b": False}
     assert counts(db) == {"failed": 1, "sent": 1}
-    (letter,) = ledger.unsent_letters(db, Q, NOW * 2, 10)
+    (letter,) = statestore.unsent_letters(db, Q, NOW * 2, 10)
     assert letter.id == "a"
 
 
 def test_what_another_process_still_runs_outlives_the_dead_owner_of_its_partition(db: Db) -> None:
     arrive(db, message("a", 0), message("b", 1))
-    holding.beat(db, "me", NOW + 10)
+    partitions.heartbeat(db, "me", NOW + 10)
     (running,) = take(db, 1)
-    assert holding.bury(db, NOW + 11) == []
+    assert partitions.release_dead_owners(db, NOW + 11) == []
     assert counts(db) == {"active": 1, "sent": 1}
-    assert not holding.beat(db, "me", NOW + 20), "should it live after all, it has to begin anew"
+    assert not partitions.heartbeat(db, "me", NOW + 20), "should it live after all, it has to begin anew"
     assert settle(db, Completed(running)) == ["a"]
-    holding.bury(db, NOW + 6_000)
+    partitions.release_dead_owners(db, NOW + 6_000)
     assert counts(db) == {"completed": 1, "sent": 1}
     assert db.execute("SELECT owner FROM partitions").fetchall() == [(None,)]
 
 
 def test_an_owner_taken_for_dead_learns_of_it(db: Db) -> None:
-    assert not holding.beat(db, "me", NOW)
-    assert holding.beat(db, "me", NOW + 5)
-    holding.bury(db, NOW + 6)
-    assert not holding.beat(db, "me", NOW + 20)
+    assert not partitions.heartbeat(db, "me", NOW)
+    assert partitions.heartbeat(db, "me", NOW + 5)
+    partitions.release_dead_owners(db, NOW + 6)
+    assert not partitions.heartbeat(db, "me", NOW + 20)
 
 
 def test_what_another_machine_finished_is_no_longer_waiting_here(db: Db) -> None:
     sending.add(db, Q, [NewJob("a", "work", b"{}"), NewJob("b", "work", b"{}")], NOW, "")
     sending.confirm(db, Q, {("a", ""): (0, 4, NOW), ("b", ""): (0, 5, NOW)})
-    holding.pass_by(db, Q, {0: 5})
+    partitions.mark_passed(db, Q, {0: 5})
     assert counts(db) == {"sent": 1}
-    assert keeping.get(db, Q, "a") is None
+    assert management.get(db, Q, "a") is None
 
 
 def test_the_next_machine_does_not_repeat_what_is_done_beyond(db: Db) -> None:
-    holding.begin(db, Q, "me", [0], {0: 10}, {0: [11, 13]})
+    partitions.assign(db, Q, "me", [0], {0: 10}, {0: [11, 13]})
     arrive(db, *(message(f"m{n}", n) for n in range(10, 15)))
     assert ids(take(db)) == ["m10", "m12", "m14"]
 
@@ -255,7 +255,7 @@ def test_the_next_machine_does_not_repeat_what_is_done_beyond(db: Db) -> None:
 def test_what_was_sent_from_here_and_is_done_beyond_elsewhere_does_not_come_back(db: Db) -> None:
     sending.add(db, Q, [NewJob(job_id, "work", b"{}") for job_id in "ab"], NOW, "")
     sending.confirm(db, Q, {("a", ""): (0, 0, NOW), ("b", ""): (0, 1, NOW)})
-    holding.begin(db, Q, "me", [0], {0: 0}, {0: [1]})
+    partitions.assign(db, Q, "me", [0], {0: 0}, {0: [1]})
     arrive(db, message("a", 0), message("b", 1))
     assert ids(take(db)) == ["a"]
     assert counts(db) == {"active": 1}
@@ -283,10 +283,10 @@ def test_a_job_retried_on_another_machine_is_revived_here(db: Db) -> None:
 
 
 def test_one_slow_job_does_not_hold_up_offsets_for_ever(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "FARTHEST", 3)
+    monkeypatch.setattr(partitions, "FARTHEST", 3)
     arrive(db, *(message(f"m{n}", n) for n in range(6)))
     claims = take(db)
     settle(db, *[Completed(claim) for claim in claims[1:]])
     assert floor(db, 6) == 1
-    assert holding.floor(db, Q, 0, 1, 6) == 6
+    assert partitions.first_undone(db, Q, 0, 1, 6) == 6
     assert settle(db, Completed(claims[0])) == ["m0"], "the ledger still has it"

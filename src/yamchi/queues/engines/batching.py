@@ -1,4 +1,4 @@
-"""Adds that come at the same time travel together: what one turn of the event loop asks for is one transaction."""
+"""Concurrent adds are one batch: what one iteration of the event loop asks for is one transaction."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,22 +9,22 @@ from yamchi.storage.batching import Batcher
 Write = Callable[[str, Sequence[NewJob]], Awaitable[list[bool]]]
 
 
-class Mailbag:
-    """Collects the adds of one event loop, by queue."""
+class AddBatcher:
+    """Batches the adds of one event loop, by queue."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
-        self._bags: dict[str, Batcher[Sequence[NewJob], list[bool]]] = {}
+        self._batchers: dict[str, Batcher[Sequence[NewJob], list[bool]]] = {}
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        bag = self._bags.get(queue)
-        if bag is None:
-            bag = self._bags[queue] = Batcher(lambda pieces: self._deliver(queue, pieces))
-        return await bag.do(jobs)
+        batcher = self._batchers.get(queue)
+        if batcher is None:
+            batcher = self._batchers[queue] = Batcher(lambda pieces: self._deliver(queue, pieces))
+        return await batcher.do(jobs)
 
     async def empty(self) -> None:
         """Return when everything collected has been answered."""
-        await asyncio.gather(*(bag.empty() for bag in self._bags.values()))
+        await asyncio.gather(*(batcher.empty() for batcher in self._batchers.values()))
 
     async def _deliver(self, queue: str, pieces: Sequence[Sequence[NewJob]]) -> list[list[bool]]:
         created = iter(await self._write(queue, [job for jobs in pieces for job in jobs]))

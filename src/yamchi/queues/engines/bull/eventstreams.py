@@ -10,29 +10,29 @@ import orjson
 from yamchi.clock import Millis
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import Event
-from yamchi.queues.engines.bull.base import Ground, Part
+from yamchi.queues.engines.bull.base import Context, Part
 from yamchi.queues.engines.bull.codec import as_hash
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Verdict
 
-LOOK: Millis = 1_000
+NEW_QUEUES_EVERY: Millis = 1_000
 """How often to look for queues that are new."""
 
 REMEMBERED = 20_000
 """So many of our own events are remembered, to be left out when they come back on a stream."""
 
 Kind = Literal["completed", "failed", "progress", "stalled", "cancelled", "expired"]
-HEARD = frozenset((b"completed", b"failed", b"progress", b"stalled", b"cancelled", b"expired"))
+READ_KINDS = frozenset((b"completed", b"failed", b"progress", b"stalled", b"cancelled", b"expired"))
 _KINDS: dict[type, bytes] = {
     Completed: b"completed", Failed: b"failed", Expired: b"expired", Cancelled: b"cancelled",
 }  # fmt: skip
 
 
-class Hearing(Part):
+class EventStreams(Part):
     """events."""
 
-    def __init__(self, ground: Ground, queues: Callable[[], Awaitable[list[str]]]) -> None:
-        super().__init__(ground)
+    def __init__(self, context: Context, queues: Callable[[], Awaitable[list[str]]]) -> None:
+        super().__init__(context)
         self._queues = queues
         self.is_on = False
         self._own: set[tuple[bytes, str]] = set()
@@ -40,7 +40,7 @@ class Hearing(Part):
 
     async def events(self) -> AsyncIterator[Event]:
         self.is_on = True
-        ((seconds, micros),) = await self._links.ask(pack("TIME"))  # the streams go by Redis's clock
+        ((seconds, micros),) = await self._connections.ask(pack("TIME"))  # the streams go by Redis's clock
         start = b"%d-0" % (int(seconds) * 1000 + int(micros) // 1000)
         places: dict[str, bytes] = {}
         try:
@@ -48,7 +48,7 @@ class Hearing(Part):
                 for queue in await self._queues():
                     places.setdefault(queue, start)
                 if not places:
-                    await asyncio.sleep(LOOK / 1000)
+                    await asyncio.sleep(NEW_QUEUES_EVERY / 1000)
                     continue
                 for queue, entries in await self._read(places):
                     for entry_id, flat in entries:
@@ -60,15 +60,15 @@ class Hearing(Part):
 
     async def _read(self, places: dict[str, bytes]) -> list[tuple[str, list[Any]]]:
         keys = [f"{self._base(queue)}events" for queue in places]
-        command = pack("XREAD", "COUNT", 1_000, "BLOCK", LOOK, "STREAMS", *keys, *places.values())
-        (reply,) = await self._links.ask(command, role="events")
+        command = pack("XREAD", "COUNT", 1_000, "BLOCK", NEW_QUEUES_EVERY, "STREAMS", *keys, *places.values())
+        (reply,) = await self._connections.ask(command, role="events")
         queues = dict(zip(keys, places, strict=True))
         return [(queues[key.decode()], entries) for key, entries in reply or []]
 
     def _event(self, queue: str, flat: list[bytes]) -> Event | None:
         fields = as_hash(flat)
         kind = fields.get(b"event", b"")
-        if kind not in HEARD:
+        if kind not in READ_KINDS:
             return None
         job_id = foreign.text(fields.get(b"jobId", b""), foreign.LONGEST_ID)
         if (kind, job_id) in self._own:

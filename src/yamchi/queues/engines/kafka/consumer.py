@@ -1,4 +1,4 @@
-"""The way in: a thread that reads one queue's topic into the ledger, a little ahead of the workers.
+"""A consumer: a thread that reads one queue's topic into the state store, a little ahead of the workers.
 
 It polls always, so the group never takes it for dead, however long the jobs run; while enough jobs wait here it
 reads no further. Offsets are committed behind what is done, never behind what is read: if this machine dies, Kafka
@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
-from yamchi.queues.engines.kafka import arriving, beyond, envelope, holding
+from yamchi.queues.engines.kafka import envelope, ingest, offsets, partitions
 from yamchi.queues.engines.kafka.address import Address
 from yamchi.queues.engines.kafka.cluster import explain
 from yamchi.queues.engines.statestore import Db
@@ -33,17 +33,17 @@ AHEAD = 4
 """So many times the workers' slots are read ahead, or half a second's work if that is more."""
 
 LEAST_AHEAD, MOST_AHEAD = 50, 5_000
-COMMIT_EVERY = 0.25
-BEYOND_EVERY = 2.0
-BEAT_EVERY = 1.0
-FULL_PATIENCE = 1.0
-"""How long to stay full without polling, in seconds; after that partitions are paused and polled."""
+COMMIT_SECONDS = 0.25
+DONE_AFTER_SECONDS = 2.0
+HEARTBEAT_SECONDS = 1.0
+FULL_SECONDS = 1.0
+"""How long to stay full without polling; after that partitions are paused and polled."""
 
-GRACE = 5.0
-"""How long running jobs may hold up a rebalance, in seconds, so that they are not run a second time elsewhere."""
+REBALANCE_GRACE_SECONDS = 5.0
+"""How long running jobs may hold up a rebalance, so that they are not run a second time elsewhere."""
 
 
-class Intake:
+class QueueConsumer:
     """Reads a queue's topic as a member of its group."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Intake:
         file: SqliteFile,
         clock: Clock,
         lease: Millis,
-        ring: Callable[[], object],
+        wake_up: Callable[[], object],
     ) -> None:
         self._queue = queue
         self._owner = owner
@@ -63,17 +63,19 @@ class Intake:
         self._file = file
         self._clock = clock
         self._session = min(max(lease, SHORTEST_SESSION), LONGEST_SESSION)
-        self._ring = ring
-        self._slots = self._taken = self._gone = self._pace = 0
+        self._wake_up = wake_up
+        self._slots = 0  # the most jobs a worker has asked for at once
+        self._taken = self._pace = 0  # jobs claimed since the last heartbeat, and in the second before it
+        self._gone = 0  # jobs claimed since the topic was last read
         self._positions: dict[int, int] = {}
         self._committed: dict[int, tuple[int, str]] = {}
         self._forgotten: dict[int, int] = {}
-        self._untold: set[int] = set()
-        self._beaten = self._settled = self._told_beyond = self._full_since = 0.0
+        self._uncommitted: set[int] = set()
+        self._heartbeat_at = self._committed_at = self._done_after_at = self._full_since = 0.0
         self._paused = False
-        self._room_made = threading.Event()
+        self._has_room = threading.Event()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"kafka-intake-{queue}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"kafka-consumer-{queue}", daemon=True)
 
     # ── From the event loop ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -83,7 +85,7 @@ class Intake:
     def stop(self) -> None:
         """Ask the thread to end; `join` waits until it has."""
         self._stop.set()
-        self._room_made.set()
+        self._has_room.set()
 
     def join(self) -> None:
         self._thread.join()
@@ -94,7 +96,7 @@ class Intake:
         self._taken += claimed
         self._gone += claimed
         if self._gone >= self._target // 2 or claimed < wanted:
-            self._room_made.set()
+            self._has_room.set()
 
     # ── The thread ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -102,8 +104,8 @@ class Intake:
         self._loop = asyncio.new_event_loop()
         self._consumer = self._join_group()
         while not self._stop.is_set():
-            self._guard(self._turn)
-        self._guard(lambda: self._let_go(list(self._positions), grace=0))
+            self._guard(self._poll_once)
+        self._guard(lambda: self._give_up(list(self._positions), grace_seconds=0))
         self._guard(self._consumer.close)
         self._loop.close()
 
@@ -128,7 +130,7 @@ class Intake:
         return consumer
 
     def _guard(self, work: Callable[[], object]) -> None:
-        """Trouble is said and survived: Kafka and the disk come back, and the thread must be there then."""
+        """Log an error and go on: Kafka and the disk come back, and the thread must be there then."""
         try:
             work()
         except YamchiError as error:
@@ -138,11 +140,11 @@ class Intake:
             log.warning(f"[{self._queue}:kafka] {explain(error.args[0], self._address)}")
             self._stop.wait(0.5)
         except Exception:
-            log.exception(f"[{self._queue}:kafka] reading stumbled; going on")
+            log.exception(f"[{self._queue}:kafka] reading failed; it is tried again")
             self._stop.wait(0.5)
 
-    def _turn(self) -> None:
-        self._beat()
+    def _poll_once(self) -> None:
+        self._heartbeat()
         room = self._room()
         if room > 0:
             self._take(self._read(room))
@@ -151,19 +153,19 @@ class Intake:
         self._commit_if_due()
 
     def _do(self, op: Callable[[Db], T]) -> T:
-        """A transaction of the ledger, from this thread: after a power failure Kafka tells all of it again."""
+        """Write to the state store from this thread. It need not outlast a power failure: Kafka delivers all of it again."""
         return self._loop.run_until_complete(self._file.write(op, lasting=False))
 
     def _see(self, op: Callable[[Db], T]) -> T:
         return self._loop.run_until_complete(self._file.read(op))
 
-    def _beat(self) -> None:
-        """Others on this ledger take this member for dead when Kafka does."""
-        if monotonic() - self._beaten >= BEAT_EVERY:
+    def _heartbeat(self) -> None:
+        """Show the other processes on this state store that this member lives; they take it for dead when Kafka does."""
+        if monotonic() - self._heartbeat_at >= HEARTBEAT_SECONDS:
             self._pace, self._taken = self._taken, 0
-            self._beaten = monotonic()
+            self._heartbeat_at = monotonic()
             dead_at = self._clock.now() + self._session
-            if not self._do(lambda db: holding.beat(db, self._owner, dead_at)):
+            if not self._do(lambda db: partitions.heartbeat(db, self._owner, dead_at)):
                 self._read_again()
 
     def _read_again(self) -> None:
@@ -184,19 +186,19 @@ class Intake:
     def _room(self) -> int:
         """None until half of what was read ahead is gone: few large transactions instead of many small ones."""
         self._gone = 0
-        waiting = self._see(lambda db: holding.waiting(db, self._queue))
+        waiting = self._see(lambda db: partitions.waiting(db, self._queue))
         return self._target - waiting if waiting <= self._target // 2 else 0
 
     def _stay_full(self) -> None:
         """Enough jobs wait: be still until some are taken, and show the group that we live if that takes long."""
         self._full_since = self._full_since or monotonic()
-        if monotonic() - self._full_since > FULL_PATIENCE and not self._paused:
+        if monotonic() - self._full_since > FULL_SECONDS and not self._paused:
             self._consumer.pause(self._consumer.assignment())
             self._paused = True
         if self._paused:
             self._take(self._usable([self._consumer.poll(0)]))
-        self._room_made.clear()
-        self._room_made.wait(0.05)
+        self._has_room.clear()
+        self._has_room.wait(0.05)
 
     def _read(self, room: int) -> list[Any]:
         self._full_since = 0.0
@@ -219,12 +221,12 @@ class Intake:
         self._take_in(envelope.read_all(raws))
 
     def _take_in(self, messages: Sequence[envelope.Message]) -> None:
-        """Into the ledger; a batch that can't be written now is tried again, for it is not delivered twice."""
+        """Write messages to the state store. A batch that can't be written now is tried again, for it is not delivered twice."""
         while messages:
             mine = [message for message in messages if message.partition in self._positions]
             try:
                 now = self._clock.now()
-                self._do(lambda db: arriving.arrive(db, self._queue, self._owner, mine, now))  # noqa: B023
+                self._do(lambda db: ingest.ingest(db, self._queue, self._owner, mine, now))  # noqa: B023
             except YamchiError as error:
                 log.warning(f"[{self._queue}:kafka] {error}")
                 if self._stop.wait(1):
@@ -235,7 +237,7 @@ class Intake:
                 return
             for message in mine:
                 self._positions[message.partition] = message.offset + 1
-            self._ring()
+            self._wake_up()
             return
 
     def _take_one_by_one(self, messages: Sequence[envelope.Message]) -> None:
@@ -253,8 +255,8 @@ class Intake:
     # ── Committing ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _commit_if_due(self) -> None:
-        if monotonic() - self._settled >= COMMIT_EVERY:
-            self._settled = monotonic()
+        if monotonic() - self._committed_at >= COMMIT_SECONDS:
+            self._committed_at = monotonic()
             self._commit(list(self._positions), wait=False)
 
     def _commit(self, partitions: Sequence[int], *, wait: bool) -> None:
@@ -262,7 +264,7 @@ class Intake:
 
         Nobody waits for most of these, so one may have come to nothing: what is waited for is told in full.
         """
-        anew = set(partitions) if wait else self._untold
+        anew = set(partitions) if wait else self._uncommitted
         read = [
             number
             for number in partitions
@@ -271,10 +273,10 @@ class Intake:
         if not read:
             return
         floors = self._do(lambda db: {number: self._floor(db, number) for number in read})
-        is_time = wait or monotonic() - self._told_beyond > BEYOND_EVERY
-        self._told_beyond = monotonic() if is_time else self._told_beyond
+        is_time = wait or monotonic() - self._done_after_at > DONE_AFTER_SECONDS
+        self._done_after_at = monotonic() if is_time else self._done_after_at
         marks = {
-            number: (floor, self._beyond(number, floor) if is_time else "")
+            number: (floor, self._done_after(number, floor) if is_time else "")
             for number, floor in floors.items()
         }
         fresh = {
@@ -285,7 +287,7 @@ class Intake:
             or (is_time and mark != self._committed[number])
         }
         if fresh:
-            self._untold -= fresh.keys()
+            self._uncommitted -= fresh.keys()
             places = [TopicPartition(self._topic, number, *mark) for number, mark in fresh.items()]
             self._consumer.commit(offsets=places, asynchronous=not wait)
             self._committed |= fresh
@@ -294,19 +296,19 @@ class Intake:
     def _on_commit(self, error: Any, places: Sequence[Any]) -> None:
         """A commit that nobody waited for came to nothing, as in the middle of a rebalance: tell it anew."""
         if error:
-            self._untold |= {place.partition for place in places} & self._positions.keys()
+            self._uncommitted |= {place.partition for place in places} & self._positions.keys()
 
     def _floor(self, db: Db, number: int) -> int:
-        return holding.floor(
+        return partitions.first_undone(
             db, self._queue, number, max(self._committed[number][0], 0), self._positions[number]
         )
 
-    def _beyond(self, number: int, floor: int) -> str:
+    def _done_after(self, number: int, floor: int) -> str:
         position = self._positions[number]
         if floor >= position:
             return ""
-        done = self._see(lambda db: holding.beyond(db, self._queue, number, floor, position))
-        return beyond.write(floor, done)
+        done = self._see(lambda db: partitions.done_after(db, self._queue, number, floor, position))
+        return offsets.encode(floor, done)
 
     def _forget(self, floors: dict[int, int]) -> None:
         """Every few thousand messages, let the oldest fade."""
@@ -316,7 +318,7 @@ class Intake:
             if floor - self._forgotten.get(number, 0) > 2_000
         }
         if stale:
-            self._do(lambda db: holding.forget(db, self._queue, stale))
+            self._do(lambda db: partitions.forget(db, self._queue, stale))
             self._forgotten |= stale
 
     # ── Rebalancing ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -332,37 +334,37 @@ class Intake:
         known = {place.partition: place for place in answers if place.offset >= 0}
         self._committed |= {number: (place.offset, place.metadata or "") for number, place in known.items()}
         floors = {number: place.offset for number, place in known.items()}
-        done = {number: beyond.read(place.offset, place.metadata) for number, place in known.items()}
+        done = {number: offsets.decode(place.offset, place.metadata) for number, place in known.items()}
         mine = [place.partition for place in places]
-        self._do(lambda db: holding.begin(db, self._queue, self._owner, mine, floors, done))
+        self._do(lambda db: partitions.assign(db, self._queue, self._owner, mine, floors, done))
         log.debug(f"[{self._queue}:kafka] reading partitions {sorted(self._positions)}")
 
     def _on_revoke(self, consumer: Any, places: Sequence[Any]) -> None:
         mine = [place.partition for place in places if place.partition in self._positions]
-        self._guard(lambda: self._let_go(mine, grace=GRACE))
+        self._guard(lambda: self._give_up(mine, grace_seconds=REBALANCE_GRACE_SECONDS))
 
     def _on_lost(self, consumer: Any, places: Sequence[Any]) -> None:
         mine = [place.partition for place in places if place.partition in self._positions]
         self._guard(lambda: self._leave(mine))
 
-    def _let_go(self, partitions: Sequence[int], grace: float) -> None:
-        """Somebody else reads these partitions next: let running jobs end, commit what is done, keep nothing."""
-        if not partitions:
+    def _give_up(self, numbers: Sequence[int], grace_seconds: float) -> None:
+        """Another member reads these partitions next: let running jobs end, commit what is done, keep nothing."""
+        if not numbers:
             return
-        self._do(lambda db: holding.give_back(db, self._queue, partitions))
-        deadline = monotonic() + grace
-        while monotonic() < deadline and self._see(lambda db: holding.running(db, self._queue, partitions)):
+        self._do(lambda db: partitions.give_back(db, self._queue, numbers))
+        deadline = monotonic() + grace_seconds
+        while monotonic() < deadline and self._see(lambda db: partitions.running(db, self._queue, numbers)):
             if self._stop.wait(0.02):
                 break
         try:
-            self._commit(partitions, wait=True)
+            self._commit(numbers, wait=True)
         finally:
-            self._leave(partitions)
+            self._leave(numbers)
 
-    def _leave(self, partitions: Sequence[int]) -> None:
-        for number in partitions:
+    def _leave(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
             self._positions.pop(number, None)
             self._committed.pop(number, None)
-            self._untold.discard(number)
+            self._uncommitted.discard(number)
         dead_at = self._clock.now() + self._session
-        self._do(lambda db: holding.let_go(db, self._queue, self._owner, partitions, dead_at))
+        self._do(lambda db: partitions.revoke(db, self._queue, self._owner, numbers, dead_at))

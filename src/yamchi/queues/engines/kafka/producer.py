@@ -1,4 +1,4 @@
-"""The way out: an idempotent producer whose answers come back to the event loop, one wake-up for a whole batch."""
+"""An idempotent producer whose answers come back to the event loop, one wake-up for a whole batch."""
 
 import asyncio
 import threading
@@ -14,18 +14,18 @@ from yamchi.queues.engines.kafka.address import Address
 from yamchi.queues.engines.kafka.cluster import explain
 from yamchi.queues.engines.kafka.envelope import Headers
 
-DELIVERY: Millis = 10_000
+DELIVERY_TIMEOUT: Millis = 10_000
 """A message that no broker has taken after this time is given up, and whoever sent it is told."""
 
 CHUNK = 500
-"""So many messages are handed over before the event loop has its turn."""
+"""So many messages are handed over before other tasks of the event loop may run."""
 
-Parcel = tuple[bytes, bytes, Headers]
+Outgoing = tuple[bytes, bytes, Headers]
 """Key, value and headers."""
 
 
 @dataclass(slots=True)
-class Receipt:
+class DeliveryReport:
     """What became of one message: its place, or why it has none."""
 
     partition: int = -1
@@ -35,24 +35,24 @@ class Receipt:
 
 
 @dataclass(slots=True)
-class Shipment:
+class Batch:
     """Messages on their way; `done` when the last of them is answered."""
 
-    receipts: list[Receipt]
+    reports: list[DeliveryReport]
     loop: asyncio.AbstractEventLoop
     done: "asyncio.Future[None]"
     open: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.open = len(self.receipts)
+        self.open = len(self.reports)
 
     def answer(self, number: int, error: Any, message: Any) -> None:
         """From the producer's thread."""
         if error is not None:
-            self.receipts[number].error = error
+            self.reports[number].error = error
         else:
             _, stamp = message.timestamp()
-            self.receipts[number] = Receipt(message.partition(), message.offset(), stamp)
+            self.reports[number] = DeliveryReport(message.partition(), message.offset(), stamp)
         self.open -= 1
         if self.open == 0 and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._finish)
@@ -62,7 +62,7 @@ class Shipment:
             self.done.set_result(None)
 
 
-class Outlet:
+class MessageProducer:
     """Sends messages, and answers when the broker has written them."""
 
     def __init__(self, address: Address) -> None:
@@ -78,19 +78,19 @@ class Outlet:
                 **{
                     "enable.idempotence": True,  # with acks=all: written by every replica in sync, once
                     "linger.ms": 0,
-                    "delivery.timeout.ms": DELIVERY,
+                    "delivery.timeout.ms": DELIVERY_TIMEOUT,
                     "compression.type": "lz4",
                     "queue.buffering.max.messages": 200_000,
                 }
             )
         )
-        self._thread = threading.Thread(target=self._serve, name="kafka-outlet", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="kafka-producer", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Wait for what is on its way, then stop."""
         if self._thread:
-            self._producer.flush(DELIVERY / 1000)
+            self._producer.flush(DELIVERY_TIMEOUT / 1000)
             self._stop.set()
             self._thread.join()
             self._producer = self._thread = None
@@ -99,41 +99,43 @@ class Outlet:
         while not self._stop.is_set():
             self._producer.poll(0.2)
 
-    async def send(self, topic: str, parcels: Sequence[Parcel]) -> list[Receipt]:
+    async def send(self, topic: str, outgoing: Sequence[Outgoing]) -> list[DeliveryReport]:
         """What became of each message, in their order."""
         loop = asyncio.get_running_loop()
-        shipment = Shipment([Receipt() for _ in parcels], loop, loop.create_future())
-        for number, parcel in enumerate(parcels):
+        batch = Batch([DeliveryReport() for _ in outgoing], loop, loop.create_future())
+        for number, message in enumerate(outgoing):
             if number % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
-            await self._hand_over(topic, parcel, number, shipment)
-        if parcels:
-            await shipment.done
-        return shipment.receipts
+            await self._hand_over(topic, message, number, batch)
+        if outgoing:
+            await batch.done
+        return batch.reports
 
-    async def _hand_over(self, topic: str, parcel: Parcel, number: int, shipment: Shipment) -> None:
-        key, value, headers = parcel
+    async def _hand_over(self, topic: str, message: Outgoing, number: int, batch: Batch) -> None:
+        key, value, headers = message
         while True:
             try:
                 self._producer.produce(
                     topic, value, key, headers=headers,
-                    on_delivery=lambda error, message: shipment.answer(number, error, message),
+                    on_delivery=lambda error, message: batch.answer(number, error, message),
                 )  # fmt: skip
                 return
             except BufferError:
                 await asyncio.sleep(0.01)  # the producer's own queue is full: let it empty
             except KafkaException as refusal:
-                shipment.answer(number, refusal.args[0], None)
+                batch.answer(number, refusal.args[0], None)
                 return
 
-    def trouble(self, receipts: Sequence[Receipt]) -> EngineError | ConfigurationError | InvalidJob | None:
-        """The first error among the receipts, as a sentence."""
-        for receipt in receipts:
-            if receipt.error is not None:
-                if receipt.error.name() == "MSG_SIZE_TOO_LARGE":
+    def first_error(
+        self, reports: Sequence[DeliveryReport]
+    ) -> EngineError | ConfigurationError | InvalidJob | None:
+        """The first error among the reports, as a sentence."""
+        for report in reports:
+            if report.error is not None:
+                if report.error.name() == "MSG_SIZE_TOO_LARGE":
                     return InvalidJob(
-                        f"Kafka refused a message as too large ({receipt.error.str()}): keep large data elsewhere "
+                        f"Kafka refused a message as too large ({report.error.str()}): keep large data elsewhere "
                         "and send its address, or raise message.max.bytes."
                     )
-                return explain(receipt.error, self._address)
+                return explain(report.error, self._address)
         return None

@@ -10,25 +10,25 @@ import binascii
 import zlib
 from collections.abc import Sequence
 
-ROOM = 4_000
+ROOM_BYTES = 4_000
 """Kafka's own limit is 4096 bytes."""
 
 _MARK = "y1:"
 _LONGEST = 200_000
 
 
-def write(floor: int, offsets: Sequence[int]) -> str:
+def encode(floor: int, offsets: Sequence[int]) -> str:
     """Text for offsets above the floor, in rising order."""
     kept = [offset for offset in offsets if offset - floor < _LONGEST]
     while kept:
         text = _pack(floor, kept)
-        if len(text) <= ROOM:
+        if len(text) <= ROOM_BYTES:
             return text
         kept = kept[: len(kept) // 2]
     return ""
 
 
-def read(floor: int, text: str | None) -> list[int]:
+def decode(floor: int, text: str | None) -> list[int]:
     """The offsets in such a text; none in a text of somebody else."""
     if not text or not text.startswith(_MARK):
         return []

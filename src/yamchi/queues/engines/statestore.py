@@ -1,4 +1,4 @@
-"""A ledger: the SQLite engine's tables beside a broker that carries jobs and remembers little.
+"""A state store: the SQLite engine's tables beside a broker that carries jobs and remembers little.
 
 Two things are new. A job may be `sent`: it lies on the broker, so nobody here claims it; to people it shows as waiting.
 And a dead letter that is written here waits in `unsent_letters` until the broker has it too.
@@ -11,7 +11,7 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import Page
-from yamchi.queues.engines.sqlite import SqliteEngine, keeping
+from yamchi.queues.engines.sqlite import SqliteEngine, management
 from yamchi.queues.engines.sqlite.rows import COLUMNS, record
 from yamchi.queues.records import DeadLetter, JobRecord, State
 
@@ -24,7 +24,7 @@ LETTER_TABLES = (
 )
 
 
-class LedgerEngine(SqliteEngine):
+class StateStoreEngine(SqliteEngine):
     """An engine whose jobs come and go over a broker, and whose state is kept here."""
 
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
@@ -58,7 +58,7 @@ def sent(db: Db, queue: str) -> int:
 
 
 def get(db: Db, queue: str, job_id: str) -> JobRecord | None:
-    job = keeping.get(db, queue, job_id)
+    job = management.get(db, queue, job_id)
     return _shown(job) if job else None
 
 
@@ -70,7 +70,7 @@ def _shown(job: JobRecord) -> JobRecord:
 
 def page(db: Db, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
     if state not in (None, "waiting"):
-        return keeping.page(db, queue, state, search, offset, limit)
+        return management.page(db, queue, state, search, offset, limit)
     where, values = "queue = ?", [queue]
     if state:
         where += " AND state IN ('waiting', 'sent')"
@@ -85,13 +85,13 @@ def page(db: Db, queue: str, state: State | None, search: str, offset: int, limi
     if search:
         (total,) = db.execute(f"SELECT count(*) FROM jobs WHERE {where}", values).fetchone()
     else:
-        kept = keeping.counts(db, queue)
+        kept = management.counts(db, queue)
         total = sent(db, queue) + (kept["waiting"] if state else sum(kept.values()))
     return Page([_shown(record(queue, row)) for row in rows], total)
 
 
-def surface(db: Db, queue: str, job_ids: Sequence[str]) -> int:
-    """Take sent jobs for waiting ones, to run, cancel or remove them here; their message is a ghost from now on."""
+def take_back_sent(db: Db, queue: str, job_ids: Sequence[str]) -> int:
+    """Take sent jobs for waiting ones, to run, cancel or remove them here; their message is ignored from now on."""
     moved = db.execute(
         "UPDATE jobs SET state = 'waiting' WHERE queue = ? AND state = 'sent' "
         "AND id IN (SELECT value FROM json_each(?))",
@@ -102,19 +102,19 @@ def surface(db: Db, queue: str, job_ids: Sequence[str]) -> int:
 
 
 def counts(db: Db, queue: str) -> dict[State, int]:
-    kept = keeping.counts(db, queue)
+    kept = management.counts(db, queue)
     kept["waiting"] += sent(db, queue)
     return kept
 
 
 def cancel(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> dict[str, State]:
-    surface(db, queue, job_ids)
-    return keeping.cancel(db, queue, job_ids, now)
+    take_back_sent(db, queue, job_ids)
+    return management.cancel(db, queue, job_ids, now)
 
 
 def remove(db: Db, queue: str, job_ids: Sequence[str]) -> list[str]:
-    surface(db, queue, job_ids)
-    return keeping.remove(db, queue, job_ids)
+    take_back_sent(db, queue, job_ids)
+    return management.remove(db, queue, job_ids)
 
 
 def clean(db: Db, queue: str, state: State, before: Millis, limit: int) -> int:
@@ -124,8 +124,8 @@ def clean(db: Db, queue: str, state: State, before: Millis, limit: int) -> int:
             "SELECT id FROM jobs WHERE queue = ? AND state = 'sent' AND created_at <= ? ORDER BY seq LIMIT ?",
             (queue, before, limit),
         ).fetchall()
-        surface(db, queue, [job_id for (job_id,) in rows])
-    return keeping.clean(db, queue, state, before, limit)
+        take_back_sent(db, queue, [job_id for (job_id,) in rows])
+    return management.clean(db, queue, state, before, limit)
 
 
 # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────────

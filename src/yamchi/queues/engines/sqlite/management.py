@@ -1,4 +1,4 @@
-"""The SQL of the keeper's side: look at jobs, change them by hand, dead letters, workers, pauses."""
+"""The SQL of management: look at jobs, change them by hand, dead letters, workers, pauses."""
 
 import sqlite3
 from collections import Counter

@@ -48,7 +48,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Shelf:
+class QueueContent:
     """One queue: what is in it, and how its jobs move from state to state."""
 
     jobs: dict[str, Entry] = field(default_factory=dict)
@@ -63,8 +63,8 @@ class Shelf:
     numbers: Iterator[int] = field(default_factory=count)
     paused: bool = False
     noted_pause: bool | None = None
-    carrier: str | None = None
-    bell: asyncio.Event = field(default_factory=asyncio.Event)
+    mover: str | None = None
+    wakeup: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, queue: str, new: NewJob, now: Millis) -> bool:
         if new.id in self.jobs:
@@ -158,7 +158,7 @@ class Shelf:
                 entry.job = replace(entry.job, attempts_made=made, failed_reason=why)
                 entry.has_permit = has_permit
                 self.put(entry, until or entry.job.run_at, now)
-        self.bell.set()
+        self.wakeup.set()
         return True
 
     def end(self, entry: Entry, state: State, now: Millis, **changes: object) -> None:

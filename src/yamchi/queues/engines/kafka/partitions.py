@@ -1,4 +1,4 @@
-"""The SQL of partitions that come and go, and of how far each of them is done. Each function runs inside a transaction.
+"""The SQL of partitions that are assigned and revoked, and of how far each of them is done. Each function runs inside a transaction.
 
 A partition belongs to one member of the group at a time, its owner, and with it all its messages that were read here.
 """
@@ -10,22 +10,22 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.messages import PENDING
-from yamchi.queues.engines.statestore import Db, shift
 from yamchi.queues.engines.sqlite.working import drop_logs, recover
+from yamchi.queues.engines.statestore import Db, shift
 from yamchi.queues.records import JobRecord
 
 REMEMBERED = 10_000
 """So many messages of each partition are remembered after the group has passed them, to know a repeated id."""
 
 FARTHEST = 100_000
-"""A job behind which so many others are done no longer holds them up: the ledger answers for it from then on."""
+"""A job behind which so many others are done no longer holds them up: the state store answers for it from then on."""
 
 _JOB_OF = "jobs j ON j.queue = m.queue AND j.id = m.id"
 
-# ── Coming and going ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Assigned and revoked ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def begin(
+def assign(
     db: Db,
     queue: str,
     owner: str,
@@ -38,7 +38,7 @@ def begin(
         "INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?)",
         [(queue, number, committed.get(number, 0), owner) for number in partitions],
     )
-    pass_by(db, queue, committed)
+    mark_passed(db, queue, committed)
     for partition, offsets in beyond.items():
         done = orjson.dumps(list(offsets)).decode()
         _done_elsewhere(db, queue, partition, "IN (SELECT value FROM json_each(?))", done)
@@ -49,8 +49,8 @@ def begin(
         )
 
 
-def pass_by(db: Db, queue: str, committed: Mapping[int, int]) -> None:
-    """What the group has passed is over, though this ledger may not know how."""
+def mark_passed(db: Db, queue: str, committed: Mapping[int, int]) -> None:
+    """What the group has passed is over, though this state store may not know how."""
     for partition, offset in committed.items():
         _done_elsewhere(db, queue, partition, "< ?", offset)
 
@@ -88,21 +88,21 @@ def give_back(db: Db, queue: str, partitions: Sequence[int]) -> None:
     _give_back(db, [(queue, number) for number in partitions])
 
 
-def let_go(db: Db, queue: str, owner: str, partitions: Sequence[int], dead_at: Millis) -> None:
+def revoke(db: Db, queue: str, owner: str, partitions: Sequence[int], dead_at: Millis) -> None:
     """Somebody else reads these now. What still runs may be adopted by another process here until `dead_at`."""
-    heir = _heir(owner)
+    leftover = _leftover_owner(owner)
     mine = f"queue = ? AND owner = ? AND partition IN ({_numbers(partitions)})"
     rows = db.execute(f"SELECT partition FROM partitions WHERE {mine}", (queue, owner)).fetchall()
     give_back(db, queue, [number for (number,) in rows])
-    db.execute(f"UPDATE partitions SET owner = ? WHERE {mine}", (heir, queue, owner))
-    db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (heir, dead_at))
+    db.execute(f"UPDATE partitions SET owner = ? WHERE {mine}", (leftover, queue, owner))
+    db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (leftover, dead_at))
 
 
-def bury(db: Db, now: Millis) -> list[tuple[JobRecord, bool]]:
+def release_dead_owners(db: Db, now: Millis) -> list[tuple[JobRecord, bool]]:
     """Owners that are dead hold nothing: their jobs are wherever Kafka delivers them next.
 
-    First those are judged whose worker died with them, so that one which kills its workers comes to an end: they are the
-    answer, each with whether it has now failed. What another process here still runs is given back when its lease ends.
+    First the jobs whose worker died get their verdict, so that one which kills its workers comes to an end; these are
+    returned, each with whether it has now failed. What another process here still runs is given back when its lease ends.
     """
     stalled: list[tuple[JobRecord, bool]] = []
     for (owner,) in db.execute("DELETE FROM owners WHERE dead_at < ? RETURNING id", (now,)).fetchall():
@@ -111,14 +111,14 @@ def bury(db: Db, now: Millis) -> list[tuple[JobRecord, bool]]:
             stalled += recover(db, queue, now)[0]
         _give_back(db, rows)
         if until := _run_until(db, rows):
-            db.execute("UPDATE partitions SET owner = ? WHERE owner = ?", (_heir(owner), owner))
-            db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (_heir(owner), until))
+            db.execute("UPDATE partitions SET owner = ? WHERE owner = ?", (_leftover_owner(owner), owner))
+            db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (_leftover_owner(owner), until))
         else:
             db.execute("UPDATE partitions SET owner = NULL WHERE owner = ?", (owner,))
     return stalled
 
 
-def _heir(owner: str) -> str:
+def _leftover_owner(owner: str) -> str:
     """Who is left with what a member of the group still ran when it lost its partitions."""
     return f"{owner.removesuffix('-left')}-left"
 
@@ -136,11 +136,11 @@ def _run_until(db: Db, partitions: Sequence[tuple[str, int]]) -> Millis | None:
     return max((end for end in ends if end is not None), default=None)
 
 
-def any_dead(db: Db, now: Millis) -> bool:
+def any_dead_owner(db: Db, now: Millis) -> bool:
     return db.execute("SELECT 1 FROM owners WHERE dead_at < ?", (now,)).fetchone() is not None
 
 
-def beat(db: Db, owner: str, dead_at: Millis) -> bool:
+def heartbeat(db: Db, owner: str, dead_at: Millis) -> bool:
     """Show that this owner lives; False if it was taken for dead meanwhile, or is new."""
     known = db.execute("UPDATE owners SET dead_at = ? WHERE id = ?", (dead_at, owner)).rowcount
     if not known:
@@ -169,7 +169,7 @@ def _give_back(db: Db, partitions: Sequence[tuple[str, int]]) -> None:
 # ── What is done ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def floor(db: Db, queue: str, partition: int, since: int, position: int) -> int:
+def first_undone(db: Db, queue: str, partition: int, since: int, position: int) -> int:
     """The first offset that is not done. What lies before it is marked, so that it is looked at once."""
     row = db.execute(
         f"SELECT m.offset FROM messages m JOIN {_JOB_OF} WHERE m.queue = ? AND m.partition = ? AND m.offset >= ? "
@@ -185,7 +185,7 @@ def floor(db: Db, queue: str, partition: int, since: int, position: int) -> int:
     return upto
 
 
-def beyond(db: Db, queue: str, partition: int, floor: int, position: int) -> list[int]:
+def done_after(db: Db, queue: str, partition: int, floor: int, position: int) -> list[int]:
     """What is done after the first offset that is not."""
     rows = db.execute(
         f"SELECT m.offset FROM messages m LEFT JOIN {_JOB_OF} WHERE m.queue = ? AND m.partition = ? "
