@@ -26,7 +26,7 @@ import httpx2
 import pytest
 
 from tests.faults import hostile
-from tests.notifications.office import FULL
+from tests.notifications.fleet import FULL
 from tests.processes import Process
 from yamchi.testing import eventually
 

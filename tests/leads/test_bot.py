@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.leads.desk import Desk, a_desk
+from tests.leads.harness import Harness, open_harness
 from tests.leads.test_meetings import settings_of
 from tests.services.chat import KEY, ChatServer
 from tests.services.telegram import TOKEN, BotServer, Sent, refusal
@@ -27,7 +27,7 @@ MARAT, AISHA = 777, 888
 class Messenger:
     """Telegram, as people use it."""
 
-    desk: Desk
+    harness: Harness
     server: BotServer
     _turn: Any = field(default_factory=lambda: count(1))
 
@@ -38,8 +38,8 @@ class Messenger:
 
     async def send(self, body: dict[str, Any], word: str | None = WORD) -> int:
         headers = {} if word is None else {"X-Telegram-Bot-Api-Secret-Token": word}
-        answer = await self.desk.client.post("/webhooks/telegram", json=body, headers=headers)
-        await self.desk.app.drain()
+        answer = await self.harness.client.post("/webhooks/telegram", json=body, headers=headers)
+        await self.harness.app.drain()
         return answer.status_code
 
     async def say(self, who: int, text: str, language: str = "ru", **more: Any) -> list[Sent]:
@@ -102,8 +102,8 @@ async def a_bot(home: Path, server: BotServer, **settings: Any) -> AsyncIterator
         "lesson_days": "mon,tue,wed,thu,fri",
         "lesson_hours": "15:00-18:00",
     }
-    async with a_desk(home, own_telegram=False, **{**known, **settings}) as desk:
-        yield Messenger(desk, server)
+    async with open_harness(home, own_telegram=False, **{**known, **settings}) as harness:
+        yield Messenger(harness, server)
 
 
 @pytest.fixture
@@ -135,15 +135,15 @@ BOOKED = {
 
 @pytest.mark.parametrize("locale", ["ru", "en", "kk"])
 async def test_from_the_letter_to_a_lesson(telegram: Messenger, locale: str) -> None:
-    desk = telegram.desk
-    lead_id = await desk.lead(locale=locale)
-    await desk.app.clock.advance("30m")
+    harness = telegram.harness
+    lead_id = await harness.lead(locale=locale)
+    await harness.app.clock.advance("30m")
     (welcome,) = await telegram.say(MARAT, f"/start {lead_id}")
     assert welcome.fields["text"] == WELCOME[locale]
     assert keys(welcome)[1] == (FRIDAYS[locale], "day:2026-01-02")
     assert len(keys(welcome)) == 11  # two weeks without their weekends
-    assert await desk.jobs("emailChain") == []
-    assert await desk.app.keys.get(f"email_job:{lead_id}") is None
+    assert await harness.jobs("emailChain") == []
+    assert await harness.app.keys.get(f"email_job:{lead_id}") is None
 
     times, _ = await telegram.press(MARAT, "day:2026-01-02")
     assert (times.method, times.fields["message_id"]) == ("editMessageText", 55)
@@ -156,22 +156,22 @@ async def test_from_the_letter_to_a_lesson(telegram: Messenger, locale: str) -> 
     assert when in booked.fields["text"]
     assert keys(booked) == [(button, f"reschedule:{lead_id}")]
     assert answered.method == "answerCallbackQuery"
-    lead = await desk.get(lead_id)
+    lead = await harness.get(lead_id)
     assert (lead["lesson_datetime"], lead["status"], lead["tg_id"]) == (
         "2026-01-02T11:00:00Z",
         "LESSON_BOOKED",
         str(MARAT),
     )
-    assert [job.name for job in await desk.jobs("reminders")] == ["remind24h"]
+    assert [job.name for job in await harness.jobs("reminders")] == ["remind24h"]
 
 
 async def test_reminders_are_answered_by_their_buttons(telegram: Messenger) -> None:
-    desk = telegram.desk
-    lead_id = await desk.lead()
+    harness = telegram.harness
+    lead_id = await harness.lead()
     await telegram.say(MARAT, f"/start {lead_id}")
     times, _ = await telegram.press(MARAT, "day:2026-01-05")
     await telegram.press(MARAT, keys(times)[0][1])
-    await desk.app.clock.advance("4d")
+    await harness.app.clock.advance("4d")
     reminder = telegram.server.log[-1]
     assert keys(reminder) == [
         ("✅ Да, буду!", f"confirm:{lead_id}"),
@@ -180,15 +180,15 @@ async def test_reminders_are_answered_by_their_buttons(telegram: Messenger) -> N
     answered, thanks = await telegram.press(MARAT, f"confirm:{lead_id}")
     assert answered.method == "answerCallbackQuery"
     assert "✅ Спасибо, ждём вас!" in thanks.fields["text"]
-    assert (await desk.get(lead_id))["confirmed"] is True
+    assert (await harness.get(lead_id))["confirmed"] is True
     before = len(telegram.server.log)
-    await desk.app.clock.advance("20h")
+    await harness.app.clock.advance("20h")
     assert len(telegram.server.log) == before  # no reminder five hours before
 
 
 async def test_moving_a_lesson(telegram: Messenger) -> None:
-    desk = telegram.desk
-    lead_id = await desk.lead()
+    harness = telegram.harness
+    lead_id = await harness.lead()
     await telegram.say(MARAT, f"/start {lead_id}")
     times, _ = await telegram.press(MARAT, "day:2026-01-05")
     await telegram.press(MARAT, keys(times)[0][1])
@@ -196,16 +196,16 @@ async def test_moving_a_lesson(telegram: Messenger) -> None:
     assert days.fields["text"] == "📅 На какой день перенести урок?"
     times, _ = await telegram.press(MARAT, "day:2026-01-06")
     await telegram.press(MARAT, keys(times)[0][1])
-    assert (await desk.get(lead_id))["lesson_datetime"] == "2026-01-06T10:00:00Z"
-    (job,) = await desk.jobs("reminders")
+    assert (await harness.get(lead_id))["lesson_datetime"] == "2026-01-06T10:00:00Z"
+    (job,) = await harness.jobs("reminders")
     assert job.data["lessonDate"] == "2026-01-06"
     times, _ = await telegram.press(MARAT, "day:2026-01-05")
     assert keys(times)[0][0] == "15:00"  # the old time is free again
 
 
 async def test_two_people_tap_the_same_time(telegram: Messenger) -> None:
-    desk = telegram.desk
-    first, second = await desk.lead(), await desk.lead(tranid="3", phone="8 702 111 22 33")
+    harness = telegram.harness
+    first, second = await harness.lead(), await harness.lead(tranid="3", phone="8 702 111 22 33")
     await telegram.say(MARAT, f"/start {first}")
     await telegram.say(AISHA, f"/start {second}")
     times, _ = await telegram.press(MARAT, "day:2026-01-02")
@@ -225,7 +225,7 @@ async def test_two_people_tap_the_same_time(telegram: Messenger) -> None:
             for number, one in enumerate(chosen)
         )
     )
-    leads = [await desk.get(one) for one in (first, second)]
+    leads = [await harness.get(one) for one in (first, second)]
     assert sorted(str(lead["lesson_datetime"]) for lead in leads) == ["2026-01-02T10:00:00Z", "None"]
     told = [sent.fields["text"] for sent in telegram.server.log if sent.method == "editMessageText"][-2:]
     assert sum("Вы записаны" in text for text in told) == 1
@@ -233,7 +233,7 @@ async def test_two_people_tap_the_same_time(telegram: Messenger) -> None:
 
 
 async def test_times_that_are_not_offered(telegram: Messenger) -> None:
-    lead_id = await telegram.desk.lead()
+    lead_id = await telegram.harness.lead()
     await telegram.say(MARAT, f"/start {lead_id}")
     for slot in (
         "slot:1",
@@ -246,31 +246,31 @@ async def test_times_that_are_not_offered(telegram: Messenger) -> None:
         "day:0001-01-01",
     ):
         await telegram.press(MARAT, slot)
-    assert (await telegram.desk.get(lead_id))["lesson_datetime"] is None
+    assert (await telegram.harness.get(lead_id))["lesson_datetime"] is None
 
 
 # ── Who may what ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_shared_contact_finds_the_lead(telegram: Messenger) -> None:
-    lead_id = await telegram.desk.lead()
+    lead_id = await telegram.harness.lead()
     (asked,) = await telegram.say(MARAT, "/start", language="en")
     assert asked.fields["text"].startswith("👋 Hello! Send your number")
     ((button,),) = asked.fields["reply_markup"]["keyboard"]
     assert button == {"text": "📱 Send my number", "request_contact": True}
     (refused,) = await telegram.say(AISHA, "", contact={"phone_number": "77010000000", "user_id": MARAT})
     assert refused.fields["text"] == "⛔ Это не ваша заявка."
-    assert (await telegram.desk.get(lead_id))["tg_id"] is None
+    assert (await telegram.harness.get(lead_id))["tg_id"] is None
     (unknown,) = await telegram.say(AISHA, "", contact={"phone_number": "77029999999", "user_id": AISHA})
     assert "Не нахожу вашу заявку" in unknown.fields["text"]
     (welcome,) = await telegram.say(MARAT, "", contact={"phone_number": "77010000000", "user_id": MARAT})
     assert welcome.fields["text"] == WELCOME["ru"]
-    assert (await telegram.desk.get(lead_id))["bot_activated"] is True
+    assert (await telegram.harness.get(lead_id))["bot_activated"] is True
 
 
 async def test_a_forged_button_is_refused(telegram: Messenger) -> None:
-    desk = telegram.desk
-    lead_id = await desk.lead()
+    harness = telegram.harness
+    lead_id = await harness.lead()
     await telegram.say(MARAT, f"/start {lead_id}")
     times, _ = await telegram.press(MARAT, "day:2026-01-05")
     await telegram.press(MARAT, keys(times)[0][1])
@@ -285,21 +285,21 @@ async def test_a_forged_button_is_refused(telegram: Messenger) -> None:
         assert (answered.method, answered.fields["text"]) == ("answerCallbackQuery", "⛔ Это не ваша заявка.")
     (refused,) = await telegram.say(AISHA, f"/start {lead_id}")
     assert refused.fields["text"] == "⛔ Это не ваша заявка."
-    lead = await desk.get(lead_id)
+    lead = await harness.get(lead_id)
     assert (lead["confirmed"], lead["tg_id"], lead["taken_by"]) == (False, str(MARAT), None)
 
 
 async def test_a_lesson_that_is_over_can_not_be_confirmed(telegram: Messenger) -> None:
-    lead_id = await telegram.desk.lead()
+    lead_id = await telegram.harness.lead()
     await telegram.say(MARAT, f"/start {lead_id}")
     (answered,) = await telegram.press(MARAT, f"confirm:{lead_id}")
     assert "Этого урока больше нет" in answered.fields["text"]
 
 
 async def test_the_first_of_the_team_takes_the_call(telegram: Messenger) -> None:
-    desk = telegram.desk
-    lead_id = await desk.lead()
-    await desk.app.clock.advance("49h")
+    harness = telegram.harness
+    lead_id = await harness.lead()
+    await harness.app.clock.advance("49h")
     alert = telegram.server.log[-1]
     assert (alert.chat, keys(alert)) == (GROUP, [("☎️ Беру", f"taken:{lead_id}")])
     answered, edited = await telegram.press(AISHA, f"taken:{lead_id}", chat=GROUP)
@@ -307,16 +307,16 @@ async def test_the_first_of_the_team_takes_the_call(telegram: Messenger) -> None
     assert keys(edited) == [("✋ Звонит Айша · 06:00", f"taken:{lead_id}")]
     answered, _ = await telegram.press(MARAT, f"taken:{lead_id}", chat=GROUP)
     assert answered.fields["text"] == "✋ Звонит Айша"
-    lead = await desk.get(lead_id)
+    lead = await harness.get(lead_id)
     assert (lead["taken_by"], lead["taken_at"]) == ("Айша", "2026-01-03T01:00:00Z")
-    assert (await desk.log(lead_id))[-1] == "CALL_TAKEN"
+    assert (await harness.log(lead_id))[-1] == "CALL_TAKEN"
 
 
 # ── Updates ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_an_update_is_handled_once(telegram: Messenger) -> None:
-    lead_id = await telegram.desk.lead()
+    lead_id = await telegram.harness.lead()
     message = {"from": _person(MARAT, "ru"), "chat": _private(MARAT), "text": f"/start {lead_id}"}
     for _ in range(3):
         assert await telegram.send({"update_id": 7, "message": message}) == 200
@@ -324,11 +324,11 @@ async def test_an_update_is_handled_once(telegram: Messenger) -> None:
 
 
 async def test_what_telegram_can_not_take_now_is_tried_again(telegram: Messenger) -> None:
-    lead_id = await telegram.desk.lead()
+    lead_id = await telegram.harness.lead()
     telegram.server.answers.append(refusal(429, "Too Many Requests: retry after 7", retry_after=7))
     (refused,) = await telegram.say(MARAT, f"/start {lead_id}")
     assert refused.status == 429
-    await telegram.desk.app.clock.advance("10m")
+    await telegram.harness.app.clock.advance("10m")
     assert telegram.server.texts(str(MARAT)) == [WELCOME["ru"]]
 
 
@@ -352,26 +352,26 @@ async def test_free_text_gets_a_polite_answer(telegram: Messenger) -> None:
 
 
 async def test_a_person_who_blocked_the_bot_is_no_failure(telegram: Messenger) -> None:
-    lead_id = await telegram.desk.lead()
+    lead_id = await telegram.harness.lead()
     telegram.server.refusals[str(MARAT)] = refusal(403, "Forbidden: bot was blocked by the user")
     await telegram.say(MARAT, f"/start {lead_id}")
-    assert (await telegram.desk.get(lead_id))["bot_activated"] is True
-    assert (await telegram.desk.app.queue("telegram-updates").counts())["failed"] == 0
+    assert (await telegram.harness.get(lead_id))["bot_activated"] is True
+    assert (await telegram.harness.app.queue("telegram-updates").counts())["failed"] == 0
 
 
 async def test_asking_for_updates(tmp_path: Path, server: BotServer) -> None:
     async with a_bot(tmp_path, server, telegram_bot="polling") as telegram:
-        lead_id = await telegram.desk.lead()
+        lead_id = await telegram.harness.lead()
         message = {"from": _person(MARAT, "ru"), "chat": _private(MARAT), "text": f"/start {lead_id}"}
         server.updates = [{"update_id": 41, "message": message}]
-        listener = telegram.desk.leads.listener
+        listener = telegram.harness.leads.listener
         assert listener is not None
         polling = asyncio.create_task(listener.poll())
         await eventually(lambda: server.updates == [])
         polling.cancel()
         with suppress(asyncio.CancelledError):
             await polling
-        await telegram.desk.app.drain()
+        await telegram.harness.app.drain()
         assert server.texts(str(MARAT)) == [WELCOME["ru"]]
 
 
@@ -391,7 +391,7 @@ async def test_a_model_answers_with_what_was_said_before(
 ) -> None:
     settings = {"ai_url": f"{model.origin}/v1", "ai_key": KEY, "ai_hourly_limit": 3}
     async with a_bot(tmp_path, server, **settings) as telegram:
-        keys_of = telegram.desk.app.keys
+        keys_of = telegram.harness.app.keys
         model.answers += ["<b>500</b> & <script>", "Yes"]
         (said,) = await telegram.say(MARAT, "Сколько стоит?")
         assert said.fields["text"] == "&lt;b&gt;500&lt;/b&gt; &amp; &lt;script&gt;"
@@ -409,10 +409,10 @@ async def test_a_model_answers_with_what_was_said_before(
         assert said.fields["text"].startswith("Вы задали много вопросов подряд")
         assert len(model.asked) == 3
         assert await keys_of.get(f"ai_rate:{MARAT}") == "4"
-        await telegram.desk.app.clock.advance("61m")
+        await telegram.harness.app.clock.advance("61m")
         assert len(await telegram.say(MARAT, "Again")) == 1
         assert len(model.asked) == 4
-        await telegram.desk.app.clock.advance("25h")
+        await telegram.harness.app.clock.advance("25h")
         assert await keys_of.get(f"ai_history:{MARAT}") is None
 
 
@@ -421,11 +421,11 @@ async def test_the_link_of_the_meeting_follows(tmp_path: Path, server: BotServer
     meetings.start()
     try:
         async with a_bot(tmp_path, server, **settings_of(meetings)) as telegram:
-            lead_id = await telegram.desk.lead()
+            lead_id = await telegram.harness.lead()
             await telegram.say(MARAT, f"/start {lead_id}")
             times, _ = await telegram.press(MARAT, "day:2026-01-05")
             sent = await telegram.press(MARAT, keys(times)[0][1])
             (link,) = [one for one in sent if "Ссылка на ваш урок готова" in one.fields.get("text", "")]
-            assert (await telegram.desk.get(lead_id))["zoom_link"] in link.fields["text"]
+            assert (await telegram.harness.get(lead_id))["zoom_link"] in link.fields["text"]
     finally:
         meetings.stop()

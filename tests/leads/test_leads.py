@@ -8,62 +8,62 @@ from typing import Any
 
 import pytest
 
-from tests.leads.desk import FORM, SECRET, Desk, a_desk
+from tests.leads.harness import FORM, SECRET, Harness, open_harness
 from yamchi.errors import InvalidJob
 from yamchi.leads.contacts import read_form
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with a_desk(tmp_path) as desk:
-        yield desk
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path) as harness:
+        yield harness
 
 
 # ── Tilda ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_form_becomes_a_lead(desk: Desk) -> None:
-    lead = await desk.get(await desk.lead())
+async def test_a_form_becomes_a_lead(harness: Harness) -> None:
+    lead = await harness.get(await harness.lead())
     assert (lead["name"], lead["email"], lead["phone"]) == ("Марат", "marat@example.com", "+77010000000")
     assert (lead["status"], lead["source"], lead["bot_activated"]) == ("NEW", "tilda", False)
     assert lead["extra"] == {"tranid": "1:2", "Курс": "English"}
-    assert await desk.log(lead["id"]) == ["LEAD_CREATED"]
-    (job,) = await desk.jobs("emailChain")
+    assert await harness.log(lead["id"]) == ["LEAD_CREATED"]
+    (job,) = await harness.jobs("emailChain")
     assert job.data == {"leadId": lead["id"], "email": "marat@example.com", "name": "Марат"}
 
 
-async def test_the_same_form_twice_is_one_lead(desk: Desk) -> None:
-    answers = await asyncio.gather(*(desk.form() for _ in range(10)))
+async def test_the_same_form_twice_is_one_lead(harness: Harness) -> None:
+    answers = await asyncio.gather(*(harness.form() for _ in range(10)))
     assert {answer.text for answer in answers} == {"ok"}
-    await desk.form(Name="Another name under the same tranid")
-    assert await desk.leads.store.count() == 1
-    assert len(await desk.jobs("emailChain")) == 1
-    await desk.form(tranid="")
-    await desk.form(tranid="")
-    assert await desk.leads.store.count() == 2
-    await desk.form(tranid="", Name="Somebody else")
-    assert await desk.leads.store.count() == 3
+    await harness.form(Name="Another name under the same tranid")
+    assert await harness.leads.store.count() == 1
+    assert len(await harness.jobs("emailChain")) == 1
+    await harness.form(tranid="")
+    await harness.form(tranid="")
+    assert await harness.leads.store.count() == 2
+    await harness.form(tranid="", Name="Somebody else")
+    assert await harness.leads.store.count() == 3
 
 
-async def test_json_is_taken_too(desk: Desk) -> None:
-    answer = await desk.client.post(
+async def test_json_is_taken_too(harness: Harness) -> None:
+    answer = await harness.client.post(
         "/webhooks/tilda", json={"Email": "a@example.com", "Age": 7}, headers={"secret": SECRET}
     )
     assert (answer.status_code, answer.text) == (200, "ok")
-    (lead,) = await desk.leads.store.page()
+    (lead,) = await harness.leads.store.page()
     assert (lead.email, lead.phone, lead.extra) == ("a@example.com", None, {"Age": "7"})
 
 
-async def test_tildas_ping(desk: Desk) -> None:
-    answer = await desk.client.post("/webhooks/tilda", data={"test": "test"})
+async def test_tildas_ping(harness: Harness) -> None:
+    answer = await harness.client.post("/webhooks/tilda", data={"test": "test"})
     assert (answer.status_code, answer.text) == (200, "ok")
-    wrong = await desk.client.post("/webhooks/tilda?secret=wrong", data={"test": "test"})
+    wrong = await harness.client.post("/webhooks/tilda?secret=wrong", data={"test": "test"})
     assert wrong.status_code == 403
-    assert await desk.leads.store.count() == 0
+    assert await harness.leads.store.count() == 0
 
 
 @pytest.mark.parametrize("place", ["query", "header", "field"])
-async def test_the_secret_may_be_anywhere_and_must_be_right(desk: Desk, place: str) -> None:
+async def test_the_secret_may_be_anywhere_and_must_be_right(harness: Harness, place: str) -> None:
     async def post(secret: str) -> int:
         request: dict[str, Any] = {"data": FORM}
         match place:
@@ -73,19 +73,19 @@ async def test_the_secret_may_be_anywhere_and_must_be_right(desk: Desk, place: s
                 request["headers"] = {"secret": secret}
             case "field":
                 request["data"] = {**FORM, "secret": secret}
-        return (await desk.client.post("/webhooks/tilda", **request)).status_code
+        return (await harness.client.post("/webhooks/tilda", **request)).status_code
 
     assert await post("wrong") == 403
     assert await post("") == 403
-    assert await desk.leads.store.count() == 0
+    assert await harness.leads.store.count() == 0
     assert await post(SECRET) == 200
-    (lead,) = await desk.leads.store.page()
+    (lead,) = await harness.leads.store.page()
     assert SECRET not in str(lead)
 
 
 async def test_without_a_secret_nothing_is_taken(tmp_path: Path) -> None:
-    async with a_desk(tmp_path, tilda_secret=None) as desk:
-        answer = await desk.form()
+    async with open_harness(tmp_path, tilda_secret=None) as harness:
+        answer = await harness.form()
         assert answer.status_code == 403
         assert "TILDA_SECRET" in answer.json()["detail"]
 
@@ -98,21 +98,21 @@ async def test_without_a_secret_nothing_is_taken(tmp_path: Path) -> None:
         ({f"f{number}": "x" for number in range(101)}, "100 fields"),
     ],
 )
-async def test_a_form_that_can_not_be_used(desk: Desk, form: dict[str, str], said: str) -> None:
-    answer = await desk.client.post("/webhooks/tilda", json=form, headers={"secret": SECRET})
+async def test_a_form_that_can_not_be_used(harness: Harness, form: dict[str, str], said: str) -> None:
+    answer = await harness.client.post("/webhooks/tilda", json=form, headers={"secret": SECRET})
     assert answer.status_code == 422
     assert said in answer.json()["detail"]
-    assert await desk.leads.store.count() == 0
+    assert await harness.leads.store.count() == 0
 
 
-async def test_bodies_that_are_no_forms(desk: Desk) -> None:
+async def test_bodies_that_are_no_forms(harness: Harness) -> None:
     for body, kind, status in (
         (b"[1]", "application/json", 422),
         (b"{", "application/json", 422),
         (b"\xff\xfe=1", "application/x-www-form-urlencoded", 422),
         (b"a=" + b"x" * 300_000, "application/x-www-form-urlencoded", 413),
     ):
-        answer = await desk.client.post(
+        answer = await harness.client.post(
             "/webhooks/tilda", content=body, headers={"content-type": kind, "secret": SECRET}
         )
         assert answer.status_code == status, answer.text
@@ -136,48 +136,48 @@ def test_hostile_values_are_kept_harmless() -> None:
 # ── Scenarios ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_whole_chain_to_the_call(desk: Desk) -> None:
-    lead_id = await desk.lead()
-    await desk.app.clock.advance("30m")
-    lead = await desk.get(lead_id)
+async def test_the_whole_chain_to_the_call(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    await harness.app.clock.advance("30m")
+    lead = await harness.get(lead_id)
     assert (lead["email_1_sent"], lead["email_1_sent_at"]) == (True, "2026-01-01T00:30:00Z")
-    await desk.app.clock.advance("24h")
-    (job,) = await desk.jobs("emailChain")
+    await harness.app.clock.advance("24h")
+    (job,) = await harness.jobs("emailChain")
     assert (job.name, job.data) == (
         "callAlert",
         {"leadId": lead_id, "name": "Марат", "phone": "+77010000000"},
     )
-    await desk.app.clock.advance("24h")
-    assert [message.template_code for _, message in desk.email.sent] == ["email_1", "email_2"]
-    assert [(message.template_code, message.to) for _, message in desk.telegram.sent] == [
+    await harness.app.clock.advance("24h")
+    assert [message.template_code for _, message in harness.email.sent] == ["email_1", "email_2"]
+    assert [(message.template_code, message.to) for _, message in harness.telegram.sent] == [
         ("call_needed", "admin_group")
     ]
-    assert (await desk.get(lead_id))["status"] == "CALL_NEEDED"
-    assert await desk.log(lead_id) == ["LEAD_CREATED", "EMAIL_1_SENT", "EMAIL_2_SENT", "CALL_NEEDED"]
+    assert (await harness.get(lead_id))["status"] == "CALL_NEEDED"
+    assert await harness.log(lead_id) == ["LEAD_CREATED", "EMAIL_1_SENT", "EMAIL_2_SENT", "CALL_NEEDED"]
 
 
-async def test_opening_the_bot_after_the_first_letter_stops_it(desk: Desk) -> None:
-    lead_id = await desk.lead()
-    await desk.app.clock.advance("30m")
-    assert await desk.app.keys.get(f"email_job:{lead_id}")
-    assert (await desk.event("bot.activated", lead_id, "e1", tg_id=777)).status_code == 202
-    assert await desk.jobs("emailChain") == []
-    assert await desk.app.keys.get(f"email_job:{lead_id}") is None
-    lead = await desk.get(lead_id)
+async def test_opening_the_bot_after_the_first_letter_stops_it(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    await harness.app.clock.advance("30m")
+    assert await harness.app.keys.get(f"email_job:{lead_id}")
+    assert (await harness.event("bot.activated", lead_id, "e1", tg_id=777)).status_code == 202
+    assert await harness.jobs("emailChain") == []
+    assert await harness.app.keys.get(f"email_job:{lead_id}") is None
+    lead = await harness.get(lead_id)
     assert (lead["bot_activated"], lead["tg_id"], lead["status"]) == (True, "777", "BOT_STARTED")
-    await desk.app.clock.advance("7d")
-    assert len(desk.email.sent) == 1
+    await harness.app.clock.advance("7d")
+    assert len(harness.email.sent) == 1
 
 
-async def test_reminders_of_a_lesson_and_another_date(desk: Desk) -> None:
-    lead_id = await desk.lead()
-    await desk.event("bot.activated", lead_id, "e1", tg_id="777")
-    await desk.event(
+async def test_reminders_of_a_lesson_and_another_date(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    await harness.event("bot.activated", lead_id, "e1", tg_id="777")
+    await harness.event(
         "lesson.booked", lead_id, "e2", lesson_datetime="2026-01-05T15:00:00", zoom_link="https://zoom.us/j/1"
     )
-    lead = await desk.get(lead_id)
+    lead = await harness.get(lead_id)
     assert lead["lesson_datetime"] == "2026-01-05T10:00:00Z"  # without a zone: on the clock of Almaty
-    (job,) = await desk.jobs("reminders")
+    (job,) = await harness.jobs("reminders")
     assert job.name == "remind24h"
     assert job.data == {
         "leadId": lead_id,
@@ -188,110 +188,117 @@ async def test_reminders_of_a_lesson_and_another_date(desk: Desk) -> None:
         "zoomLink": "https://zoom.us/j/1",
         "name": "Марат",
     }
-    await desk.event("lesson.rescheduled", lead_id, "e3", lesson_datetime="2026-01-07T12:00:00+03:00")
-    await desk.app.clock.advance("30d")
-    assert [(when, message.template_code) for when, message in desk.telegram.sent] == [
+    await harness.event("lesson.rescheduled", lead_id, "e3", lesson_datetime="2026-01-07T12:00:00+03:00")
+    await harness.app.clock.advance("30d")
+    assert [(when, message.template_code) for when, message in harness.telegram.sent] == [
         ("2026-01-06T09:00:00Z", "remind_24h"),
         ("2026-01-07T04:00:00Z", "remind_5h"),
     ]
 
 
-async def test_the_leads_own_zone_counts(desk: Desk) -> None:
-    lead_id = await desk.lead(timezone="Europe/Moscow")
-    await desk.event("lesson.booked", lead_id, "e2", lesson_datetime="2026-01-05T15:00")
-    assert (await desk.get(lead_id))["lesson_datetime"] == "2026-01-05T12:00:00Z"
+async def test_the_leads_own_zone_counts(harness: Harness) -> None:
+    lead_id = await harness.lead(timezone="Europe/Moscow")
+    await harness.event("lesson.booked", lead_id, "e2", lesson_datetime="2026-01-05T15:00")
+    assert (await harness.get(lead_id))["lesson_datetime"] == "2026-01-05T12:00:00Z"
 
 
-async def test_confirming_stops_the_second_reminder(desk: Desk) -> None:
-    lead_id = await desk.lead()
-    await desk.event("bot.activated", lead_id, "e1", tg_id="777")
-    await desk.event("lesson.booked", lead_id, "e2", lesson_datetime="2026-01-03T10:00:00Z")
-    await desk.app.clock.advance("2d")
-    await desk.event("lesson.confirmed", lead_id, "e3")
-    lead = await desk.get(lead_id)
+async def test_confirming_stops_the_second_reminder(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    await harness.event("bot.activated", lead_id, "e1", tg_id="777")
+    await harness.event("lesson.booked", lead_id, "e2", lesson_datetime="2026-01-03T10:00:00Z")
+    await harness.app.clock.advance("2d")
+    await harness.event("lesson.confirmed", lead_id, "e3")
+    lead = await harness.get(lead_id)
     assert (lead["confirmed"], lead["status"]) == (True, "CONFIRMED")
-    await desk.app.clock.advance("7d")
-    assert [message.template_code for _, message in desk.telegram.sent] == ["remind_24h"]
+    await harness.app.clock.advance("7d")
+    assert [message.template_code for _, message in harness.telegram.sent] == ["remind_24h"]
 
 
 @pytest.mark.parametrize("bad", ["tomorrow", "", None, 7, "2026-01-05", "9999-99-99T00:00", "x" * 100_000])
-async def test_a_lesson_without_a_date_is_refused(desk: Desk, bad: Any) -> None:
-    lead_id = await desk.lead()
-    answer = await desk.event("lesson.booked", lead_id, "e2", lesson_datetime=bad)
+async def test_a_lesson_without_a_date_is_refused(harness: Harness, bad: Any) -> None:
+    lead_id = await harness.lead()
+    answer = await harness.event("lesson.booked", lead_id, "e2", lesson_datetime=bad)
     assert answer.status_code == 422
     assert "data.lesson_datetime" in answer.json()["detail"]
-    assert await desk.log(lead_id) == ["LEAD_CREATED"]
+    assert await harness.log(lead_id) == ["LEAD_CREATED"]
 
 
-async def test_a_bad_event_does_not_harm_others_at_the_same_time(desk: Desk) -> None:
-    lead_id = await desk.lead()
+async def test_a_bad_event_does_not_harm_others_at_the_same_time(harness: Harness) -> None:
+    lead_id = await harness.lead()
     answers = await asyncio.gather(
-        desk.event("lesson.booked", lead_id, "bad", lesson_datetime="never"),
-        desk.event("bot.activated", lead_id, "good"),
-        desk.event("bot.activated", "nobody", "stranger"),
+        harness.event("lesson.booked", lead_id, "bad", lesson_datetime="never"),
+        harness.event("bot.activated", lead_id, "good"),
+        harness.event("bot.activated", "nobody", "stranger"),
     )
     assert [answer.status_code for answer in answers] == [422, 202, 202]
-    assert (await desk.get(lead_id))["bot_activated"] is True
+    assert (await harness.get(lead_id))["bot_activated"] is True
 
 
-async def test_a_lead_may_come_as_an_event(desk: Desk) -> None:
-    answer = await desk.event("lead.created", "own-1", "e1", name="Айша", email="aisha@example.com")
+async def test_a_lead_may_come_as_an_event(harness: Harness) -> None:
+    answer = await harness.event("lead.created", "own-1", "e1", name="Айша", email="aisha@example.com")
     assert answer.status_code == 202
-    lead = await desk.get("own-1")
+    lead = await harness.get("own-1")
     assert (lead["name"], lead["email"], lead["source"]) == ("Айша", "aisha@example.com", "event")
-    await desk.app.clock.advance("30m")
-    assert [message.to for _, message in desk.email.sent] == ["aisha@example.com"]
+    await harness.app.clock.advance("30m")
+    assert [message.to for _, message in harness.email.sent] == ["aisha@example.com"]
 
 
-async def test_a_lead_who_opted_out_gets_no_letters(desk: Desk) -> None:
-    await desk.lead()
-    await desk.app.notifications.suppressions.add("email", "marat@example.com", "asked us to stop")
-    await desk.app.clock.advance("30d")
-    assert desk.email.sent == []
+async def test_a_lead_who_opted_out_gets_no_letters(harness: Harness) -> None:
+    await harness.lead()
+    await harness.app.notifications.suppressions.add("email", "marat@example.com", "asked us to stop")
+    await harness.app.clock.advance("30d")
+    assert harness.email.sent == []
 
 
 # ── The API ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_listing_in_pages(desk: Desk) -> None:
+async def test_listing_in_pages(harness: Harness) -> None:
     for number in range(7):
-        await desk.form(tranid=str(number), Name=f"Lead {number}")
-        await desk.app.clock.advance("1s" if number % 2 else "0s")
+        await harness.form(tranid=str(number), Name=f"Lead {number}")
+        await harness.app.clock.advance("1s" if number % 2 else "0s")
     seen: list[str] = []
     cursor = None
     while True:
         page = (
-            await desk.client.get("/v1/leads", params={"limit": 2, **({"cursor": cursor} if cursor else {})})
+            await harness.client.get(
+                "/v1/leads", params={"limit": 2, **({"cursor": cursor} if cursor else {})}
+            )
         ).json()
         seen += [lead["name"] for lead in page["items"]]
         if (cursor := page["next_cursor"]) is None:
             break
     assert sorted(seen) == [f"Lead {number}" for number in range(7)]
-    found = (await desk.client.get("/v1/leads", params={"search": "LEAD 3"})).json()["items"]
+    found = (await harness.client.get("/v1/leads", params={"search": "LEAD 3"})).json()["items"]
     assert [lead["name"] for lead in found] == ["Lead 3"]
-    assert (await desk.client.get("/v1/leads", params={"status": "CALL_NEEDED"})).json()["items"] == []
-    assert (await desk.client.get("/v1/leads", params={"cursor": "rubbish"})).status_code == 422
+    assert (await harness.client.get("/v1/leads", params={"status": "CALL_NEEDED"})).json()["items"] == []
+    assert (await harness.client.get("/v1/leads", params={"cursor": "rubbish"})).status_code == 422
 
 
-async def test_changing_a_lead_tells_the_scenarios(desk: Desk) -> None:
-    lead_id = await desk.lead()
+async def test_changing_a_lead_tells_the_scenarios(harness: Harness) -> None:
+    lead_id = await harness.lead()
     url = f"/v1/leads/{lead_id}"
-    changed = await desk.client.patch(
+    changed = await harness.client.patch(
         url, json={"phone": "8 702 111 22 33", "timezone": "Europe/Moscow", "extra": {"level": "B1"}}
     )
     assert changed.status_code == 200, changed.text
     assert (changed.json()["phone"], changed.json()["extra"]["level"]) == ("+77021112233", "B1")
-    await desk.app.clock.advance("1s")
-    booked = await desk.client.patch(url, json={"lesson_datetime": "2026-01-05T15:00", "tg_id": "777"})
+    await harness.app.clock.advance("1s")
+    booked = await harness.client.patch(url, json={"lesson_datetime": "2026-01-05T15:00", "tg_id": "777"})
     assert booked.json()["lesson_datetime"] == "2026-01-05T12:00:00Z"
-    assert len(await desk.jobs("reminders")) == 1
-    await desk.app.clock.advance("1s")
-    await desk.client.patch(url, json={"bot_activated": True})
-    assert await desk.jobs("emailChain") == []
-    await desk.app.clock.advance("1s")
-    await desk.client.patch(url, json={"lesson_datetime": None})
-    assert await desk.jobs("reminders") == []
-    assert await desk.log(lead_id) == ["LEAD_CREATED", "LESSON_BOOKED", "BOT_ACTIVATED", "LESSON_CANCELLED"]
+    assert len(await harness.jobs("reminders")) == 1
+    await harness.app.clock.advance("1s")
+    await harness.client.patch(url, json={"bot_activated": True})
+    assert await harness.jobs("emailChain") == []
+    await harness.app.clock.advance("1s")
+    await harness.client.patch(url, json={"lesson_datetime": None})
+    assert await harness.jobs("reminders") == []
+    assert await harness.log(lead_id) == [
+        "LEAD_CREATED",
+        "LESSON_BOOKED",
+        "BOT_ACTIVATED",
+        "LESSON_CANCELLED",
+    ]
     for bad in (
         {"lesson_datetime": "2025-01-05T15:00"},
         {"phone": "12"},
@@ -300,32 +307,32 @@ async def test_changing_a_lead_tells_the_scenarios(desk: Desk) -> None:
         {"extra": {"status": "x"}},
         {"timezone": "Mars/Olympus"},
     ):
-        answer = await desk.client.patch(url, json=bad)
+        answer = await harness.client.patch(url, json=bad)
         assert answer.status_code == 422, bad
-    assert (await desk.client.patch("/v1/leads/nobody", json={"name": "x"})).status_code == 404
+    assert (await harness.client.patch("/v1/leads/nobody", json={"name": "x"})).status_code == 404
 
 
-async def test_all_of_them_as_csv(desk: Desk) -> None:
-    await desk.form(Name="=cmd()", tranid="7")
-    answer = await desk.client.get("/v1/leads/export.csv")
+async def test_all_of_them_as_csv(harness: Harness) -> None:
+    await harness.form(Name="=cmd()", tranid="7")
+    answer = await harness.client.get("/v1/leads/export.csv")
     assert answer.headers["content-type"].startswith("text/csv")
     (row,) = csv.DictReader(answer.content.decode("utf-8-sig").splitlines())
     assert (row["name"], row["phone"], row["bot_activated"]) == ("'=cmd()", "+77010000000", "false")
 
 
-async def test_forgetting_a_lead(desk: Desk) -> None:
-    lead_id = await desk.lead()
-    found = await desk.app.erase(lead_id)
+async def test_forgetting_a_lead(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    found = await harness.app.erase(lead_id)
     assert (found["leads"], found["people"]) == (1, 1)
-    assert (await desk.client.get(f"/v1/leads/{lead_id}")).status_code == 404
-    await desk.app.clock.advance("7d")
-    assert desk.email.sent == []
-    assert (await desk.app.erase(lead_id))["leads"] == 0
+    assert (await harness.client.get(f"/v1/leads/{lead_id}")).status_code == 404
+    await harness.app.clock.advance("7d")
+    assert harness.email.sent == []
+    assert (await harness.app.erase(lead_id))["leads"] == 0
 
 
 async def test_the_letter_leads_to_the_bot(tmp_path: Path) -> None:
-    async with a_desk(tmp_path, telegram_bot_name="@lesson_bot") as desk:
-        lead_id = await desk.lead()
-        await desk.app.clock.advance("30m")
-        ((_, message),) = desk.email.sent
+    async with open_harness(tmp_path, telegram_bot_name="@lesson_bot") as harness:
+        lead_id = await harness.lead()
+        await harness.app.clock.advance("30m")
+        ((_, message),) = harness.email.sent
         assert f"https://t.me/lesson_bot?start={lead_id}" in (message.rendered.html or "")

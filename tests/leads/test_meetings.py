@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.leads.desk import Desk, a_desk
+from tests.leads.harness import Harness, open_harness
 from tests.services import zoom
 from tests.services.zoom import ZoomServer, said
 from yamchi.errors import ConfigurationError
@@ -32,167 +32,169 @@ def settings_of(server: ZoomServer) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path, server: ZoomServer) -> AsyncIterator[Desk]:
-    async with a_desk(tmp_path, **settings_of(server)) as desk:
-        yield desk
+async def harness(tmp_path: Path, server: ZoomServer) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path, **settings_of(server)) as harness:
+        yield harness
 
 
 async def book(
-    desk: Desk, lead_id: str, moment: str = "2026-01-05T10:00:00Z", kind: str = "lesson.booked"
+    harness: Harness, lead_id: str, moment: str = "2026-01-05T10:00:00Z", kind: str = "lesson.booked"
 ) -> None:
-    answer = await desk.event(kind, lead_id, f"{kind}-{moment}", lesson_datetime=moment)
+    answer = await harness.event(kind, lead_id, f"{kind}-{moment}", lesson_datetime=moment)
     assert answer.status_code == 202, answer.text
-    await desk.app.drain()
+    await harness.app.drain()
 
 
-async def test_a_lesson_gets_a_meeting(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
-    await book(desk, lead_id)
+async def test_a_lesson_gets_a_meeting(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
+    await book(harness, lead_id)
     ((number, meeting),) = server.meetings.items()
     assert (meeting["start_time"], meeting["duration"], meeting["topic"]) == (
         "2026-01-05T10:00:00Z",
         60,
         "Lesson: Марат",
     )
-    lead = await desk.get(lead_id)
+    lead = await harness.get(lead_id)
     assert (lead["zoom_link"], lead["zoom_meeting_id"]) == (f"https://zoom.us/j/{number}", number)
-    assert await desk.app.keys.get("zoom_token") == "token-1"
-    await book(desk, await desk.lead(tranid="3"), "2026-01-05T11:00:00Z")
+    assert await harness.app.keys.get("zoom_token") == "token-1"
+    await book(harness, await harness.lead(tranid="3"), "2026-01-05T11:00:00Z")
     assert server.tokens == 1
-    await desk.app.clock.advance("51m")
-    assert await desk.app.keys.get("zoom_token") is None
+    await harness.app.clock.advance("51m")
+    assert await harness.app.keys.get("zoom_token") is None
 
 
-async def test_another_date_moves_it_and_cancelling_deletes_it(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
-    await book(desk, lead_id)
-    await book(desk, lead_id, "2026-01-07T10:00:00Z", "lesson.rescheduled")
+async def test_another_date_moves_it_and_cancelling_deletes_it(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
+    await book(harness, lead_id)
+    await book(harness, lead_id, "2026-01-07T10:00:00Z", "lesson.rescheduled")
     ((number, meeting),) = server.meetings.items()
     assert meeting["start_time"] == "2026-01-07T10:00:00Z"
-    assert (await desk.get(lead_id))["zoom_meeting_id"] == number
-    await desk.event("lesson.cancelled", lead_id, "gone")
-    await desk.app.drain()
+    assert (await harness.get(lead_id))["zoom_meeting_id"] == number
+    await harness.event("lesson.cancelled", lead_id, "gone")
+    await harness.app.drain()
     assert (server.meetings, server.created) == ({}, 1)
-    await book(desk, lead_id, "2026-01-09T10:00:00Z")
+    await book(harness, lead_id, "2026-01-09T10:00:00Z")
     assert len(server.meetings) == 1
 
 
-async def test_zoom_is_down_and_the_link_follows(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
+async def test_zoom_is_down_and_the_link_follows(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
     server.stop()
-    await book(desk, lead_id)
-    lead = await desk.get(lead_id)
+    await book(harness, lead_id)
+    lead = await harness.get(lead_id)
     assert (lead["status"], lead["zoom_link"]) == ("LESSON_BOOKED", None)
-    await desk.app.clock.advance("20m")
+    await harness.app.clock.advance("20m")
     server.start()
-    await desk.app.clock.advance("2h")
-    assert (await desk.get(lead_id))["zoom_link"]
+    await harness.app.clock.advance("2h")
+    assert (await harness.get(lead_id))["zoom_link"]
     assert server.created == 1
 
 
-async def test_a_lost_answer_makes_no_second_meeting(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
+async def test_a_lost_answer_makes_no_second_meeting(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
     server.lost = 1
-    await book(desk, lead_id)
-    assert (server.created, (await desk.get(lead_id))["zoom_link"]) == (1, None)
-    await desk.app.clock.advance("1h")
+    await book(harness, lead_id)
+    assert (server.created, (await harness.get(lead_id))["zoom_link"]) == (1, None)
+    await harness.app.clock.advance("1h")
     assert server.created == 1
-    assert (await desk.get(lead_id))["zoom_meeting_id"] in server.meetings
+    assert (await harness.get(lead_id))["zoom_meeting_id"] in server.meetings
 
 
 async def test_a_crash_after_creation_makes_no_second_meeting(
-    desk: Desk, server: ZoomServer, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, server: ZoomServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is gone before it could keep the meeting's id."""
-    lead_id = await desk.lead()
+    lead_id = await harness.lead()
 
     def crash(point: str) -> None:
         if point == "zoom.created":
             raise RuntimeError("killed")
 
     monkeypatch.setattr("yamchi.leads.meetings.fault_point", crash)
-    await book(desk, lead_id)
+    await book(harness, lead_id)
     monkeypatch.undo()
-    await desk.app.clock.advance("1h")
+    await harness.app.clock.advance("1h")
     assert server.created == 1
-    assert (await desk.get(lead_id))["zoom_meeting_id"] in server.meetings
+    assert (await harness.get(lead_id))["zoom_meeting_id"] in server.meetings
 
 
-async def test_many_dates_at_once_are_one_meeting(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
+async def test_many_dates_at_once_are_one_meeting(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
     for hour in range(10, 20):
-        await desk.event(
+        await harness.event(
             "lesson.rescheduled", lead_id, f"e{hour}", lesson_datetime=f"2026-01-05T{hour}:00:00Z"
         )
-        await desk.app.clock.advance("10ms")
-    await desk.app.clock.advance("1h")
+        await harness.app.clock.advance("10ms")
+    await harness.app.clock.advance("1h")
     (meeting,) = server.meetings.values()
     assert (meeting["start_time"], server.created) == ("2026-01-05T19:00:00Z", 1)
 
 
-async def test_a_token_that_ended_early_and_a_meeting_deleted_by_hand(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
-    await book(desk, lead_id)
-    await desk.app.keys.set("zoom_token", "stale", "50m")
+async def test_a_token_that_ended_early_and_a_meeting_deleted_by_hand(
+    harness: Harness, server: ZoomServer
+) -> None:
+    lead_id = await harness.lead()
+    await book(harness, lead_id)
+    await harness.app.keys.set("zoom_token", "stale", "50m")
     server.meetings.clear()
-    await book(desk, lead_id, "2026-01-07T10:00:00Z", "lesson.rescheduled")
+    await book(harness, lead_id, "2026-01-07T10:00:00Z", "lesson.rescheduled")
     ((number, meeting),) = server.meetings.items()
     assert (meeting["start_time"], server.tokens) == ("2026-01-07T10:00:00Z", 2)
-    assert (await desk.get(lead_id))["zoom_meeting_id"] == number
+    assert (await harness.get(lead_id))["zoom_meeting_id"] == number
 
 
-async def test_too_many_calls_wait(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
+async def test_too_many_calls_wait(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
     server.answers.append(
         said(429, {"code": 429, "message": "You have reached the maximum per-second rate limit"})
     )
-    await book(desk, lead_id)
-    await desk.app.clock.advance("2h")
+    await book(harness, lead_id)
+    await harness.app.clock.advance("2h")
     assert (server.created, len(server.meetings)) == (1, 1)
 
 
-async def test_what_zoom_refuses_is_a_dead_letter(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
+async def test_what_zoom_refuses_is_a_dead_letter(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
     server.answers.append(said(400, {"code": 300, "message": "Validation Failed."}))
-    await book(desk, lead_id)
-    (letter,) = (await desk.app.queue("lessons").dead_letters.list()).letters
+    await book(harness, lead_id)
+    (letter,) = (await harness.app.queue("lessons").dead_letters.list()).letters
     assert "Validation Failed" in str(letter)
-    await desk.app.clock.advance("1d")
+    await harness.app.clock.advance("1d")
     assert server.created == 0
 
 
-async def test_a_lost_job_is_found(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
-    await desk.event("lesson.booked", lead_id, "e1", lesson_datetime="2026-01-05T10:00:00Z")
-    queue = desk.app.queue("lessons")
+async def test_a_lost_job_is_found(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
+    await harness.event("lesson.booked", lead_id, "e1", lesson_datetime="2026-01-05T10:00:00Z")
+    queue = harness.app.queue("lessons")
     (job,) = await queue.jobs("waiting")
     assert await queue.remove([job.id]) == [job.id]
-    await desk.app.clock.advance("3m")
+    await harness.app.clock.advance("3m")
     assert server.created == 0
-    assert desk.leads.meetings is not None
-    assert await desk.leads.meetings.sweep() == 1
-    await desk.app.drain()
+    assert harness.leads.meetings is not None
+    assert await harness.leads.meetings.sweep() == 1
+    await harness.app.drain()
     assert server.created == 1
 
 
-async def test_a_lesson_with_a_link_of_its_own_gets_no_meeting(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
-    await desk.event(
+async def test_a_lesson_with_a_link_of_its_own_gets_no_meeting(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
+    await harness.event(
         "lesson.booked",
         lead_id,
         "e1",
         lesson_datetime="2026-01-05T10:00:00Z",
         zoom_link="https://meet.example/1",
     )
-    await desk.app.drain()
-    assert (server.created, (await desk.get(lead_id))["zoom_link"]) == (0, "https://meet.example/1")
+    await harness.app.drain()
+    assert (server.created, (await harness.get(lead_id))["zoom_link"]) == (0, "https://meet.example/1")
 
 
-async def test_erasing_a_lead_deletes_its_meeting(desk: Desk, server: ZoomServer) -> None:
-    lead_id = await desk.lead()
-    await book(desk, lead_id)
-    await desk.app.erase(lead_id)
-    await desk.app.drain()
+async def test_erasing_a_lead_deletes_its_meeting(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
+    await book(harness, lead_id)
+    await harness.app.erase(lead_id)
+    await harness.app.drain()
     assert server.meetings == {}
 
 

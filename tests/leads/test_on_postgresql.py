@@ -6,46 +6,46 @@ from pathlib import Path
 
 import pytest
 
-from tests.leads.desk import Desk, a_desk
+from tests.leads.harness import Harness, open_harness
 from yamchi.clock import to_moment
 
 pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-async def desk(tmp_path: Path, postgres_database) -> AsyncIterator[Desk]:
-    async with a_desk(tmp_path, database_url=postgres_database().url) as desk:
-        yield desk
+async def harness(tmp_path: Path, postgres_database) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path, database_url=postgres_database().url) as harness:
+        yield harness
 
 
-async def test_a_lead_from_the_form_to_its_end(desk: Desk) -> None:
-    answers = await asyncio.gather(*(desk.form() for _ in range(5)))
+async def test_a_lead_from_the_form_to_its_end(harness: Harness) -> None:
+    answers = await asyncio.gather(*(harness.form() for _ in range(5)))
     assert {answer.text for answer in answers} == {"ok"}
-    (lead,) = await desk.leads.store.page()
-    other = await desk.lead(tranid="3")
-    await desk.app.clock.advance("30m")
-    assert (await desk.get(lead.id))["email_1_sent_at"] == "2026-01-01T00:30:00Z"
+    (lead,) = await harness.leads.store.page()
+    other = await harness.lead(tranid="3")
+    await harness.app.clock.advance("30m")
+    assert (await harness.get(lead.id))["email_1_sent_at"] == "2026-01-01T00:30:00Z"
 
-    free = await desk.leads.slots.free(lead.id)
-    taken = await asyncio.gather(*(desk.leads.slots.take(one, free[0]) for one in (lead.id, other)))
+    free = await harness.leads.slots.free(lead.id)
+    taken = await asyncio.gather(*(harness.leads.slots.take(one, free[0]) for one in (lead.id, other)))
     assert sorted(taken) == [False, True]
     loser = other if taken[0] else lead.id
-    assert free[0] not in await desk.leads.slots.free(loser)
+    assert free[0] not in await harness.leads.slots.free(loser)
 
     moment = "2026-01-05T15:00:00+05:00"
-    await desk.event("lesson.booked", lead.id, "e1", lesson_datetime=moment)
-    assert (await desk.leads.get(lead.id)).lesson_datetime == to_moment(
-        desk.app.clock.time.replace(month=1, day=5, hour=10, minute=0)
+    await harness.event("lesson.booked", lead.id, "e1", lesson_datetime=moment)
+    assert (await harness.leads.get(lead.id)).lesson_datetime == to_moment(
+        harness.app.clock.time.replace(month=1, day=5, hour=10, minute=0)
     )
     pages = []
     cursor = None
     while True:
         query = {"limit": 1, **({"cursor": cursor} if cursor else {})}
-        page = (await desk.client.get("/v1/leads", params=query)).json()
+        page = (await harness.client.get("/v1/leads", params=query)).json()
         pages += [one["id"] for one in page["items"]]
         if (cursor := page["next_cursor"]) is None:
             break
     assert sorted(pages) == sorted([lead.id, other])
-    assert len((await desk.client.get("/v1/leads/export.csv")).text.splitlines()) == 3
-    assert (await desk.app.erase(lead.id))["leads"] == 1
-    assert await desk.leads.store.find(lead.id) is None
+    assert len((await harness.client.get("/v1/leads/export.csv")).text.splitlines()) == 3
+    assert (await harness.app.erase(lead.id))["leads"] == 1
+    assert await harness.leads.store.find(lead.id) is None

@@ -479,35 +479,35 @@ def _another(app: TestApp) -> FanOut:
 # ── Channels of one's own, and what is counted ────────────────────────────────────────────────────────────────────────
 
 
-class Pigeon(Channel):
+class PagerChannel(Channel):
     """A channel that a user wrote."""
 
-    name = "pigeon"
-    provider = "loft"
+    name = "pager"
+    provider = "acme"
     resends_unknown = True
 
     def __init__(self) -> None:
-        self.carried: list[str] = []
+        self.sent: list[str] = []
 
     def address(self, recipient: Recipient) -> str | None:
         return recipient.email
 
     async def send(self, message: Message) -> str | None:
-        self.carried.append(message.to)
+        self.sent.append(message.to)
         return None
 
 
 async def test_a_channel_of_ones_own(app: TestApp, tmp_path: Path) -> None:
-    (tmp_path / "templates" / "news" / "pigeon.en.txt").write_text("Coo")
-    pigeon = Pigeon()
-    app.notifications.register(pigeon)
+    (tmp_path / "templates" / "news" / "pager.en.txt").write_text("News")
+    channel = PagerChannel()
+    app.notifications.register(channel)
     await populate(app, 3)
-    await app.notifications.campaigns.create(wish(channel="pigeon"))
+    await app.notifications.campaigns.create(wish(channel="pager"))
     await send_all(app)
-    assert sorted(pigeon.carried) == [f"user-{number}@example.com" for number in range(3)]
+    assert sorted(channel.sent) == [f"user-{number}@example.com" for number in range(3)]
     page = app.metrics.render({}, {}, [app.notifications.metrics]).decode()
-    assert 'yamchi_deliveries_total{channel="pigeon",status="SENT"} 3.0' in page
-    assert 'yamchi_provider_answers_total{answer="sent",channel="pigeon",provider="loft"} 3.0' in page
+    assert 'yamchi_deliveries_total{channel="pager",status="SENT"} 3.0' in page
+    assert 'yamchi_provider_answers_total{answer="sent",channel="pager",provider="acme"} 3.0' in page
 
 
 async def test_a_rehearsal_uses_the_letter(app: TestApp) -> None:

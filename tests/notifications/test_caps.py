@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.notifications.conftest import USER
-from tests.notifications.house import House, Pigeon, a_house
+from tests.notifications.harness import Harness, ScriptedChannel, open_harness
 from tests.services.mail import MailServer
 from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Recipient
@@ -31,73 +31,73 @@ RULES = """
 
 
 @pytest.fixture
-async def house(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[House]:
-    async with a_house(tmp_path, mail_server) as house:
-        house.rules(RULES)
-        await house.person(telegram_id=777)
-        yield house
+async def harness(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path, mail_server) as harness:
+        harness.rules(RULES)
+        await harness.person(telegram_id=777)
+        yield harness
 
 
-async def test_over_the_cap_it_waits_for_its_turn(house: House) -> None:
-    jobs = [(await house.event("waits"))[0]["job_id"] for _ in range(5)]
-    await house.app.drain()
-    assert len(house.mail.letters) == 2
-    pending = (await house.client.get(f"/users/{USER}/pending")).json()["items"]
+async def test_over_the_cap_it_waits_for_its_turn(harness: Harness) -> None:
+    jobs = [(await harness.event("waits"))[0]["job_id"] for _ in range(5)]
+    await harness.app.drain()
+    assert len(harness.mail.letters) == 2
+    pending = (await harness.client.get(f"/users/{USER}/pending")).json()["items"]
     assert [item["when"] for item in pending] == ["2026-01-02T00:00:00Z"] * 3
     assert "2 per 1d of 'recommendations' on email" in pending[0]["why"]
-    await house.app.clock.advance("23h")
-    assert len(house.mail.letters) == 2
-    await house.app.clock.advance("1h")
-    assert len(house.mail.letters) == 4
-    await house.app.clock.advance("1d")
-    assert len(house.mail.letters) == 5
-    assert {(await house.delivery(job))["attempts"] for job in jobs} == {1}
+    await harness.app.clock.advance("23h")
+    assert len(harness.mail.letters) == 2
+    await harness.app.clock.advance("1h")
+    assert len(harness.mail.letters) == 4
+    await harness.app.clock.advance("1d")
+    assert len(harness.mail.letters) == 5
+    assert {(await harness.delivery(job))["attempts"] for job in jobs} == {1}
 
 
-async def test_over_the_cap_it_is_dropped(house: House) -> None:
-    jobs = [(await house.event("drops"))[0]["job_id"] for _ in range(3)]
-    await house.app.drain()
-    statuses = [await house.status(job) for job in jobs]
+async def test_over_the_cap_it_is_dropped(harness: Harness) -> None:
+    jobs = [(await harness.event("drops"))[0]["job_id"] for _ in range(3)]
+    await harness.app.drain()
+    statuses = [await harness.status(job) for job in jobs]
     assert sorted(statuses) == ["SENT", "SENT", "SUPPRESSED"]
     dropped = jobs[statuses.index("SUPPRESSED")]
-    assert "Over the cap" in (await house.delivery(dropped))["last_error"]
-    assert await house.dead_letters() == []
+    assert "Over the cap" in (await harness.delivery(dropped))["last_error"]
+    assert await harness.dead_letters() == []
 
 
-async def test_any_period_counts_and_not_the_calendars(house: House) -> None:
+async def test_any_period_counts_and_not_the_calendars(harness: Harness) -> None:
     for moment in ("2026-01-01T22:00:00", "2026-01-01T23:00:00", "2026-01-02T01:00:00"):
-        await house.at(moment)
-        await house.event("drops")
-        await house.app.drain()
-    assert len(house.mail.letters) == 2
-    await house.at("2026-01-02T22:00:00")
-    await house.event("drops")
-    await house.app.drain()
-    assert len(house.mail.letters) == 3
+        await harness.at(moment)
+        await harness.event("drops")
+        await harness.app.drain()
+    assert len(harness.mail.letters) == 2
+    await harness.at("2026-01-02T22:00:00")
+    await harness.event("drops")
+    await harness.app.drain()
+    assert len(harness.mail.letters) == 3
 
 
-async def test_channels_are_counted_apart(house: House) -> None:
+async def test_channels_are_counted_apart(harness: Harness) -> None:
     for event in ("drops", "drops", "weekly", "weekly"):
-        await house.event(event)
-    await house.app.drain()
-    assert (len(house.mail.letters), len(house.pigeon.sent)) == (2, 1)
+        await harness.event(event)
+    await harness.app.drain()
+    assert (len(harness.mail.letters), len(harness.channel.sent)) == (2, 1)
 
 
-async def test_what_did_not_arrive_does_not_count(house: House) -> None:
-    house.pigeon.answers = [Unrecoverable("no")]
-    await house.event("weekly")
-    await house.app.drain()
-    await house.event("weekly")
-    await house.app.drain()
-    assert len(house.pigeon.sent) == 1
+async def test_what_did_not_arrive_does_not_count(harness: Harness) -> None:
+    harness.channel.answers = [Unrecoverable("no")]
+    await harness.event("weekly")
+    await harness.app.drain()
+    await harness.event("weekly")
+    await harness.app.drain()
+    assert len(harness.channel.sent) == 1
 
 
-async def test_retries_count_once(house: House) -> None:
-    house.mail.answers.extend(["451 later"] * 2)
+async def test_retries_count_once(harness: Harness) -> None:
+    harness.mail.answers.extend(["451 later"] * 2)
     for _ in range(2):
-        await house.event("drops")
-    await house.app.clock.advance("5m")
-    assert len(house.mail.letters) == 2
+        await harness.event("drops")
+    await harness.app.clock.advance("5m")
+    assert len(harness.mail.letters) == 2
 
 
 # ── Several processes ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -111,7 +111,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def offices(url: str) -> AsyncIterator[list[Caps]]:
+async def processes(url: str) -> AsyncIterator[list[Caps]]:
     """As two processes have them: each with its own connections."""
     databases = [Database(url, [Notifications.schema()]) for _ in range(2)]
     await databases[0].migrate()
@@ -135,33 +135,33 @@ def errand() -> Callable[[str], Errand]:
 
     def make(name: str) -> Errand:
         notification = NotificationJob.model_validate({**job, "job_id": derived_id(name)})
-        return Errand(notification, NONE, Recipient(USER), Pigeon(), None, 1, 5, "UTC")
+        return Errand(notification, NONE, Recipient(USER), ScriptedChannel(), None, 1, 5, "UTC")
 
     return make
 
 
-async def test_two_processes_keep_to_one_cap(offices: list[Caps], errand: Callable[[str], Errand]) -> None:
+async def test_two_processes_keep_to_one_cap(processes: list[Caps], errand: Callable[[str], Errand]) -> None:
     cap = Cap(most=7, per="1d")
-    claims = [office.claim(errand(f"{n}"), cap) for n in range(100) for office in [offices[n % 2]]]
+    claims = [caps.claim(errand(f"{n}"), cap) for n in range(100) for caps in [processes[n % 2]]]
     outcomes = await asyncio.gather(*claims)
     assert outcomes.count(None) == 7
 
 
 async def test_the_same_job_in_two_processes_counts_once(
-    offices: list[Caps], errand: Callable[[str], Errand]
+    processes: list[Caps], errand: Callable[[str], Errand]
 ) -> None:
     cap = Cap(most=2, per="1d")
-    claims = [office.claim(errand("same"), cap) for office in offices for _ in range(10)]
+    claims = [caps.claim(errand("same"), cap) for caps in processes for _ in range(10)]
     assert await asyncio.gather(*claims) == [None] * 20
-    assert await offices[0].claim(errand("other"), cap) is None
-    assert await offices[1].claim(errand("third"), cap) is not None
+    assert await processes[0].claim(errand("other"), cap) is None
+    assert await processes[1].claim(errand("third"), cap) is not None
 
 
 async def test_caps_of_different_lengths_see_the_same_messages(
-    offices: list[Caps], errand: Callable[[str], Errand]
+    processes: list[Caps], errand: Callable[[str], Errand]
 ) -> None:
-    office = offices[0]
-    assert await office.claim(errand("a"), Cap(most=3, per="1h")) is None
-    assert await office.claim(errand("b"), Cap(most=1, per="7d")) is not None
-    assert await office.claim(errand("c"), Cap(most=3, per="1h")) is None
-    assert await office.claim(errand("d"), Cap(most=2, per="1h")) is not None
+    caps = processes[0]
+    assert await caps.claim(errand("a"), Cap(most=3, per="1h")) is None
+    assert await caps.claim(errand("b"), Cap(most=1, per="7d")) is not None
+    assert await caps.claim(errand("c"), Cap(most=3, per="1h")) is None
+    assert await caps.claim(errand("d"), Cap(most=2, per="1h")) is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from tests.notifications.conftest import USER
-from tests.notifications.house import ADDRESS, House, a_house
+from tests.notifications.harness import ADDRESS, Harness, open_harness
 from tests.services.mail import MailServer
 from yamchi.clock import as_datetime, isoformat
 from yamchi.notifications.channels.base import Unreachable
@@ -43,184 +43,184 @@ DIGEST = "---\nsubject: films\ncategory: recommendations\n---\n{% for film in it
 
 
 @pytest.fixture
-async def house(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[House]:
-    async with a_house(tmp_path, mail_server, default_timezone="Asia/Almaty") as house:
-        house.rules(RULES)
-        await house.person(telegram_id=777)
-        yield house
+async def harness(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path, mail_server, default_timezone="Asia/Almaty") as harness:
+        harness.rules(RULES)
+        await harness.person(telegram_id=777)
+        yield harness
 
 
-async def left(house: House) -> int:
+async def left(harness: Harness) -> int:
     query = select(func.count()).select_from(digest_items)
-    return int(await house.app.database.read(lambda connection: connection.execute(query).scalar_one()))
+    return int(await harness.app.database.read(lambda connection: connection.execute(query).scalar_one()))
 
 
-async def test_twenty_events_are_one_letter(house: House) -> None:
-    jobs = [(await house.event("film_out", film_title=f"Film {n}"))[0]["job_id"] for n in range(20)]
-    await house.app.drain()
-    assert house.mail.letters == []
-    pending = (await house.client.get(f"/users/{USER}/pending")).json()["items"]
+async def test_twenty_events_are_one_letter(harness: Harness) -> None:
+    jobs = [(await harness.event("film_out", film_title=f"Film {n}"))[0]["job_id"] for n in range(20)]
+    await harness.app.drain()
+    assert harness.mail.letters == []
+    pending = (await harness.client.get(f"/users/{USER}/pending")).json()["items"]
     assert len(pending) == 21  # each of them, and the letter itself
     assert {item["when"] for item in pending} == {"2026-01-01T04:00:00Z"}  # 09:00 in Almaty
     assert sum("digest" in (item["why"] or "") for item in pending) == 20
 
-    await house.at("2026-01-01T03:59:59")
-    assert house.mail.letters == []
-    await house.at("2026-01-01T04:00:00")
-    ((recipient, letter),) = house.mail.letters
+    await harness.at("2026-01-01T03:59:59")
+    assert harness.mail.letters == []
+    await harness.at("2026-01-01T04:00:00")
+    ((recipient, letter),) = harness.mail.letters
     assert recipient == ADDRESS
     assert letter["Subject"] == "20 new films for you"
     text = letter.get_body(("plain",)).get_content()
     assert all(f"Film {n}" in text for n in range(20))
     assert text.index("Film 0") < text.index("Film 19")
-    assert {await house.status(job) for job in jobs} == {"SENT"}
-    assert await left(house) == 0
-    await house.app.clock.advance("3d")
-    assert len(house.mail.letters) == 1
+    assert {await harness.status(job) for job in jobs} == {"SENT"}
+    assert await left(harness) == 0
+    await harness.app.clock.advance("3d")
+    assert len(harness.mail.letters) == 1
 
 
-async def test_the_next_day_has_its_own_letter(house: House) -> None:
+async def test_the_next_day_has_its_own_letter(harness: Harness) -> None:
     for day in ("2026-01-01T03:00:00", "2026-01-01T05:00:00", "2026-01-02T03:00:00"):
-        await house.at(day)
-        await house.event("film_out", film_title=day)
-    await house.at("2026-01-05T00:00:00")
-    subjects = [str(letter["Subject"]) for _, letter in house.mail.letters]
+        await harness.at(day)
+        await harness.event("film_out", film_title=day)
+    await harness.at("2026-01-05T00:00:00")
+    subjects = [str(letter["Subject"]) for _, letter in harness.mail.letters]
     assert subjects == ["New for you: 2026-01-01T03:00:00", "2 new films for you"]
 
 
-async def test_whatever_is_delivered_again_is_told_once(house: House) -> None:
-    (item,) = await house.event("film_out")
-    await house.app.drain()
-    await house.again(item["job_id"])
-    await house.event("film_out", "e-1")
-    await house.at("2026-01-01T04:00:00")
-    assert len(house.mail.letters) == 1
-    digest = await digest_id(house)
-    await house.again(item["job_id"])
-    await house.again(digest)
-    await house.at("2026-01-03T00:00:00")
-    assert len(house.mail.letters) == 1
+async def test_whatever_is_delivered_again_is_told_once(harness: Harness) -> None:
+    (item,) = await harness.event("film_out")
+    await harness.app.drain()
+    await harness.again(item["job_id"])
+    await harness.event("film_out", "e-1")
+    await harness.at("2026-01-01T04:00:00")
+    assert len(harness.mail.letters) == 1
+    digest = await digest_id(harness)
+    await harness.again(item["job_id"])
+    await harness.again(digest)
+    await harness.at("2026-01-03T00:00:00")
+    assert len(harness.mail.letters) == 1
 
 
-async def digest_id(house: House) -> str:
+async def digest_id(harness: Harness) -> str:
     query = select(digests.c.digest_id).order_by(digests.c.due_at).limit(1)
-    return str(await house.app.database.read(lambda connection: connection.execute(query).scalar_one()))
+    return str(await harness.app.database.read(lambda connection: connection.execute(query).scalar_one()))
 
 
-async def test_what_comes_while_it_is_told_goes_into_the_next(house: House) -> None:
-    await house.event("film_out", film_title="early")
-    await house.app.drain()
-    carrier = (await house.app.notifications.queue.job(await digest_id(house))).record.payload
+async def test_what_comes_while_it_is_told_goes_into_the_next(harness: Harness) -> None:
+    await harness.event("film_out", film_title="early")
+    await harness.app.drain()
+    carrier = (await harness.app.notifications.queue.job(await digest_id(harness))).record.payload
     telling = NotificationJob.model_validate_json(carrier)
-    await house.app.notifications.processor._digests.gather(
+    await harness.app.notifications.processor._digests.gather(
         telling.delivery_id, telling
     )  # closed, and not yet sent
-    await house.event("film_out", film_title="late")
-    await house.app.drain()
-    await house.at("2026-01-03T00:00:00")
-    subjects = [str(letter["Subject"]) for _, letter in house.mail.letters]
+    await harness.event("film_out", film_title="late")
+    await harness.app.drain()
+    await harness.at("2026-01-03T00:00:00")
+    subjects = [str(letter["Subject"]) for _, letter in harness.mail.letters]
     assert subjects == ["New for you: early", "New for you: late"]
 
 
-async def test_many_collect_at_once(house: House) -> None:
-    await asyncio.gather(*(house.event("film_out", f"many-{n}", film_title=f"F{n}") for n in range(100)))
-    await house.app.drain()
-    await house.at("2026-01-01T04:00:00")
-    ((_, letter),) = house.mail.letters
+async def test_many_collect_at_once(harness: Harness) -> None:
+    await asyncio.gather(*(harness.event("film_out", f"many-{n}", film_title=f"F{n}") for n in range(100)))
+    await harness.app.drain()
+    await harness.at("2026-01-01T04:00:00")
+    ((_, letter),) = harness.mail.letters
     assert letter["Subject"] == "100 new films for you"
 
 
-async def test_more_than_a_letter_holds_is_counted(house: House) -> None:
-    await asyncio.gather(*(house.event("film_out", f"many-{n}", film_title=f"F{n}") for n in range(230)))
-    await house.app.drain()
-    await house.at("2026-01-01T04:00:00")
-    ((_, letter),) = house.mail.letters
+async def test_more_than_a_letter_holds_is_counted(harness: Harness) -> None:
+    await asyncio.gather(*(harness.event("film_out", f"many-{n}", film_title=f"F{n}") for n in range(230)))
+    await harness.app.drain()
+    await harness.at("2026-01-01T04:00:00")
+    ((_, letter),) = harness.mail.letters
     assert "And 30 more." in letter.get_body(("plain",)).get_content()
 
 
-async def test_what_expired_or_was_called_off_is_not_told(house: House) -> None:
-    (kept,) = await house.event("film_out", film_title="kept")
-    (gone,) = await house.event("film_out", film_title="gone")
-    (late,) = await house.event("short_film", film_title="late")
-    await house.app.drain()
-    assert (await house.client.delete(f"/notifications/{gone['job_id']}")).status_code == 204
-    await house.at("2026-01-01T04:00:00")
-    ((_, letter),) = house.mail.letters
+async def test_what_expired_or_was_called_off_is_not_told(harness: Harness) -> None:
+    (kept,) = await harness.event("film_out", film_title="kept")
+    (gone,) = await harness.event("film_out", film_title="gone")
+    (late,) = await harness.event("short_film", film_title="late")
+    await harness.app.drain()
+    assert (await harness.client.delete(f"/notifications/{gone['job_id']}")).status_code == 204
+    await harness.at("2026-01-01T04:00:00")
+    ((_, letter),) = harness.mail.letters
     assert letter["Subject"] == "New for you: kept"
-    statuses = [await house.status(job["job_id"]) for job in (kept, gone, late)]
+    statuses = [await harness.status(job["job_id"]) for job in (kept, gone, late)]
     assert statuses == ["SENT", "CANCELLED", "EXPIRED"]
 
 
-async def test_nothing_left_to_tell(house: House) -> None:
-    (item,) = await house.event("film_out")
-    await house.app.drain()
-    await house.client.delete(f"/notifications/{item['job_id']}")
-    await house.at("2026-01-02T00:00:00")
-    assert house.mail.letters == []
-    assert await house.dead_letters() == []
+async def test_nothing_left_to_tell(harness: Harness) -> None:
+    (item,) = await harness.event("film_out")
+    await harness.app.drain()
+    await harness.client.delete(f"/notifications/{item['job_id']}")
+    await harness.at("2026-01-02T00:00:00")
+    assert harness.mail.letters == []
+    assert await harness.dead_letters() == []
 
 
-async def test_a_digest_that_is_called_off_takes_its_items_with_it(house: House) -> None:
-    (item,) = await house.event("film_out", film_title="first")
-    await house.app.drain()
-    assert (await house.client.delete(f"/notifications/{await digest_id(house)}")).status_code == 204
-    assert await house.status(item["job_id"]) == "CANCELLED"
-    await house.event("film_out", film_title="second")
-    await house.at("2026-01-05T00:00:00")
-    assert [str(letter["Subject"]) for _, letter in house.mail.letters] == ["New for you: second"]
+async def test_a_digest_that_is_called_off_takes_its_items_with_it(harness: Harness) -> None:
+    (item,) = await harness.event("film_out", film_title="first")
+    await harness.app.drain()
+    assert (await harness.client.delete(f"/notifications/{await digest_id(harness)}")).status_code == 204
+    assert await harness.status(item["job_id"]) == "CANCELLED"
+    await harness.event("film_out", film_title="second")
+    await harness.at("2026-01-05T00:00:00")
+    assert [str(letter["Subject"]) for _, letter in harness.mail.letters] == ["New for you: second"]
 
 
-async def test_who_opted_out_meanwhile_gets_no_digest(house: House) -> None:
-    (item,) = await house.event("film_out")
-    await house.app.drain()
-    await house.choose(allowed={"email": {"recommendations": False}})
-    (other,) = await house.event("film_out")
-    await house.at("2026-01-02T00:00:00")
-    assert house.mail.letters == []
-    assert [await house.status(job["job_id"]) for job in (item, other)] == ["SUPPRESSED", "SUPPRESSED"]
-    assert await left(house) == 0
+async def test_who_opted_out_meanwhile_gets_no_digest(harness: Harness) -> None:
+    (item,) = await harness.event("film_out")
+    await harness.app.drain()
+    await harness.choose(allowed={"email": {"recommendations": False}})
+    (other,) = await harness.event("film_out")
+    await harness.at("2026-01-02T00:00:00")
+    assert harness.mail.letters == []
+    assert [await harness.status(job["job_id"]) for job in (item, other)] == ["SUPPRESSED", "SUPPRESSED"]
+    assert await left(harness) == 0
 
 
-async def test_a_digest_that_fails_can_be_replayed(house: House) -> None:
-    house.mail.refusals[ADDRESS] = "554 no"
-    (item,) = await house.event("film_out")
-    await house.at("2026-01-02T00:00:00")
-    assert await house.status(item["job_id"]) == "FAILED"
-    (letter,) = await house.dead_letters()
-    house.mail.refusals.clear()
-    await house.client.post(f"/dlq/{letter['id']}/replay")
-    await house.app.drain()
-    assert await house.status(item["job_id"]) == "SENT"
-    assert len(house.mail.letters) == 1
+async def test_a_digest_that_fails_can_be_replayed(harness: Harness) -> None:
+    harness.mail.refusals[ADDRESS] = "554 no"
+    (item,) = await harness.event("film_out")
+    await harness.at("2026-01-02T00:00:00")
+    assert await harness.status(item["job_id"]) == "FAILED"
+    (letter,) = await harness.dead_letters()
+    harness.mail.refusals.clear()
+    await harness.client.post(f"/dlq/{letter['id']}/replay")
+    await harness.app.drain()
+    assert await harness.status(item["job_id"]) == "SENT"
+    assert len(harness.mail.letters) == 1
 
 
-async def test_quiet_hours_hold_a_digest_too(house: House) -> None:
-    await house.choose(quiet_hours={"from": "22:00", "until": "10:30"})
-    await house.event("film_out")
-    await house.at("2026-01-01T05:29:59")
-    assert house.mail.letters == []
-    await house.at("2026-01-01T05:30:00")
-    assert len(house.mail.letters) == 1
+async def test_quiet_hours_hold_a_digest_too(harness: Harness) -> None:
+    await harness.choose(quiet_hours={"from": "22:00", "until": "10:30"})
+    await harness.event("film_out")
+    await harness.at("2026-01-01T05:29:59")
+    assert harness.mail.letters == []
+    await harness.at("2026-01-01T05:30:00")
+    assert len(harness.mail.letters) == 1
 
 
-async def test_a_digest_goes_on_to_the_next_channel(house: House) -> None:
-    house.template("new_films_digest", "{{ count }} films", channel="telegram")
-    house.pigeon.answers = [Unreachable("blocked")]
-    jobs = [(await house.event("film_out_anywhere"))[0]["job_id"] for _ in range(3)]
-    await house.app.clock.advance("61m")
-    assert house.mail.by_recipient() == {ADDRESS: 1}
-    assert {await house.status(job) for job in jobs} == {"SENT"}
-    await house.again(await digest_id(house))
-    assert house.mail.by_recipient() == {ADDRESS: 1}
+async def test_a_digest_goes_on_to_the_next_channel(harness: Harness) -> None:
+    harness.template("new_films_digest", "{{ count }} films", channel="telegram")
+    harness.channel.answers = [Unreachable("blocked")]
+    jobs = [(await harness.event("film_out_anywhere"))[0]["job_id"] for _ in range(3)]
+    await harness.app.clock.advance("61m")
+    assert harness.mail.by_recipient() == {ADDRESS: 1}
+    assert {await harness.status(job) for job in jobs} == {"SENT"}
+    await harness.again(await digest_id(harness))
+    assert harness.mail.by_recipient() == {ADDRESS: 1}
 
 
-async def test_an_erased_person_has_no_digest(house: House) -> None:
-    await house.event("film_out")
-    await house.app.drain()
-    await house.client.delete(f"/users/{USER}")
-    assert await left(house) == 0
-    await house.app.clock.advance("3d")
-    assert house.mail.letters == []
+async def test_an_erased_person_has_no_digest(harness: Harness) -> None:
+    await harness.event("film_out")
+    await harness.app.drain()
+    await harness.client.delete(f"/users/{USER}")
+    assert await left(harness) == 0
+    await harness.app.clock.advance("3d")
+    assert harness.mail.letters == []
 
 
 # ── When ──────────────────────────────────────────────────────────────────────────────────────────────────────────

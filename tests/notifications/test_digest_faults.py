@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import select
 
 from tests.notifications.conftest import USER
-from tests.notifications.house import Pigeon
-from tests.notifications.office import FULL, PATIENCE, Office, UnhurriedMailServer, address_of, number_of
+from tests.notifications.fleet import FULL, PATIENCE, Fleet, UnhurriedMailServer, address_of, number_of
+from tests.notifications.harness import ScriptedChannel
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.plugin import Notifications
@@ -39,34 +39,34 @@ TOLD = "---\nsubject: films\n---\n<p>{% for film in items %}[{{ film.title }}]{%
 
 
 @pytest.fixture
-async def office(tmp_path: Path) -> AsyncIterator[Office]:
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     server = UnhurriedMailServer()
     server.start()
     (tmp_path / "rules.yaml").write_text(RULES)
     folder = tmp_path / "templates" / "told"
     folder.mkdir(parents=True)
     (folder / "email.en.html").write_text(TOLD)
-    office = Office(tmp_path, f"sqlite:///{tmp_path}/jobs.db", server)
-    yield office
-    await office.close()
+    fleet = Fleet(tmp_path, f"sqlite:///{tmp_path}/jobs.db", server)
+    yield fleet
+    await fleet.close()
     server.stop()
 
 
-def told(office: Office, address: str) -> Counter[str]:
+def told(fleet: Fleet, address: str) -> Counter[str]:
     """How often each film was told of; a letter that came twice counts once."""
-    letters = {str(letter["Message-ID"]): letter for to, letter in office.mail.letters if to == address}
+    letters = {str(letter["Message-ID"]): letter for to, letter in fleet.mail.letters if to == address}
     texts = [letter.get_body(("plain",)).get_content() for letter in letters.values()]
     return Counter(film for text in texts for film in re.findall(r"\[(F\d+)\]", text))
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-async def test_killed_workers_lose_nothing_on_the_way_to_a_digest(office: Office) -> None:
-    people = office.notifications.recipients
+async def test_killed_workers_lose_nothing_on_the_way_to_a_digest(fleet: Fleet) -> None:
+    people = fleet.notifications.recipients
     for user in range(PEOPLE):
         await people.put(str(number_of(user)), User(email=address_of(user), locale="en"))
     for _ in range(2):
-        office.start_worker()
+        fleet.start_worker()
     moments = set(random.sample(range(1, FILMS), KILLS))
     for film in range(FILMS):
         events = [
@@ -78,25 +78,25 @@ async def test_killed_workers_lose_nothing_on_the_way_to_a_digest(office: Office
             )
             for user in range(PEOPLE)
         ]
-        await office.notifications.service.handle_events(events)
+        await fleet.notifications.service.handle_events(events)
         if film in moments:
-            await office.kill(await office.busy_worker())
-            office.start_worker()
+            await fleet.kill(await fleet.busy_worker())
+            fleet.start_worker()
 
     async def all_over() -> bool:
-        statuses = await office.statuses()
+        statuses = await fleet.statuses()
         is_over = set(statuses) == {"SENT", "SUPPRESSED"}  # each went on from Telegram, which is not set up
         return is_over and statuses["SUPPRESSED"] == PEOPLE * FILMS < statuses["SENT"]
 
     try:
         await eventually(all_over, PATIENCE)
     except AssertionError as error:
-        said = "\n".join(worker.said[-2_000:] for worker in office.workers)
-        raise AssertionError(f"{await office.statuses()}\n{said}") from error
-    letters = office.mail.by_recipient()
-    print(f"{PEOPLE * FILMS} events, {office.kills} kills: {letters.total()} letters")
+        said = "\n".join(worker.said[-2_000:] for worker in fleet.workers)
+        raise AssertionError(f"{await fleet.statuses()}\n{said}") from error
+    letters = fleet.mail.by_recipient()
+    print(f"{PEOPLE * FILMS} events, {fleet.kills} kills: {letters.total()} letters")
     for user in range(PEOPLE):
-        assert told(office, address_of(user)) == {f"F{film}": 1 for film in range(FILMS)}
+        assert told(fleet, address_of(user)) == {f"F{film}": 1 for film in range(FILMS)}
     assert letters.total() < PEOPLE * FILMS / 2
 
 
@@ -118,27 +118,27 @@ def errand(number: int) -> Errand:
         | {"job_id": derived_id(str(number)), "data": {"number": number}, "meta": meta}
         | {"created_at": "2026-01-01T00:00:00Z"}
     )
-    return Errand(job, NONE, Recipient(USER), Pigeon(), None, 1, 5, "UTC")
+    return Errand(job, NONE, Recipient(USER), ScriptedChannel(), None, 1, 5, "UTC")
 
 
 async def test_nothing_slips_into_a_digest_that_is_being_told(url: str) -> None:
     clock, digest = MovableClock(), Digest(every="1h", template="t")
     databases = [Database(url, [Notifications.schema()]) for _ in range(3)]
     await databases[0].migrate()
-    houses = [Digests(database, Deliveries(database, clock), clock) for database in databases]
-    first = await houses[0].collect(errand(0), digest)
+    processes = [Digests(database, Deliveries(database, clock), clock) for database in databases]
+    first = await processes[0].collect(errand(0), digest)
 
-    async def collect(house: Digests, numbers: range) -> None:
+    async def collect(digests: Digests, numbers: range) -> None:
         for number in numbers:
-            await house.collect(errand(number), digest)
+            await digests.collect(errand(number), digest)
 
     async def tell() -> list[int]:
         await asyncio.sleep(random.uniform(0, 0.05))
-        gathered = await houses[2].gather(first.delivery_id, first)
+        gathered = await processes[2].gather(first.delivery_id, first)
         return [item["number"] for item in gathered.items]
 
     *_, told_of = await asyncio.gather(
-        collect(houses[0], range(1, 50)), collect(houses[1], range(50, 100)), tell()
+        collect(processes[0], range(1, 50)), collect(processes[1], range(50, 100)), tell()
     )
     rows = await databases[0].read(lambda c: c.execute(select(digest_items)).all())
     inside = {row.data["number"] for row in rows if row.digest_id == first.delivery_id}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.notifications.conftest import USER
-from tests.notifications.house import ADDRESS, House, a_house
+from tests.notifications.harness import ADDRESS, Harness, open_harness
 from tests.services.mail import MailServer
 
 RULES = """
@@ -25,105 +25,107 @@ RULES = """
 
 
 @pytest.fixture
-async def house(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[House]:
-    async with a_house(tmp_path, mail_server) as house:
-        house.rules(RULES)
-        await house.person(telegram_id=777)
-        yield house
+async def harness(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path, mail_server) as harness:
+        harness.rules(RULES)
+        await harness.person(telegram_id=777)
+        yield harness
 
 
-async def inbox(house: House, action: str | None = None) -> list[dict[str, Any]]:
-    items = (await house.client.get(f"/users/{USER}/inbox")).json()["items"]
+async def inbox(harness: Harness, action: str | None = None) -> list[dict[str, Any]]:
+    items = (await harness.client.get(f"/users/{USER}/inbox")).json()["items"]
     if action:
-        answer = await house.client.post(f"/users/{USER}/inbox/{items[0]['id']}/{action}")
+        answer = await harness.client.post(f"/users/{USER}/inbox/{items[0]['id']}/{action}")
         assert answer.status_code == 200, answer.text
     return list(items)
 
 
-async def test_unread_after_an_hour_it_is_sent_as_a_letter(house: House) -> None:
-    await house.event("film_out")
-    await house.app.clock.advance("59m")
-    assert (len(await inbox(house)), house.mail.letters) == (1, [])
-    (pending,) = (await house.client.get(f"/users/{USER}/pending")).json()["items"]
+async def test_unread_after_an_hour_it_is_sent_as_a_letter(harness: Harness) -> None:
+    await harness.event("film_out")
+    await harness.app.clock.advance("59m")
+    assert (len(await inbox(harness)), harness.mail.letters) == (1, [])
+    (pending,) = (await harness.client.get(f"/users/{USER}/pending")).json()["items"]
     assert (pending["channel"], pending["when"]) == ("email", "2026-01-01T01:00:00Z")
-    await house.app.clock.advance("1m")
-    assert house.mail.by_recipient() == {ADDRESS: 1}
-    await house.app.clock.advance("7d")
-    assert house.mail.by_recipient() == {ADDRESS: 1}
-    assert len(house.pigeon.sent) == 1
+    await harness.app.clock.advance("1m")
+    assert harness.mail.by_recipient() == {ADDRESS: 1}
+    await harness.app.clock.advance("7d")
+    assert harness.mail.by_recipient() == {ADDRESS: 1}
+    assert len(harness.channel.sent) == 1
 
 
 @pytest.mark.parametrize("action", ["read", "archive"])
-async def test_what_was_read_is_not_sent_again(house: House, action: str) -> None:
-    await house.event("film_out")
-    await house.app.clock.advance("30m")
-    await inbox(house, action)
-    await house.app.clock.advance("1h")
-    assert house.mail.letters == []
-    history = (await house.client.get(f"/users/{USER}/history")).json()["items"]
+async def test_what_was_read_is_not_sent_again(harness: Harness, action: str) -> None:
+    await harness.event("film_out")
+    await harness.app.clock.advance("30m")
+    await inbox(harness, action)
+    await harness.app.clock.advance("1h")
+    assert harness.mail.letters == []
+    history = (await harness.client.get(f"/users/{USER}/history")).json()["items"]
     (skipped,) = [item for item in history if item["channel"] == "email"]
     assert (skipped["status"], skipped["why"]) == ("SUPPRESSED", "The person has read it in the inbox")
-    assert await house.dead_letters() == []
+    assert await harness.dead_letters() == []
 
 
-async def test_read_and_marked_unread_again(house: House) -> None:
-    await house.event("film_out")
-    await house.app.drain()
-    await inbox(house, "read")
-    await inbox(house, "unread")
-    await house.app.clock.advance("1h")
-    assert house.mail.by_recipient() == {ADDRESS: 1}
+async def test_read_and_marked_unread_again(harness: Harness) -> None:
+    await harness.event("film_out")
+    await harness.app.drain()
+    await inbox(harness, "read")
+    await inbox(harness, "unread")
+    await harness.app.clock.advance("1h")
+    assert harness.mail.by_recipient() == {ADDRESS: 1}
 
 
-async def test_the_hour_begins_when_it_arrives(house: House) -> None:
-    house.rules(
+async def test_the_hour_begins_when_it_arrives(harness: Harness) -> None:
+    harness.rules(
         RULES.replace("template: new_film_recommendation", "template: new_film_recommendation\n    delay: 2h")
     )
-    await house.event("film_out")
-    await house.app.clock.advance("2h59m")
-    assert house.mail.letters == []
-    await house.app.clock.advance("1m")
-    assert house.mail.by_recipient() == {ADDRESS: 1}
+    await harness.event("film_out")
+    await harness.app.clock.advance("2h59m")
+    assert harness.mail.letters == []
+    await harness.app.clock.advance("1m")
+    assert harness.mail.by_recipient() == {ADDRESS: 1}
 
 
-async def test_delivered_again_it_escalates_once(house: House) -> None:
-    jobs = {job["channel"]: job["job_id"] for job in await house.event("film_out")}
-    await house.app.drain()
+async def test_delivered_again_it_escalates_once(harness: Harness) -> None:
+    jobs = {job["channel"]: job["job_id"] for job in await harness.event("film_out")}
+    await harness.app.drain()
     for _ in range(3):
-        await house.again(jobs["database"])
-        await house.app.clock.advance("1h")
-    assert house.mail.by_recipient() == {ADDRESS: 1}
-    assert len(await inbox(house)) == 1
+        await harness.again(jobs["database"])
+        await harness.app.clock.advance("1h")
+    assert harness.mail.by_recipient() == {ADDRESS: 1}
+    assert len(await inbox(harness)) == 1
 
 
-async def test_a_crash_before_the_second_was_queued(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = {job["channel"]: job["job_id"] for job in await house.event("film_out")}
-    processor = house.app.notifications.processor
+async def test_a_crash_before_the_second_was_queued(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = {job["channel"]: job["job_id"] for job in await harness.event("film_out")}
+    processor = harness.app.notifications.processor
     with monkeypatch.context() as patch:
 
         async def nothing(*_: object) -> None:
             """As when the process ends here."""
 
         patch.setattr(processor, "_follow_up", nothing)
-        await house.app.drain()
-    await house.again(jobs["database"])
-    await house.app.clock.advance("1h")
-    assert house.mail.by_recipient() == {ADDRESS: 1}
+        await harness.app.drain()
+    await harness.again(jobs["database"])
+    await harness.app.clock.advance("1h")
+    assert harness.mail.by_recipient() == {ADDRESS: 1}
 
 
-async def test_only_the_channel_that_knows_escalates(house: House) -> None:
-    await house.event("film_out_other_words")  # the pigeon takes it, and nobody knows whether it was read
-    await house.app.clock.advance("1d")
-    assert (len(house.pigeon.sent), house.mail.letters) == (1, [])
-    await house.person(telegram_id=None)
-    await house.event("film_out_other_words")
-    await house.app.clock.advance("31m")
-    ((_, letter),) = house.mail.letters
+async def test_only_the_channel_that_knows_escalates(harness: Harness) -> None:
+    await harness.event("film_out_other_words")  # the channel takes it, and nobody knows whether it was read
+    await harness.app.clock.advance("1d")
+    assert (len(harness.channel.sent), harness.mail.letters) == (1, [])
+    await harness.person(telegram_id=None)
+    await harness.event("film_out_other_words")
+    await harness.app.clock.advance("31m")
+    ((_, letter),) = harness.mail.letters
     assert "welcome" in str(letter["Subject"]).lower()
 
 
-async def test_who_opted_out_of_letters_gets_none(house: House) -> None:
-    await house.choose(allowed={"email": {"*": False}})
-    await house.event("film_out")
-    await house.app.clock.advance("2h")
-    assert house.mail.letters == []
+async def test_who_opted_out_of_letters_gets_none(harness: Harness) -> None:
+    await harness.choose(allowed={"email": {"*": False}})
+    await harness.event("film_out")
+    await harness.app.clock.advance("2h")
+    assert harness.mail.letters == []

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from tests.notifications.office import FULL, Office, address_of, number_of
+from tests.notifications.fleet import FULL, Fleet, address_of, number_of
 from tests.processes import DEADLINE, Process
 from tests.services.mail import MailServer
 from yamchi.notifications.people.recipients import User
@@ -30,25 +30,25 @@ ENGINES = ["sqlite", *([pytest.param("bull", marks=pytest.mark.services)] if FUL
 
 
 @pytest.fixture(params=ENGINES)
-async def office(
+async def fleet(
     request: pytest.FixtureRequest, mail_server: MailServer, tmp_path: Path
-) -> AsyncIterator[Office]:
+) -> AsyncIterator[Fleet]:
     is_bull = request.param == "bull"
     url = str(request.getfixturevalue("redis_url")) if is_bull else f"sqlite:///{tmp_path}/jobs.db"
-    office = Office(tmp_path, url, mail_server)
-    await office.notifications.recipients.put(str(number_of(1)), User(email=address_of(1)))
-    yield office
-    await office.close()
+    fleet = Fleet(tmp_path, url, mail_server)
+    await fleet.notifications.recipients.put(str(number_of(1)), User(email=address_of(1)))
+    yield fleet
+    await fleet.close()
 
 
 @pytest.fixture
-def start(office: Office) -> Iterator[Start]:
+def start(fleet: Fleet) -> Iterator[Start]:
     """Starts a `yamchi` command that serves HTTP."""
     started: list[Process] = []
 
     def start(command: str, **environment: str) -> Process:
-        settings = {**office.environment(), "LOG_LEVEL": "info", **environment}
-        started.append(Process(office.home, command, "--port", "0", **settings))
+        settings = {**fleet.environment(), "LOG_LEVEL": "info", **environment}
+        started.append(Process(fleet.home, command, "--port", "0", **settings))
         return started[-1]
 
     yield start
@@ -73,28 +73,28 @@ async def die_at(point: str, start: Start) -> None:
     await eventually(lambda: process.process.poll() == -9, DEADLINE)
 
 
-async def one_letter(office: Office) -> None:
+async def one_letter(fleet: Fleet) -> None:
     """It arrives, the queue runs dry, and there is no second one."""
-    await office.all_sent(1)
-    assert office.mail.by_recipient() == {address_of(1): 1}
+    await fleet.all_sent(1)
+    assert fleet.mail.by_recipient() == {address_of(1): 1}
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_the_caller_asks_again(office: Office, start: Start, point: str) -> None:
+async def test_the_caller_asks_again(fleet: Fleet, start: Start, point: str) -> None:
     await die_at(point, start)
     process = start("up")
     answer = await post(process)
     assert answer["duplicate"] is (point != "event.received")
     assert len(answer["jobs"]) == 1
-    await one_letter(office)
+    await one_letter(fleet)
     assert (await post(process))["jobs"] == [{**answer["jobs"][0], "status": "SENT"}]
-    await one_letter(office)
+    await one_letter(fleet)
 
 
 @pytest.mark.parametrize("point", POINTS[1:])
-async def test_nobody_asks_again(office: Office, start: Start, point: str) -> None:
+async def test_nobody_asks_again(fleet: Fleet, start: Start, point: str) -> None:
     await die_at(point, start)
-    aged = update(events).values(received_at=office.app.clock.now() - LONG_AGO)
-    await office.app.database.write(lambda connection: connection.execute(aged).rowcount)
+    aged = update(events).values(received_at=fleet.app.clock.now() - LONG_AGO)
+    await fleet.app.database.write(lambda connection: connection.execute(aged).rowcount)
     start("up")
-    await one_letter(office)
+    await one_letter(fleet)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.notifications.office import FULL, PATIENCE, Office, UnhurriedMailServer, address_of
+from tests.notifications.fleet import FULL, PATIENCE, Fleet, UnhurriedMailServer, address_of
 from yamchi.testing import eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -30,33 +30,33 @@ async def url(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> st
 
 
 @pytest.fixture
-async def office(url: str, tmp_path: Path) -> AsyncIterator[Office]:
+async def fleet(url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
     server = UnhurriedMailServer()
     server.start()
-    office = Office(tmp_path, url, server)
-    yield office
-    await office.close()
+    fleet = Fleet(tmp_path, url, server)
+    yield fleet
+    await fleet.close()
     server.stop()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_killed_workers_lose_no_letter(office: Office, engine: str) -> None:
-    await office.send(LETTERS)
+async def test_killed_workers_lose_no_letter(fleet: Fleet, engine: str) -> None:
+    await fleet.send(LETTERS)
     for _ in range(2):
-        office.start_worker()
+        fleet.start_worker()
     for moment in sorted(random.sample(range(LETTERS // 20, LETTERS * 9 // 10), KILLS)):
-        await eventually(lambda moment=moment: len(office.mail.letters) >= moment, PATIENCE)
-        await office.kill(await office.busy_worker())
-        office.start_worker()
-    await office.all_sent(LETTERS)
+        await eventually(lambda moment=moment: len(fleet.mail.letters) >= moment, PATIENCE)
+        await fleet.kill(await fleet.busy_worker())
+        fleet.start_worker()
+    await fleet.all_sent(LETTERS)
 
-    received = office.mail.by_recipient()
+    received = fleet.mail.by_recipient()
     duplicates = received.total() - len(received)
     print(
-        f"{engine}: {LETTERS} letters, {office.kills} kills, {office.in_flight} in flight at the kills, "
+        f"{engine}: {LETTERS} letters, {fleet.kills} kills, {fleet.in_flight} in flight at the kills, "
         f"{duplicates} sent twice, {LETTERS - len(received)} lost"
     )
     assert set(received) == {address_of(user) for user in range(LETTERS)}
-    assert duplicates <= office.in_flight
-    assert all(len(office.mail.message_ids(address)) == 1 for address in received)
-    assert await office.statuses() == {"SENT": LETTERS}
+    assert duplicates <= fleet.in_flight
+    assert all(len(fleet.mail.message_ids(address)) == 1 for address in received)
+    assert await fleet.statuses() == {"SENT": LETTERS}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.notifications.office import FULL, PATIENCE, SLOTS, Office, UnhurriedMailServer
+from tests.notifications.fleet import FULL, PATIENCE, SLOTS, Fleet, UnhurriedMailServer
 from yamchi.notifications.channels.circuits import Circuit
 from yamchi.testing import eventually
 
@@ -64,60 +64,60 @@ def slamming(mail: UnhurriedMailServer) -> Iterator[SlammedDoor]:
 
 
 @pytest.fixture
-async def office(tmp_path: Path) -> AsyncIterator[Office]:
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     mail = UnhurriedMailServer()
     mail.start()
-    office = Office(tmp_path, f"sqlite:///{tmp_path}/jobs.db", mail)
-    yield office
-    await office.close()
+    fleet = Fleet(tmp_path, f"sqlite:///{tmp_path}/jobs.db", mail)
+    yield fleet
+    await fleet.close()
     mail.stop()
 
 
-async def begin(office: Office) -> None:
+async def begin(fleet: Fleet) -> None:
     """Work is under way in two processes."""
-    await office.send(LETTERS)
+    await fleet.send(LETTERS)
     for _ in range(WORKERS):
-        office.start_worker()
-    await eventually(lambda: len(office.mail.letters) >= LETTERS // 4, PATIENCE)
+        fleet.start_worker()
+    await eventually(lambda: len(fleet.mail.letters) >= LETTERS // 4, PATIENCE)
 
 
-async def probed(office: Office) -> Circuit:
+async def probed(fleet: Fleet) -> Circuit:
     """Wait until the circuit, as a third process sees it, has been found down so often."""
 
     async def state() -> Circuit | None:
-        (circuit,) = await office.notifications.circuits.all() or [None]
+        (circuit,) = await fleet.notifications.circuits.all() or [None]
         return circuit if circuit and circuit.is_open and circuit.failures >= PROBES else None
 
     return await eventually(state, PATIENCE)
 
 
-async def test_an_outage_costs_nobody_an_attempt(office: Office) -> None:
-    await begin(office)
-    with away(office.mail):
-        expiring = await office.send(1, expires_at=datetime.now(UTC) + timedelta(seconds=1))
-        circuit = await probed(office)
-        tried = (await office.outcomes())["outage"]
+async def test_an_outage_costs_nobody_an_attempt(fleet: Fleet) -> None:
+    await begin(fleet)
+    with away(fleet.mail):
+        expiring = await fleet.send(1, expires_at=datetime.now(UTC) + timedelta(seconds=1))
+        circuit = await probed(fleet)
+        tried = (await fleet.outcomes())["outage"]
         assert "can't be reached" in (circuit.reason or "")
-    await office.all_sent(LETTERS)
+    await fleet.all_sent(LETTERS)
 
-    received, outcomes = office.mail.by_recipient(), await office.outcomes()
+    received, outcomes = fleet.mail.by_recipient(), await fleet.outcomes()
     print(f"refused: {LETTERS} letters, {PROBES} probes, {tried} tries while it was down, {dict(outcomes)}")
-    assert await office.statuses() == {"SENT": LETTERS, "EXPIRED": len(expiring)}
-    assert await office.attempts_paid() == {1: LETTERS, 0: len(expiring)}
+    assert await fleet.statuses() == {"SENT": LETTERS, "EXPIRED": len(expiring)}
+    assert await fleet.attempts_paid() == {1: LETTERS, 0: len(expiring)}
     assert len(received) == LETTERS
     assert received.total() - LETTERS <= outcomes["unknown"]
     assert tried <= WORKERS * SLOTS + PROBES
-    assert not (await office.notifications.circuits.all())[0].is_open
+    assert not (await fleet.notifications.circuits.all())[0].is_open
 
 
-async def test_nobody_storms_a_server_that_is_down(office: Office) -> None:
-    await begin(office)
-    with slamming(office.mail) as door:
-        await probed(office)
+async def test_nobody_storms_a_server_that_is_down(fleet: Fleet) -> None:
+    await begin(fleet)
+    with slamming(fleet.mail) as door:
+        await probed(fleet)
         knocks = door.knocks
-    before = office.mail.connections
-    await office.all_sent(LETTERS)
+    before = fleet.mail.connections
+    await fleet.all_sent(LETTERS)
     print(f"slammed: {LETTERS} letters, {knocks} connections during {PROBES} probes")
     assert knocks <= 2 * WORKERS * SLOTS + PROBES
-    assert office.mail.connections - before <= WORKERS * SLOTS
-    assert await office.attempts_paid() == {1: LETTERS}
+    assert fleet.mail.connections - before <= WORKERS * SLOTS
+    assert await fleet.attempts_paid() == {1: LETTERS}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.notifications.house import House, a_house
+from tests.notifications.harness import Harness, open_harness
 from tests.services.mail import MailServer
 from yamchi import Outage, Retryable, Unrecoverable
 from yamchi.errors import ConfigurationError
@@ -36,112 +36,114 @@ def provider() -> Provider:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, mail_server: MailServer, provider: Provider) -> AsyncIterator[House]:
+async def harness(tmp_path: Path, mail_server: MailServer, provider: Provider) -> AsyncIterator[Harness]:
     (code,) = re.findall(r"```python\n(.*?)```", RECIPE.read_text(), re.DOTALL)
-    async with a_house(tmp_path, mail_server) as house:
-        exec(code, {"app": house.app, "page": provider.page})
-        house.template("alarm", "Wake up, {{ user.user_id }}", channel="pager")
-        await house.person(attributes={"pager": "12345"})
-        yield house
+    async with open_harness(tmp_path, mail_server) as harness:
+        exec(code, {"app": harness.app, "page": provider.page})
+        harness.template("alarm", "Wake up, {{ user.user_id }}", channel="pager")
+        await harness.person(attributes={"pager": "12345"})
+        yield harness
 
 
-async def _page(house: House) -> str:
-    job_id = await house.notify("alarm", channel="pager", data={})
-    await house.app.drain()
+async def _page(harness: Harness) -> str:
+    job_id = await harness.notify("alarm", channel="pager", data={})
+    await harness.app.drain()
     return job_id
 
 
-async def test_sent(house: House, provider: Provider) -> None:
-    delivery = await house.delivery(await _page(house))
+async def test_sent(harness: Harness, provider: Provider) -> None:
+    delivery = await harness.delivery(await _page(harness))
     assert (delivery["status"], delivery["provider_message_id"]) == ("SENT", "page-1")
     assert provider.paged[0][0] == "12345"
     assert provider.paged[0][1].startswith("Wake up, ")
 
 
-async def test_without_an_address(house: House, provider: Provider) -> None:
-    await house.person(attributes={})
-    delivery = await house.delivery(await _page(house))
+async def test_without_an_address(harness: Harness, provider: Provider) -> None:
+    await harness.person(attributes={})
+    delivery = await harness.delivery(await _page(harness))
     assert (delivery["status"], delivery["last_error"]) == ("FAILED", "User has no pager")
 
 
 @pytest.mark.parametrize("trouble", [Retryable("busy"), RuntimeError("a bug")])
-async def test_tried_again_and_then_given_up(house: House, provider: Provider, trouble: Exception) -> None:
+async def test_tried_again_and_then_given_up(
+    harness: Harness, provider: Provider, trouble: Exception
+) -> None:
     provider.answers = [trouble]
-    job_id = await _page(house)
-    assert await house.status(job_id) == "RETRYING"
-    await house.app.clock.advance("1h")
-    assert await house.status(job_id) == "SENT"
+    job_id = await _page(harness)
+    assert await harness.status(job_id) == "RETRYING"
+    await harness.app.clock.advance("1h")
+    assert await harness.status(job_id) == "SENT"
     provider.answers = [trouble] * 3
-    job_id = await _page(house)
-    await house.app.clock.advance("1h")
-    assert await house.status(job_id) == "FAILED"
-    assert len(await house.dead_letters()) == 1
+    job_id = await _page(harness)
+    await harness.app.clock.advance("1h")
+    assert await harness.status(job_id) == "FAILED"
+    assert len(await harness.dead_letters()) == 1
 
 
 @pytest.mark.parametrize("trouble", [Unrecoverable("too long"), Unreachable("no such pager")])
-async def test_permanent(house: House, provider: Provider, trouble: Exception) -> None:
+async def test_permanent(harness: Harness, provider: Provider, trouble: Exception) -> None:
     provider.answers = [trouble]
-    assert await house.status(await _page(house)) == "FAILED"
-    again = await house.status(await _page(house))
+    assert await harness.status(await _page(harness)) == "FAILED"
+    again = await harness.status(await _page(harness))
     assert again == ("SUPPRESSED" if isinstance(trouble, Unreachable) else "SENT")
 
 
-async def test_an_outage_costs_no_attempt(house: House, provider: Provider) -> None:
+async def test_an_outage_costs_no_attempt(harness: Harness, provider: Provider) -> None:
     provider.answers = [Outage("down")] * 5
-    job_id = await _page(house)
-    delivery = await house.delivery(job_id)
+    job_id = await _page(harness)
+    delivery = await harness.delivery(job_id)
     assert (delivery["status"], delivery["attempts"]) == ("RETRYING", 0)
-    (circuit,) = await house.app.notifications.circuits.all()
+    (circuit,) = await harness.app.notifications.circuits.all()
     assert circuit.is_open
     assert "pager" in circuit.name
-    await house.app.clock.advance("1h")
-    assert await house.status(job_id) == "SENT"
+    await harness.app.clock.advance("1h")
+    assert await harness.status(job_id) == "SENT"
 
 
-async def test_a_lost_answer_waits_for_a_person(house: House, provider: Provider) -> None:
+async def test_a_lost_answer_waits_for_a_person(harness: Harness, provider: Provider) -> None:
     provider.answers = [AnswerLost("The line went dead.")]
-    job_id = await _page(house)
-    await house.app.clock.advance("1h")
-    assert await house.status(job_id) == "UNKNOWN"
+    job_id = await _page(harness)
+    await harness.app.clock.advance("1h")
+    assert await harness.status(job_id) == "UNKNOWN"
     assert provider.paged == [], "sent again only when somebody says so"
 
 
 async def test_a_lost_answer_is_sent_again_where_the_channel_says_so(
-    house: House, provider: Provider
+    harness: Harness, provider: Provider
 ) -> None:
-    house.app.notifications.channels["pager"].resends_unknown = True
+    harness.app.notifications.channels["pager"].resends_unknown = True
     provider.answers = [AnswerLost("The line went dead.")]
-    job_id = await _page(house)
-    await house.app.clock.advance("1h")
-    assert await house.status(job_id) == "SENT"
+    job_id = await _page(harness)
+    await harness.app.clock.advance("1h")
+    assert await harness.status(job_id) == "SENT"
 
 
-async def test_shutdown(house: House, provider: Provider) -> None:
-    assert await house.status(await _page(house)) == "SENT"
-    assert await house.app.notifications.channels["pager"].ping() is None
-    await house.app.notifications.channels["pager"].close()
+async def test_shutdown(harness: Harness, provider: Provider) -> None:
+    assert await harness.status(await _page(harness)) == "SENT"
+    assert await harness.app.notifications.channels["pager"].ping() is None
+    await harness.app.notifications.channels["pager"].close()
 
 
-async def test_one_channel_that_can_not_be_closed_does_not_keep_the_others_open(house: House) -> None:
+async def test_one_channel_that_can_not_be_closed_does_not_keep_the_others_open(harness: Harness) -> None:
     closed: list[str] = []
 
-    class Stuck(type(house.pigeon)):  # type: ignore[misc]
+    class Stuck(type(harness.channel)):  # type: ignore[misc]
         async def close(self) -> None:
             closed.append(self.name)
             raise OSError("stuck")
 
     for name in ("telegram", "sms"):
-        house.app.notifications.register(Stuck(name))
-    await house.app.notifications.close()
+        harness.app.notifications.register(Stuck(name))
+    await harness.app.notifications.close()
     assert closed == ["telegram", "sms"]
 
 
-def test_what_is_no_channel_is_refused(house: House) -> None:
+def test_what_is_no_channel_is_refused(harness: Harness) -> None:
     class Fax:
         name = "fax"
 
     not_one: Any = Fax()
     with pytest.raises(ConfigurationError, match="Fax is not a channel: derive it from"):
-        house.app.notifications.register(not_one)
+        harness.app.notifications.register(not_one)
     with pytest.raises(TypeError, match="abstract"):
         type("Half", (Channel,), {"name": "half"})()

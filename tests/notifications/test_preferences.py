@@ -8,24 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.notifications.conftest import USER
-from tests.notifications.house import ADDRESS, House, a_house
+from tests.notifications.harness import ADDRESS, Harness, open_harness
 from tests.services.mail import MailServer
 from yamchi.notifications.people.model import RecipientPreferences
 
 
 @pytest.fixture
-async def house(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[House]:
-    async with a_house(tmp_path, mail_server) as house:
-        await house.person()
-        yield house
+async def harness(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path, mail_server) as harness:
+        await harness.person()
+        yield harness
 
 
-async def test_everything_is_on_by_default(house: House) -> None:
-    shown = (await house.client.get(f"/users/{USER}/preferences")).json()
+async def test_everything_is_on_by_default(harness: Harness) -> None:
+    shown = (await harness.client.get(f"/users/{USER}/preferences")).json()
     assert shown == {"allowed": {}, "quiet_hours": None}
-    job = await house.notify()
-    await house.app.drain()
-    assert await house.status(job) == "SENT"
+    job = await harness.notify()
+    await harness.app.drain()
+    assert await harness.status(job) == "SENT"
 
 
 @pytest.mark.parametrize(
@@ -42,53 +42,53 @@ async def test_everything_is_on_by_default(house: House) -> None:
         ({"email": {"*": True}, "*": {"recommendations": False}}, "SUPPRESSED"),
     ],
 )
-async def test_a_choice_decides(house: House, allowed: dict[str, dict[str, bool]], status: str) -> None:
-    await house.choose(allowed=allowed)
-    job = await house.notify()
-    await house.app.drain()
-    delivery = await house.delivery(job)
+async def test_a_choice_decides(harness: Harness, allowed: dict[str, dict[str, bool]], status: str) -> None:
+    await harness.choose(allowed=allowed)
+    job = await harness.notify()
+    await harness.app.drain()
+    delivery = await harness.delivery(job)
     assert delivery["status"] == status
-    assert len(house.mail.letters) == (status == "SENT")
-    assert await house.dead_letters() == []
+    assert len(harness.mail.letters) == (status == "SENT")
+    assert await harness.dead_letters() == []
     if status == "SUPPRESSED":
         assert "opted out of 'recommendations'" in delivery["last_error"]
         assert delivery["attempts"] == 0
 
 
-async def test_only_a_template_marked_transactional_ignores_choices(house: House) -> None:
-    await house.choose(allowed={"*": {"*": False}})
+async def test_only_a_template_marked_transactional_ignores_choices(harness: Harness) -> None:
+    await harness.choose(allowed={"*": {"*": False}})
     receipt = "---\nsubject: Receipt\ncategory: payments\ntransactional: {}\n---\n<p>Paid.</p>"
-    house.template("marked", receipt.replace("{}", "true"))
-    house.template("unmarked", receipt.replace("{}", "false"))
-    marked, unmarked = await house.notify("marked"), await house.notify("unmarked")
-    await house.app.drain()
-    assert (await house.status(marked), await house.status(unmarked)) == ("SENT", "SUPPRESSED")
+    harness.template("marked", receipt.replace("{}", "true"))
+    harness.template("unmarked", receipt.replace("{}", "false"))
+    marked, unmarked = await harness.notify("marked"), await harness.notify("unmarked")
+    await harness.app.drain()
+    assert (await harness.status(marked), await harness.status(unmarked)) == ("SENT", "SUPPRESSED")
 
 
-async def test_choices_survive_a_change_of_the_person(house: House) -> None:
-    await house.choose(
+async def test_choices_survive_a_change_of_the_person(harness: Harness) -> None:
+    await harness.choose(
         allowed={"sms": {"*": False}, "browser": {"promotions": False}},
         quiet_hours={"from": "22:00", "until": "08:00"},
     )
-    await house.person(locale="kk")
-    shown = (await house.client.get(f"/users/{USER}/preferences")).json()
+    await harness.person(locale="kk")
+    shown = (await harness.client.get(f"/users/{USER}/preferences")).json()
     assert shown["allowed"] == {"sms": {"*": False}, "push": {"promotions": False}}
     assert shown["quiet_hours"] == {"from": "22:00", "until": "08:00"}
-    await house.choose()
-    assert (await house.client.get(f"/users/{USER}/preferences")).json() == {
+    await harness.choose()
+    assert (await harness.client.get(f"/users/{USER}/preferences")).json() == {
         "allowed": {},
         "quiet_hours": None,
     }
 
 
-async def test_what_is_suppressed_stays_so_when_delivered_again(house: House) -> None:
-    await house.choose(allowed={"email": {"*": False}})
-    job = await house.notify()
-    await house.app.drain()
-    await house.choose()
-    await house.again(job)
-    assert await house.status(job) == "SUPPRESSED"
-    assert house.mail.letters == []
+async def test_what_is_suppressed_stays_so_when_delivered_again(harness: Harness) -> None:
+    await harness.choose(allowed={"email": {"*": False}})
+    job = await harness.notify()
+    await harness.app.drain()
+    await harness.choose()
+    await harness.again(job)
+    assert await harness.status(job) == "SUPPRESSED"
+    assert harness.mail.letters == []
 
 
 BAD = [
@@ -103,8 +103,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("body", "named"), BAD)
-async def test_bad_choices_are_refused_in_a_sentence(house: House, body: object, named: str) -> None:
-    answer = await house.client.put(f"/users/{USER}/preferences", json=body)
+async def test_bad_choices_are_refused_in_a_sentence(harness: Harness, body: object, named: str) -> None:
+    answer = await harness.client.put(f"/users/{USER}/preferences", json=body)
     assert answer.status_code == 422
     assert named in answer.json()["detail"]
 
@@ -129,71 +129,73 @@ def test_the_more_is_said_the_more_it_counts(choices: dict[tuple[str, str], bool
 # ── Addresses that reach nobody ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_address_that_reached_nobody_is_left_alone(house: House) -> None:
-    house.mail.refusals[ADDRESS] = "550 5.1.1 no such user"
-    first = await house.notify()
-    await house.app.drain()
-    assert await house.status(first) == "FAILED"
-    assert len(await house.dead_letters()) == 1
-    (kept,) = (await house.client.get("/suppressions")).json()["items"]
+async def test_an_address_that_reached_nobody_is_left_alone(harness: Harness) -> None:
+    harness.mail.refusals[ADDRESS] = "550 5.1.1 no such user"
+    first = await harness.notify()
+    await harness.app.drain()
+    assert await harness.status(first) == "FAILED"
+    assert len(await harness.dead_letters()) == 1
+    (kept,) = (await harness.client.get("/suppressions")).json()["items"]
     assert (kept["channel"], kept["address"], kept["job_id"]) == ("email", ADDRESS, first)
     assert "no such user" in kept["reason"]
 
-    tried = house.mail.connections
-    del house.mail.refusals[ADDRESS]
-    second = await house.notify()
-    await house.app.drain()
-    assert await house.status(second) == "SUPPRESSED"
-    assert "no such user" in (await house.delivery(second))["last_error"]
-    assert (house.mail.letters, house.mail.connections) == ([], tried)
-    assert len(await house.dead_letters()) == 1
+    tried = harness.mail.connections
+    del harness.mail.refusals[ADDRESS]
+    second = await harness.notify()
+    await harness.app.drain()
+    assert await harness.status(second) == "SUPPRESSED"
+    assert "no such user" in (await harness.delivery(second))["last_error"]
+    assert (harness.mail.letters, harness.mail.connections) == ([], tried)
+    assert len(await harness.dead_letters()) == 1
 
-    assert (await house.client.delete(f"/suppressions/email/{ADDRESS}")).status_code == 204
-    third = await house.notify()
-    await house.app.drain()
-    assert await house.status(third) == "SENT"
-    assert (await house.client.delete(f"/suppressions/email/{ADDRESS}")).status_code == 404
+    assert (await harness.client.delete(f"/suppressions/email/{ADDRESS}")).status_code == 204
+    third = await harness.notify()
+    await harness.app.drain()
+    assert await harness.status(third) == "SENT"
+    assert (await harness.client.delete(f"/suppressions/email/{ADDRESS}")).status_code == 404
 
 
 @pytest.mark.parametrize("refusal", ["550 5.7.1 blocked by policy", "552 5.2.2 mailbox full", "554 spam"])
-async def test_a_refusal_that_is_not_about_the_mailbox_suppresses_nobody(house: House, refusal: str) -> None:
-    house.mail.refusals[ADDRESS] = refusal
-    job = await house.notify()
-    await house.app.drain()
-    assert await house.status(job) == "FAILED"
-    assert (await house.client.get("/suppressions")).json()["items"] == []
+async def test_a_refusal_that_is_not_about_the_mailbox_suppresses_nobody(
+    harness: Harness, refusal: str
+) -> None:
+    harness.mail.refusals[ADDRESS] = refusal
+    job = await harness.notify()
+    await harness.app.drain()
+    assert await harness.status(job) == "FAILED"
+    assert (await harness.client.get("/suppressions")).json()["items"] == []
 
 
-async def test_another_address_of_the_same_person_is_free(house: House) -> None:
-    house.mail.refusals[ADDRESS] = "550 no such user"
-    await house.notify()
-    await house.app.drain()
-    await house.person(email="new@example.com")
-    job = await house.notify()
-    await house.app.drain()
-    assert await house.status(job) == "SENT"
+async def test_another_address_of_the_same_person_is_free(harness: Harness) -> None:
+    harness.mail.refusals[ADDRESS] = "550 no such user"
+    await harness.notify()
+    await harness.app.drain()
+    await harness.person(email="new@example.com")
+    job = await harness.notify()
+    await harness.app.drain()
+    assert await harness.status(job) == "SENT"
 
 
-async def test_a_message_to_a_suppressed_address_without_a_person(house: House) -> None:
+async def test_a_message_to_a_suppressed_address_without_a_person(harness: Harness) -> None:
     new = {"channel": "email", "address": "x@example.com", "reason": "asked by telephone"}
-    assert (await house.client.post("/suppressions", json=new)).status_code == 204
-    assert (await house.client.post("/suppressions", json=new)).status_code == 204
+    assert (await harness.client.post("/suppressions", json=new)).status_code == 204
+    assert (await harness.client.post("/suppressions", json=new)).status_code == 204
     options = {"to": ["x@example.com", "y@example.com"], "subject": "Hi", "text": "there"}
-    await house.app.notifications.queue.add({"channel": "email", "options": options})
-    await house.app.drain()
-    assert house.mail.by_recipient() == {"y@example.com": 1}
-    assert await house.dead_letters() == []
+    await harness.app.notifications.queue.add({"channel": "email", "options": options})
+    await harness.app.drain()
+    assert harness.mail.by_recipient() == {"y@example.com": 1}
+    assert await harness.dead_letters() == []
 
 
-async def test_suppressions_in_pages(house: House) -> None:
+async def test_suppressions_in_pages(harness: Harness) -> None:
     for number in range(7):
         body = {"channel": "email", "address": f"a{number}@example.com", "reason": "test"}
-        await house.client.post("/suppressions", json=body)
+        await harness.client.post("/suppressions", json=body)
     seen, cursor = [], ""
     while cursor is not None:
         params = {"limit": 3} | ({"cursor": cursor} if cursor else {})
-        page = (await house.client.get("/suppressions", params=params)).json()
+        page = (await harness.client.get("/suppressions", params=params)).json()
         seen += [item["address"] for item in page["items"]]
         cursor = page["next_cursor"]
     assert sorted(seen) == [f"a{number}@example.com" for number in range(7)]
-    assert (await house.client.get("/suppressions", params={"cursor": "nonsense"})).status_code == 422
+    assert (await harness.client.get("/suppressions", params={"cursor": "nonsense"})).status_code == 422

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.notifications.conftest import USER
-from tests.notifications.house import House, a_house
+from tests.notifications.harness import Harness, open_harness
 from tests.services.mail import MailServer
 from yamchi.clock import as_datetime, isoformat, to_moment
 from yamchi.errors import ConfigurationError
@@ -21,11 +21,11 @@ NIGHT = {"from": "22:00", "until": "08:00"}
 
 
 @pytest.fixture
-async def house(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[House]:
-    async with a_house(tmp_path, mail_server, default_timezone="Asia/Almaty") as house:
-        await house.person(timezone="Europe/Berlin")
-        await house.choose(quiet_hours=NIGHT)
-        yield house
+async def harness(tmp_path: Path, mail_server: MailServer) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path, mail_server, default_timezone="Asia/Almaty") as harness:
+        await harness.person(timezone="Europe/Berlin")
+        await harness.choose(quiet_hours=NIGHT)
+        yield harness
 
 
 # Berlin: clocks go forward on 29 March 2026 at 01:00 UTC, and back on 25 October at 01:00 UTC.
@@ -40,77 +40,77 @@ NIGHTS = [
 
 @pytest.mark.parametrize(("evening", "morning"), NIGHTS)
 async def test_it_waits_until_the_morning_on_both_sides_of_a_change(
-    house: House, evening: str, morning: str
+    harness: Harness, evening: str, morning: str
 ) -> None:
-    await house.at(evening)
-    job = await house.notify()
-    await house.app.drain()
-    delivery = await house.delivery(job)
+    await harness.at(evening)
+    job = await harness.notify()
+    await harness.app.drain()
+    delivery = await harness.delivery(job)
     assert (delivery["status"], delivery["due_at"]) == ("QUEUED", f"{morning}Z")
-    (pending,) = (await house.client.get(f"/users/{USER}/pending")).json()["items"]
+    (pending,) = (await harness.client.get(f"/users/{USER}/pending")).json()["items"]
     assert pending["when"] == f"{morning}Z"
     assert "quiet hours in Europe/Berlin" in pending["why"]
-    await house.at((datetime.fromisoformat(morning) - timedelta(seconds=1)).isoformat())
-    assert house.mail.letters == []
-    await house.at(morning)
-    assert len(house.mail.letters) == 1
-    delivery = await house.delivery(job)
+    await harness.at((datetime.fromisoformat(morning) - timedelta(seconds=1)).isoformat())
+    assert harness.mail.letters == []
+    await harness.at(morning)
+    assert len(harness.mail.letters) == 1
+    delivery = await harness.delivery(job)
     assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("SENT", 1, None)
 
 
-async def test_what_is_urgent_goes_at_once(house: House) -> None:
-    await house.at("2026-03-28T23:30:00")
-    job = await house.notify(meta={"priority": "high"})
-    await house.app.drain()
-    assert await house.status(job) == "SENT"
+async def test_what_is_urgent_goes_at_once(harness: Harness) -> None:
+    await harness.at("2026-03-28T23:30:00")
+    job = await harness.notify(meta={"priority": "high"})
+    await harness.app.drain()
+    assert await harness.status(job) == "SENT"
 
 
-async def test_by_day_nothing_waits(house: House) -> None:
-    await house.at("2026-03-28T12:00:00")
-    job = await house.notify()
-    await house.app.drain()
-    assert await house.status(job) == "SENT"
+async def test_by_day_nothing_waits(harness: Harness) -> None:
+    await harness.at("2026-03-28T12:00:00")
+    job = await harness.notify()
+    await harness.app.drain()
+    assert await harness.status(job) == "SENT"
 
 
-async def test_what_expires_in_the_night_is_not_sent_in_the_morning(house: House) -> None:
-    await house.at("2026-03-27T23:30:00")
-    soon = isoformat(house.app.clock.now() + 3_600_000)
-    job = await house.notify(expires_at=soon)
-    await house.app.drain()
-    await house.at("2026-03-28T00:31:00")
-    assert await house.status(job) == "EXPIRED"
-    await house.at("2026-03-28T08:00:00")
-    assert house.mail.letters == []
-    assert await house.dead_letters() == []
+async def test_what_expires_in_the_night_is_not_sent_in_the_morning(harness: Harness) -> None:
+    await harness.at("2026-03-27T23:30:00")
+    soon = isoformat(harness.app.clock.now() + 3_600_000)
+    job = await harness.notify(expires_at=soon)
+    await harness.app.drain()
+    await harness.at("2026-03-28T00:31:00")
+    assert await harness.status(job) == "EXPIRED"
+    await harness.at("2026-03-28T08:00:00")
+    assert harness.mail.letters == []
+    assert await harness.dead_letters() == []
 
 
-async def test_waiting_takes_no_attempts_and_holds_no_slot(house: House) -> None:
-    await house.at("2026-03-27T23:30:00")
-    jobs = [await house.notify() for _ in range(30)]  # more than a worker runs at once
-    await house.app.drain()
-    urgent = await house.notify(meta={"priority": "high"})
-    await house.app.drain()
-    assert await house.status(urgent) == "SENT"
-    await house.at("2026-03-28T07:00:00")
-    assert [(await house.delivery(job))["attempts"] for job in jobs] == [1] * 30
+async def test_waiting_takes_no_attempts_and_holds_no_slot(harness: Harness) -> None:
+    await harness.at("2026-03-27T23:30:00")
+    jobs = [await harness.notify() for _ in range(30)]  # more than a worker runs at once
+    await harness.app.drain()
+    urgent = await harness.notify(meta={"priority": "high"})
+    await harness.app.drain()
+    assert await harness.status(urgent) == "SENT"
+    await harness.at("2026-03-28T07:00:00")
+    assert [(await harness.delivery(job))["attempts"] for job in jobs] == [1] * 30
 
 
-async def test_a_person_without_a_zone_lives_in_the_default_one(house: House) -> None:
-    await house.person(timezone=None)
-    await house.at("2026-03-27T17:30:00")  # 22:30 in Almaty
-    job = await house.notify()
-    await house.app.drain()
-    assert (await house.delivery(job))["due_at"] == "2026-03-28T03:00:00Z"
+async def test_a_person_without_a_zone_lives_in_the_default_one(harness: Harness) -> None:
+    await harness.person(timezone=None)
+    await harness.at("2026-03-27T17:30:00")  # 22:30 in Almaty
+    job = await harness.notify()
+    await harness.app.drain()
+    assert (await harness.delivery(job))["due_at"] == "2026-03-28T03:00:00Z"
 
 
-async def test_called_off_while_it_waits(house: House) -> None:
-    await house.at("2026-03-27T23:30:00")
-    job = await house.notify()
-    await house.app.drain()
-    assert (await house.client.delete(f"/notifications/{job}")).status_code == 204
-    await house.at("2026-03-28T08:00:00")
-    assert await house.status(job) == "CANCELLED"
-    assert house.mail.letters == []
+async def test_called_off_while_it_waits(harness: Harness) -> None:
+    await harness.at("2026-03-27T23:30:00")
+    job = await harness.notify()
+    await harness.app.drain()
+    assert (await harness.client.delete(f"/notifications/{job}")).status_code == 204
+    await harness.at("2026-03-28T08:00:00")
+    assert await harness.status(job) == "CANCELLED"
+    assert harness.mail.letters == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.scenarios.house import LEAD, House, a_house
+from tests.scenarios.harness import LEAD, Harness, open_harness
 from yamchi.scenarios.commands import scenario_schema
 from yamchi.web import create_app
 
@@ -17,21 +17,21 @@ BASE = "http://localhost:3030"
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with a_house(tmp_path, default_timezone="Asia/Almaty") as house:
-        yield house
-        await house.check()
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path, default_timezone="Asia/Almaty") as harness:
+        yield harness
+        await harness.check()
 
 
 @pytest.fixture
-async def client(house: House) -> AsyncIterator[httpx2.AsyncClient]:
-    transport = httpx2.ASGITransport(app=create_app(house.app))
+async def client(harness: Harness) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=create_app(harness.app))
     async with httpx2.AsyncClient(transport=transport, base_url=BASE) as client:
         yield client
 
 
-async def test_what_is_in_force(client: httpx2.AsyncClient, house: House) -> None:
-    house.scenario("scenario: broken\non: x\nkey: k\nsteps: []\n", "broken")
+async def test_what_is_in_force(client: httpx2.AsyncClient, harness: Harness) -> None:
+    harness.scenario("scenario: broken\non: x\nkey: k\nsteps: []\n", "broken")
     answer = (await client.get("/api/v1/scenarios")).json()
     assert {one["scenario"] for one in answer["scenarios"]} == {"email_chain", "lesson_reminders"}
     assert "broken.yaml:4: steps: List should have at least 1 item" in answer["problems"][0]
@@ -44,10 +44,10 @@ async def test_what_is_in_force(client: httpx2.AsyncClient, house: House) -> Non
     )
 
 
-async def test_a_timeline_of_past_and_future(client: httpx2.AsyncClient, house: House) -> None:
-    await house.lead()
-    await house.event("lead.created")
-    await house.pass_time("30m")
+async def test_a_timeline_of_past_and_future(client: httpx2.AsyncClient, harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.pass_time("30m")
     for path in ("/api/v1/runs", "/api/v1/scenarios/runs", "/api/v1/scenarios/email_chain/runs"):
         (run,) = (await client.get(path, params={"key": LEAD})).json()["runs"]
         assert (run["status"], run["step"], run["due_at"]) == ("running", "email2", "2026-01-02T00:30:00Z")
@@ -62,9 +62,9 @@ async def test_a_timeline_of_past_and_future(client: httpx2.AsyncClient, house: 
     assert shown["timeline"][0]["effects"]["log"] == "EMAIL_1_SENT"
 
 
-async def test_pictures_are_drawings(client: httpx2.AsyncClient, house: House) -> None:
-    await house.lead(LEAD, name="<script>alert(1)</script>")
-    await house.event("lead.created")
+async def test_pictures_are_drawings(client: httpx2.AsyncClient, harness: Harness) -> None:
+    await harness.lead(LEAD, name="<script>alert(1)</script>")
+    await harness.event("lead.created")
     (run,) = (await client.get("/api/v1/runs")).json()["runs"]
     for path in (f"/api/v1/runs/{run['run_id']}/picture.svg", "/api/v1/scenarios/email_chain/picture.svg"):
         answer = await client.get(path)
@@ -74,15 +74,15 @@ async def test_pictures_are_drawings(client: httpx2.AsyncClient, house: House) -
         assert "<script" not in answer.text
 
 
-async def test_stopping(client: httpx2.AsyncClient, house: House) -> None:
-    await house.lead()
-    await house.event("lead.created")
+async def test_stopping(client: httpx2.AsyncClient, harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lead.created")
     (run,) = (await client.get("/api/v1/runs")).json()["runs"]
     answer = await client.post(f"/api/v1/runs/{run['run_id']}/stop", json={"reason": "called them"})
     assert answer.json()["on_its_way"] is None
-    await house.pass_time("7d")
-    assert house.letters() == []
-    assert (await house.run("email_chain"))["reason"] == "called them"
+    await harness.pass_time("7d")
+    assert harness.letters() == []
+    assert (await harness.run("email_chain"))["reason"] == "called them"
     again = await client.post(f"/api/v1/runs/{run['run_id']}/stop")
     assert again.status_code == 404
     assert "there is nothing to stop" in again.json()["detail"]
@@ -92,64 +92,64 @@ async def test_stopping(client: httpx2.AsyncClient, house: House) -> None:
 # ── Buttons in letters ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def reminded(house: House) -> dict[str, str]:
+async def reminded(harness: Harness) -> dict[str, str]:
     """The addresses of the buttons in the letter that a lead without a chat got."""
-    await house.lead(tg_id=None)
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
-    await house.pass_time("25h")
-    links = re.findall(rf"{BASE}(/act/[\w.=-]+)", house.email.sent[-1][1].rendered.html or "")
+    await harness.lead(tg_id=None)
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.pass_time("25h")
+    links = re.findall(rf"{BASE}(/act/[\w.=-]+)", harness.email.sent[-1][1].rendered.html or "")
     return dict(zip(("confirm", "reschedule"), dict.fromkeys(links), strict=True))
 
 
 async def test_opening_a_link_changes_nothing_and_pressing_its_button_does_once(
-    client: httpx2.AsyncClient, house: House
+    client: httpx2.AsyncClient, harness: Harness
 ) -> None:
-    links = await reminded(house)
+    links = await reminded(harness)
     for _ in range(3):  # a mail scanner
         page = await client.get(links["confirm"], headers={"accept-language": "ru"})
         assert page.status_code == 200
         assert page.text.count("<button") == 1
         assert "✅ Да, буду!" in page.text
         assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert (await house.run("lesson_reminders"))["status"] == "running"
+    assert (await harness.run("lesson_reminders"))["status"] == "running"
     pressed = await client.post(links["confirm"], headers={"accept-language": "ru"})
     assert (pressed.status_code, "Спасибо" in pressed.text) == (200, True)
-    run = await house.run("lesson_reminders")
+    run = await harness.run("lesson_reminders")
     assert (run["status"], run["reason"]) == ("stopped", "lesson.confirmed came")
-    assert (await house.leads.fields(LEAD))["confirmed"] is True
+    assert (await harness.leads.fields(LEAD))["confirmed"] is True
     for call in (client.get, client.post):
         used = await call(links["confirm"])
         assert used.status_code == 410
         assert "has been used already" in used.text
-    await house.pass_time("7d")
-    assert house.letters() == ["remind_24h"]
+    await harness.pass_time("7d")
+    assert harness.letters() == ["remind_24h"]
 
 
-async def test_links_that_do_nothing_say_why(client: httpx2.AsyncClient, house: House) -> None:
-    links = await reminded(house)
+async def test_links_that_do_nothing_say_why(client: httpx2.AsyncClient, harness: Harness) -> None:
+    links = await reminded(harness)
     forged = await client.post(links["confirm"][:-4] + "0000")
     assert (forged.status_code, "was not made here" in forged.text) == (410, True)
     assert (await client.post("/act/x")).status_code == 410
-    await house.event("lesson.rescheduled", lesson_datetime=house.ahead(days=40))
+    await harness.event("lesson.rescheduled", lesson_datetime=harness.ahead(days=40))
     moved = await client.post(links["confirm"])
     assert "The date has changed since" in moved.text
-    await house.pass_time("15d")
+    await harness.pass_time("15d")
     late = await client.post(links["reschedule"])
     assert (late.status_code, "has expired" in late.text) == (410, True)
-    assert "confirmed" not in {k for k, v in (await house.leads.fields(LEAD)).items() if v is True}
+    assert "confirmed" not in {k for k, v in (await harness.leads.fields(LEAD)).items() if v is True}
 
 
-async def test_a_button_in_a_chat_acts_at_once(house: House) -> None:
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
-    await house.pass_time("25h")
-    done = await house.scenarios.act("lesson_reminders", LEAD, "confirm", by="telegram:777")
+async def test_a_button_in_a_chat_acts_at_once(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.pass_time("25h")
+    done = await harness.scenarios.act("lesson_reminders", LEAD, "confirm", by="telegram:777")
     assert done.action == "confirm"
-    assert (await house.run("lesson_reminders"))["status"] == "stopped"
+    assert (await harness.run("lesson_reminders"))["status"] == "stopped"
     with pytest.raises(LookupError, match="no action 'dance'; it has: confirm, reschedule, stop"):
-        await house.scenarios.act("lesson_reminders", LEAD, "dance", by="telegram:777")
+        await harness.scenarios.act("lesson_reminders", LEAD, "dance", by="telegram:777")
     with pytest.raises(LookupError, match="has no run of 'nobody'"):
-        await house.scenarios.act("lesson_reminders", "nobody", "confirm", by="telegram:777")
+        await harness.scenarios.act("lesson_reminders", "nobody", "confirm", by="telegram:777")
 
 
 # ── Schema ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,135 +5,137 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.house import LEAD, House, a_house
+from tests.scenarios.harness import LEAD, Harness, open_harness
 from tests.scenarios.invariants import check_leads
 from yamchi.clock import isoformat
 from yamchi.errors import Outage, Retryable
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with a_house(tmp_path, default_timezone="Asia/Almaty", telegram_admin_group_id="-100") as house:
-        yield house
-        await house.check()
-        await check_leads(house.app)
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with open_harness(
+        tmp_path, default_timezone="Asia/Almaty", telegram_admin_group_id="-100"
+    ) as harness:
+        yield harness
+        await harness.check()
+        await check_leads(harness.app)
 
 
 # ── email_chain ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_whole_chain_to_the_call(house: House) -> None:
-    await house.lead()
-    await house.event("lead.created")
-    (job,) = await house.jobs("emailChain")
+async def test_the_whole_chain_to_the_call(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lead.created")
+    (job,) = await harness.jobs("emailChain")
     assert job.name == "email1"
     assert job.data == {"leadId": LEAD, "email": "marat@example.com", "name": "Марат"}
-    assert await house.app.keys.get(f"email_job:{LEAD}") == job.id
-    await house.pass_time("29m")
-    assert house.letters() == []
-    await house.pass_time("1m")
-    assert house.letters() == ["email_1"]
-    fields = await house.leads.fields(LEAD)
+    assert await harness.app.keys.get(f"email_job:{LEAD}") == job.id
+    await harness.pass_time("29m")
+    assert harness.letters() == []
+    await harness.pass_time("1m")
+    assert harness.letters() == ["email_1"]
+    fields = await harness.leads.fields(LEAD)
     assert fields["email_1_sent"] is True
     assert fields["email_1_sent_at"] == "2026-01-01T00:30:00Z"
-    (job,) = await house.jobs("emailChain")
+    (job,) = await harness.jobs("emailChain")
     assert (job.name, isoformat(job.record.run_at)) == ("email2", "2026-01-02T00:30:00Z")
-    assert await house.app.keys.get(f"email_job:{LEAD}") == job.id
-    await house.pass_time("24h")
-    assert house.letters() == ["email_1", "email_2"]
-    (job,) = await house.jobs("emailChain")
+    assert await harness.app.keys.get(f"email_job:{LEAD}") == job.id
+    await harness.pass_time("24h")
+    assert harness.letters() == ["email_1", "email_2"]
+    (job,) = await harness.jobs("emailChain")
     assert job.name == "callAlert"
     assert job.data == {"leadId": LEAD, "name": "Марат", "phone": "+77010000000"}
-    await house.pass_time("24h")
-    assert house.chats() == ["call_needed"]
-    assert house.telegram.sent[0][1].to == "admin_group"
-    fields = await house.leads.fields(LEAD)
+    await harness.pass_time("24h")
+    assert harness.chats() == ["call_needed"]
+    assert harness.telegram.sent[0][1].to == "admin_group"
+    fields = await harness.leads.fields(LEAD)
     assert (fields["status"], fields["email_2_sent"]) == ("CALL_NEEDED", True)
-    assert await house.leads.log(LEAD) == ["CALL_NEEDED", "EMAIL_1_SENT", "EMAIL_2_SENT"]
-    assert (await house.run("email_chain"))["status"] == "finished"
-    assert await house.app.keys.get(f"email_job:{LEAD}") is None
-    await house.pass_time("30d")
-    assert len(house.email.sent) == 2
+    assert await harness.leads.log(LEAD) == ["CALL_NEEDED", "EMAIL_1_SENT", "EMAIL_2_SENT"]
+    assert (await harness.run("email_chain"))["status"] == "finished"
+    assert await harness.app.keys.get(f"email_job:{LEAD}") is None
+    await harness.pass_time("30d")
+    assert len(harness.email.sent) == 2
 
 
-async def test_opening_the_bot_after_the_first_letter_stops_it(house: House) -> None:
-    await house.lead()
-    await house.event("lead.created")
-    await house.pass_time("30m")
-    await house.event("bot.activated")
-    assert await house.jobs("emailChain") == []
-    assert await house.app.keys.get(f"email_job:{LEAD}") is None
-    run = await house.run("email_chain")
+async def test_opening_the_bot_after_the_first_letter_stops_it(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.pass_time("30m")
+    await harness.event("bot.activated")
+    assert await harness.jobs("emailChain") == []
+    assert await harness.app.keys.get(f"email_job:{LEAD}") is None
+    run = await harness.run("email_chain")
     assert (run["status"], run["reason"]) == ("stopped", "bot.activated came")
-    await house.pass_time("7d")
-    assert house.letters() == ["email_1"]
-    assert house.chats() == []
+    await harness.pass_time("7d")
+    assert harness.letters() == ["email_1"]
+    assert harness.chats() == []
 
 
-async def test_a_lead_who_opened_the_bot_otherwise_gets_no_letter(house: House) -> None:
+async def test_a_lead_who_opened_the_bot_otherwise_gets_no_letter(harness: Harness) -> None:
     """The row was changed by hand, and no event told of it."""
-    await house.lead()
-    await house.event("lead.created")
-    await house.leads.change(LEAD, bot_activated=True)
-    await house.pass_time("7d")
-    assert house.letters() == []
-    assert [state for _, state, _ in await house.steps("email_chain")] == ["skipped"] * 3
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.leads.change(LEAD, bot_activated=True)
+    await harness.pass_time("7d")
+    assert harness.letters() == []
+    assert [state for _, state, _ in await harness.steps("email_chain")] == ["skipped"] * 3
 
 
-async def test_a_step_that_fails_twice_sends_on_the_third(house: House) -> None:
-    house.email.answers = [Retryable("no"), Retryable("no again")]
-    await house.lead()
-    await house.event("lead.created")
-    await house.pass_time("30m")
-    assert house.letters() == []
-    await house.pass_time("6m")
-    assert [when for when, _ in house.email.sent] == ["2026-01-01T00:36:00Z"]  # 1 minute, then 5
-    await house.pass_time("24h")
-    assert house.letters() == ["email_1", "email_2"]
+async def test_a_step_that_fails_twice_sends_on_the_third(harness: Harness) -> None:
+    harness.email.answers = [Retryable("no"), Retryable("no again")]
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.pass_time("30m")
+    assert harness.letters() == []
+    await harness.pass_time("6m")
+    assert [when for when, _ in harness.email.sent] == ["2026-01-01T00:36:00Z"]  # 1 minute, then 5
+    await harness.pass_time("24h")
+    assert harness.letters() == ["email_1", "email_2"]
 
 
-async def test_an_outage_delays_and_costs_nothing(house: House) -> None:
-    house.email.answers = [Outage("down") for _ in range(10)]
-    await house.lead()
-    await house.event("lead.created")
-    await house.pass_time("2h")
-    assert house.letters() == ["email_1"]
-    assert (await house.run("email_chain"))["status"] == "running"
+async def test_an_outage_delays_and_costs_nothing(harness: Harness) -> None:
+    harness.email.answers = [Outage("down") for _ in range(10)]
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.pass_time("2h")
+    assert harness.letters() == ["email_1"]
+    assert (await harness.run("email_chain"))["status"] == "running"
 
 
-async def test_one_that_fails_for_good_is_a_dead_letter_and_its_replay_goes_on(house: House) -> None:
-    house.email.answers = [Retryable("no") for _ in range(3)]
-    await house.lead()
-    await house.event("lead.created")
-    await house.pass_time("1h")
-    run = await house.run("email_chain")
+async def test_one_that_fails_for_good_is_a_dead_letter_and_its_replay_goes_on(harness: Harness) -> None:
+    harness.email.answers = [Retryable("no") for _ in range(3)]
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.pass_time("1h")
+    run = await harness.run("email_chain")
     assert (run["status"], run["reason"]) == ("failed", "email1: no")
-    letters = (await house.app.queue("emailChain").dead_letters.list()).letters
+    letters = (await harness.app.queue("emailChain").dead_letters.list()).letters
     assert len(letters) == 1
-    await house.app.queue("emailChain").dead_letters.replay(letters[0].id)
-    await house.pass_time("1s")
-    assert house.letters() == ["email_1"]
-    await house.pass_time("48h")
-    assert house.letters() == ["email_1", "email_2"]
-    assert (await house.run("email_chain"))["status"] == "finished"
+    await harness.app.queue("emailChain").dead_letters.replay(letters[0].id)
+    await harness.pass_time("1s")
+    assert harness.letters() == ["email_1"]
+    await harness.pass_time("48h")
+    assert harness.letters() == ["email_1", "email_2"]
+    assert (await harness.run("email_chain"))["status"] == "finished"
 
 
-async def test_the_same_event_twice_is_one_run(house: House) -> None:
-    await house.lead()
-    await house.event("lead.created", event_id="once")
-    assert (await house.event("lead.created", event_id="once")).duplicate
-    await house.event("lead.created", event_id="another")
-    await house.pass_time("30d")
-    assert house.letters() == ["email_1", "email_2"]
+async def test_the_same_event_twice_is_one_run(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lead.created", event_id="once")
+    assert (await harness.event("lead.created", event_id="once")).duplicate
+    await harness.event("lead.created", event_id="another")
+    await harness.pass_time("30d")
+    assert harness.letters() == ["email_1", "email_2"]
 
 
 # ── lesson_reminders ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_both_reminders_with_the_seeds_data(house: House) -> None:
-    await house.lead(zoom_link="https://zoom.us/j/1")
-    await house.event("lesson.booked", lesson_datetime="2026-01-05T15:00:00+05:00")
-    (job,) = await house.jobs("reminders")
+async def test_both_reminders_with_the_seeds_data(harness: Harness) -> None:
+    await harness.lead(zoom_link="https://zoom.us/j/1")
+    await harness.event("lesson.booked", lesson_datetime="2026-01-05T15:00:00+05:00")
+    (job,) = await harness.jobs("reminders")
     assert job.name == "remind24h"
     assert job.data == {
         "leadId": LEAD,
@@ -144,115 +146,115 @@ async def test_both_reminders_with_the_seeds_data(house: House) -> None:
         "zoomLink": "https://zoom.us/j/1",
         "name": "Марат",
     }
-    await house.at("2026-01-04T10:00:00")
-    assert house.chats() == ["remind_24h"]
-    buttons = [button for row in house.telegram.sent[0][1].rendered.buttons for button in row]
+    await harness.at("2026-01-04T10:00:00")
+    assert harness.chats() == ["remind_24h"]
+    buttons = [button for row in harness.telegram.sent[0][1].rendered.buttons for button in row]
     assert [(button.text, button.callback) for button in buttons] == [
         ("✅ Да, буду!", f"confirm:{LEAD}"),
         ("📅 Перенести", f"reschedule:{LEAD}"),
     ]
-    (job,) = await house.jobs("reminders")
+    (job,) = await harness.jobs("reminders")
     assert job.name == "remind5h"
-    assert await house.app.keys.get(f"remind5h_job:{LEAD}") == job.id
-    await house.pass_time("7h")
-    assert await house.app.keys.get(f"remind5h_job:{LEAD}") is None  # it lives for six hours
-    await house.at("2026-01-05T05:00:00")
-    assert house.chats() == ["remind_24h", "remind_5h"]
-    assert await house.leads.log(LEAD) == ["REMINDER_24H_SENT", "REMINDER_5H_SENT"]
+    assert await harness.app.keys.get(f"remind5h_job:{LEAD}") == job.id
+    await harness.pass_time("7h")
+    assert await harness.app.keys.get(f"remind5h_job:{LEAD}") is None  # it lives for six hours
+    await harness.at("2026-01-05T05:00:00")
+    assert harness.chats() == ["remind_24h", "remind_5h"]
+    assert await harness.leads.log(LEAD) == ["REMINDER_24H_SENT", "REMINDER_5H_SENT"]
 
 
-async def test_confirming_stops_the_second_reminder(house: House) -> None:
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=3))
-    await house.pass_time("49h")
-    assert house.chats() == ["remind_24h"]
-    await house.event("lesson.confirmed")
-    assert await house.jobs("reminders") == []
-    await house.pass_time("7d")
-    assert house.chats() == ["remind_24h"]
+async def test_confirming_stops_the_second_reminder(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=3))
+    await harness.pass_time("49h")
+    assert harness.chats() == ["remind_24h"]
+    await harness.event("lesson.confirmed")
+    assert await harness.jobs("reminders") == []
+    await harness.pass_time("7d")
+    assert harness.chats() == ["remind_24h"]
 
 
-async def test_a_lesson_in_three_hours_gets_neither(house: House) -> None:
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime=house.ahead(hours=3))
-    await house.pass_time("7d")
-    assert house.chats() == []
-    steps = await house.steps("lesson_reminders")
+async def test_a_lesson_in_three_hours_gets_neither(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(hours=3))
+    await harness.pass_time("7d")
+    assert harness.chats() == []
+    steps = await harness.steps("lesson_reminders")
     assert [state for _, state, _ in steps] == ["skipped", "skipped"]
     assert all("had passed already" in str(reason) for _, _, reason in steps)
 
 
-async def test_a_lesson_in_ten_hours_gets_only_the_second(house: House) -> None:
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime=house.ahead(hours=10))
-    await house.pass_time("7d")
-    assert [(when, m.template_code) for when, m in house.telegram.sent] == [
+async def test_a_lesson_in_ten_hours_gets_only_the_second(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(hours=10))
+    await harness.pass_time("7d")
+    assert [(when, m.template_code) for when, m in harness.telegram.sent] == [
         ("2026-01-01T05:00:00Z", "remind_5h")
     ]
 
 
-async def test_one_that_was_confirmed_already_gets_nothing(house: House) -> None:
-    await house.lead(confirmed=True)
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=3))
-    await house.pass_time("7d")
-    assert house.chats() == []
+async def test_one_that_was_confirmed_already_gets_nothing(harness: Harness) -> None:
+    await harness.lead(confirmed=True)
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=3))
+    await harness.pass_time("7d")
+    assert harness.chats() == []
 
 
-async def test_a_lesson_that_moves_takes_its_reminders_along(house: House) -> None:
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
-    await house.pass_time("25h")
-    assert house.chats() == ["remind_24h"]
-    await house.event("lesson.rescheduled", lesson_datetime=house.ahead(days=7))
-    assert len(await house.jobs("reminders")) == 1
-    await house.pass_time("5d")
-    assert house.chats() == ["remind_24h"]
-    await house.pass_time("2d")
-    assert house.chats() == ["remind_24h", "remind_24h", "remind_5h"]
-    (run,) = await house.scenarios.timelines.find(scenario="lesson_reminders")
+async def test_a_lesson_that_moves_takes_its_reminders_along(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.pass_time("25h")
+    assert harness.chats() == ["remind_24h"]
+    await harness.event("lesson.rescheduled", lesson_datetime=harness.ahead(days=7))
+    assert len(await harness.jobs("reminders")) == 1
+    await harness.pass_time("5d")
+    assert harness.chats() == ["remind_24h"]
+    await harness.pass_time("2d")
+    assert harness.chats() == ["remind_24h", "remind_24h", "remind_5h"]
+    (run,) = await harness.scenarios.timelines.find(scenario="lesson_reminders")
     assert run["status"] == "finished"
 
 
-async def test_a_lesson_that_moves_after_the_last_reminder_begins_anew(house: House) -> None:
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
-    await house.pass_time("44h")
-    await house.event("lesson.rescheduled", lesson_datetime=house.ahead(days=4))
-    await house.pass_time("7d")
-    assert house.chats() == ["remind_24h", "remind_5h", "remind_24h", "remind_5h"]
+async def test_a_lesson_that_moves_after_the_last_reminder_begins_anew(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.pass_time("44h")
+    await harness.event("lesson.rescheduled", lesson_datetime=harness.ahead(days=4))
+    await harness.pass_time("7d")
+    assert harness.chats() == ["remind_24h", "remind_5h", "remind_24h", "remind_5h"]
 
 
-async def test_a_lesson_moved_twice_gets_one_of_each(house: House) -> None:
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
+async def test_a_lesson_moved_twice_gets_one_of_each(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
     for days in (5, 3, 6, 4):
-        await house.event("lesson.rescheduled", lesson_datetime=house.ahead(days=days))
-    await house.pass_time("30d")
-    assert [(when, m.template_code) for when, m in house.telegram.sent] == [
+        await harness.event("lesson.rescheduled", lesson_datetime=harness.ahead(days=days))
+    await harness.pass_time("30d")
+    assert [(when, m.template_code) for when, m in harness.telegram.sent] == [
         ("2026-01-04T00:00:00Z", "remind_24h"),
         ("2026-01-04T19:00:00Z", "remind_5h"),
     ]
 
 
 async def test_a_date_changed_without_an_event_is_seen_when_it_is_told_of_or_at_the_last_moment(
-    house: House,
+    harness: Harness,
 ) -> None:
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
-    await house.leads.change(LEAD, lesson_datetime=house.ahead(days=9))  # nobody is told
-    await house.pass_time("3d")
-    assert house.chats() == []
-    await house.leads.change(LEAD, lesson_datetime=house.ahead(days=2))
-    await house.scenarios.changed("lead", LEAD)
-    await house.pass_time("25h")
-    assert house.chats() == ["remind_24h"]
-    await house.pass_time("7d")
-    assert house.chats() == ["remind_24h", "remind_5h"]
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.leads.change(LEAD, lesson_datetime=harness.ahead(days=9))  # nobody is told
+    await harness.pass_time("3d")
+    assert harness.chats() == []
+    await harness.leads.change(LEAD, lesson_datetime=harness.ahead(days=2))
+    await harness.scenarios.changed("lead", LEAD)
+    await harness.pass_time("25h")
+    assert harness.chats() == ["remind_24h"]
+    await harness.pass_time("7d")
+    assert harness.chats() == ["remind_24h", "remind_5h"]
 
 
-async def test_without_a_chat_the_reminder_is_a_letter_with_buttons(house: House) -> None:
-    await house.lead(tg_id=None)
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
-    await house.pass_time("25h")
-    assert house.letters() == ["remind_24h"]
-    assert "/act/" in (house.email.sent[0][1].rendered.html or "")
+async def test_without_a_chat_the_reminder_is_a_letter_with_buttons(harness: Harness) -> None:
+    await harness.lead(tg_id=None)
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.pass_time("25h")
+    assert harness.letters() == ["remind_24h"]
+    assert "/act/" in (harness.email.sent[0][1].rendered.html or "")

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete, func, inspect, select, update
 
-from tests.scenarios.house import LEAD, House, a_house
+from tests.scenarios.harness import LEAD, Harness, open_harness
 from tests.scenarios.leads import RemoteLeads
 from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Message
@@ -30,16 +30,16 @@ PERSON = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with a_house(tmp_path) as house:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path) as harness:
         for channel in ("email", "telegram"):
-            house.template("note", NOTE, channel)
-        yield house
-        await house.check()
+            harness.template("note", NOTE, channel)
+        yield harness
+        await harness.check()
 
 
-async def test_a_scenario_about_a_person_needs_no_entity(house: House) -> None:
-    house.scenario("""
+async def test_a_scenario_about_a_person_needs_no_entity(harness: Harness) -> None:
+    harness.scenario("""
 scenario: cart
 on: cart.left
 key: "{{ event.data.cart }}"
@@ -48,27 +48,27 @@ stop_on: order.paid
 steps:
   - {job: remind, wait: 2h, send: {channel: email, template: note}}
 """)
-    await house.app.notifications.recipients.put(PERSON, User(email="a@b.c", attributes={"name": "Aida"}))
+    await harness.app.notifications.recipients.put(PERSON, User(email="a@b.c", attributes={"name": "Aida"}))
 
     async def happen(type: str, id: str, **data: Any) -> None:
         event = Event(event_type=type, event_id=id, user_id=UUID(PERSON), data=data)
-        await house.app.notifications.service.handle_event(event)
+        await harness.app.notifications.service.handle_event(event)
 
     await happen("cart.left", "1", cart="c-1", total=500)
     await happen("cart.left", "2", cart="c-2", total=500)
     await happen("cart.left", "3", cart="c-3", total=5)  # `when` does not hold
     await happen("cart.left", "4", total=500)  # no key, so not for this scenario
     await happen("order.paid", "5", cart="c-2")
-    await house.pass_time("3h")
-    assert [message.to for _, message in house.email.sent] == ["a@b.c"]
-    assert {run["key"]: run["status"] for run in await house.scenarios.timelines.find()} == {
+    await harness.pass_time("3h")
+    assert [message.to for _, message in harness.email.sent] == ["a@b.c"]
+    assert {run["key"]: run["status"] for run in await harness.scenarios.timelines.find()} == {
         "c-1": "finished",
         "c-2": "stopped",
     }
 
 
-async def test_functions_and_events_of_ones_own(house: House) -> None:
-    house.scenario("""
+async def test_functions_and_events_of_ones_own(harness: Harness) -> None:
+    harness.scenario("""
 scenario: room
 on: lesson.booked
 entity: lead
@@ -77,7 +77,7 @@ steps:
   - {job: book, call: book_room, set: {booked: true}}
   - {job: tell, wait: 1m, emit: {event: room.booked, data: {room: "{{ lead.room }}"}}}
 """)
-    house.scenario(
+    harness.scenario(
         """
 scenario: follow_up
 on: room.booked
@@ -89,23 +89,23 @@ steps: [{job: note, send: {channel: email, template: note, data: {name: "{{ even
     )
     calls: list[Context] = []
 
-    @house.scenarios.function("book_room")
+    @harness.scenarios.function("book_room")
     async def book_room(context: Context) -> dict[str, Any]:
         calls.append(context)
         if len(calls) == 1:
             raise ConnectionError("the rooms are away")
         return {"room": "12"}
 
-    await house.lead()
-    await house.event("lesson.booked")
-    await house.pass_time("10m")
+    await harness.lead()
+    await harness.event("lesson.booked")
+    await harness.pass_time("10m")
     assert len({call.id for call in calls}) == 1, "the same id at every attempt"
-    fields = await house.leads.fields(LEAD)
+    fields = await harness.leads.fields(LEAD)
     assert (fields["room"], fields["booked"]) == ("12", True)
-    assert [message.rendered.subject for _, message in house.email.sent] == ["note 12"]
+    assert [message.rendered.subject for _, message in harness.email.sent] == ["note 12"]
 
 
-async def test_again_never_and_restart(house: House) -> None:
+async def test_again_never_and_restart(harness: Harness) -> None:
     text = """
 scenario: {name}
 on: {name}.go
@@ -115,23 +115,23 @@ again: {again}
 steps: [{{job: note, wait: 1h, send: {{channel: email, template: note}}}}]
 """
     for again in ("never", "restart", "when_finished"):
-        house.scenario(text.format(name=again, again=again), again)
-    await house.lead()
+        harness.scenario(text.format(name=again, again=again), again)
+    await harness.lead()
     for again, times in (("never", 1), ("restart", 2), ("when_finished", 2)):
-        house.email.sent.clear()
-        await house.event(f"{again}.go")
-        await house.pass_time("30m")
-        await house.event(f"{again}.go")  # while it runs
-        await house.pass_time("31m")
-        assert len(house.email.sent) == (0 if again == "restart" else 1), again
-        await house.pass_time("2h")
-        await house.event(f"{again}.go")  # when it is over
-        await house.pass_time("2h")
-        assert len(house.email.sent) == times, again
+        harness.email.sent.clear()
+        await harness.event(f"{again}.go")
+        await harness.pass_time("30m")
+        await harness.event(f"{again}.go")  # while it runs
+        await harness.pass_time("31m")
+        assert len(harness.email.sent) == (0 if again == "restart" else 1), again
+        await harness.pass_time("2h")
+        await harness.event(f"{again}.go")  # when it is over
+        await harness.pass_time("2h")
+        assert len(harness.email.sent) == times, again
 
 
-async def test_a_branch_for_what_fails_and_one_for_what_does_not_come(house: House) -> None:
-    house.scenario("""
+async def test_a_branch_for_what_fails_and_one_for_what_does_not_come(harness: Harness) -> None:
+    harness.scenario("""
 scenario: branches
 on: go
 entity: lead
@@ -141,37 +141,37 @@ steps:
   - {job: answer, wait_for: replied, timeout: 1h, on_timeout: end}
   - {job: chat, send: {channel: telegram, template: note}}
 """)
-    house.email.answers = [Unrecoverable("no such mailbox")]
-    await house.lead()
-    await house.event("go")
-    await house.pass_time("1m")
-    assert house.chats() == ["note"]
-    await house.event("go")
-    await house.pass_time("2h")
-    assert house.chats() == ["note"]
-    run = await house.run("branches")
+    harness.email.answers = [Unrecoverable("no such mailbox")]
+    await harness.lead()
+    await harness.event("go")
+    await harness.pass_time("1m")
+    assert harness.chats() == ["note"]
+    await harness.event("go")
+    await harness.pass_time("2h")
+    assert harness.chats() == ["note"]
+    run = await harness.run("branches")
     assert (run["status"], run["generation"]) == ("finished", 2)
 
 
-async def test_a_message_that_may_not_go_is_a_skipped_step_and_sets_nothing(house: House) -> None:
-    await house.app.notifications.suppressions.add("email", "marat@example.com", "bounced")
-    await house.lead()
-    await house.event("lead.created")
-    await house.pass_time("31m")
-    (first, *_) = await house.steps("email_chain")
+async def test_a_message_that_may_not_go_is_a_skipped_step_and_sets_nothing(harness: Harness) -> None:
+    await harness.app.notifications.suppressions.add("email", "marat@example.com", "bounced")
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.pass_time("31m")
+    (first, *_) = await harness.steps("email_chain")
     assert first == ("email1", "skipped", "suppressed: The address is suppressed: bounced")
-    assert "email_1_sent" not in await house.leads.fields(LEAD)
-    assert await house.leads.log(LEAD) == []
+    assert "email_1_sent" not in await harness.leads.fields(LEAD)
+    assert await harness.leads.log(LEAD) == []
 
 
-async def test_what_is_too_late_is_not_sent(house: House) -> None:
+async def test_what_is_too_late_is_not_sent(harness: Harness) -> None:
     """Workers were away from before the reminder was due until after the lesson."""
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
-    house.app.clock._now += 3 * 86_400_000
-    await house.app.drain()
-    assert house.chats() == []
-    assert [(step, state) for step, state, _ in await house.steps("lesson_reminders")] == [
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    harness.app.clock._now += 3 * 86_400_000
+    await harness.app.drain()
+    assert harness.chats() == []
+    assert [(step, state) for step, state, _ in await harness.steps("lesson_reminders")] == [
         ("remind24h", "skipped"),
         ("remind5h", "skipped"),
     ]
@@ -180,31 +180,31 @@ async def test_what_is_too_late_is_not_sent(house: House) -> None:
 # ── Stores elsewhere ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_store_without_transactions(house: House) -> None:
+async def test_a_store_without_transactions(harness: Harness) -> None:
     leads = RemoteLeads()
-    house.scenarios.entities.register("lead", leads)
+    harness.scenarios.entities.register("lead", leads)
     leads.rows[LEAD] = {"id": LEAD, "name": "Марат", "email": "marat@example.com"}
-    await house.event("lead.created", event_id="first")
-    await house.pass_time("30m")
+    await harness.event("lead.created", event_id="first")
+    await harness.pass_time("30m")
     assert leads.rows[LEAD]["email_1_sent"] is True
     assert [text for _, text in leads.lines.values()] == ["EMAIL_1_SENT"]
-    await house.event("bot.activated")
+    await harness.event("bot.activated")
     assert leads.rows[LEAD]["bot_activated"] is True
     leads.rows[LEAD]["bot_activated"] = False
-    await house.event("lead.created", event_id="first")  # an old event again tells the store nothing
-    await house.event("bot.activated", event_id="e-1")
-    await house.pass_time("7d")
-    assert house.letters() == ["email_1"]
+    await harness.event("lead.created", event_id="first")  # an old event again tells the store nothing
+    await harness.event("bot.activated", event_id="e-1")
+    await harness.pass_time("7d")
+    assert harness.letters() == ["email_1"]
 
 
-async def test_a_date_in_a_store_elsewhere_moves_the_reminders(house: House) -> None:
+async def test_a_date_in_a_store_elsewhere_moves_the_reminders(harness: Harness) -> None:
     leads = RemoteLeads()
-    house.scenarios.entities.register("lead", leads)
+    harness.scenarios.entities.register("lead", leads)
     leads.rows[LEAD] = {"name": "Марат", "email": "marat@example.com"}
-    await house.event("lesson.booked", lesson_datetime=house.ahead(days=2))
-    await house.event("lesson.rescheduled", lesson_datetime=house.ahead(days=5))
-    await house.pass_time("9d")
-    assert [when for when, _ in house.email.sent] == ["2026-01-05T00:00:00Z", "2026-01-05T19:00:00Z"]
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.event("lesson.rescheduled", lesson_datetime=harness.ahead(days=5))
+    await harness.pass_time("9d")
+    assert [when for when, _ in harness.email.sent] == ["2026-01-05T00:00:00Z", "2026-01-05T19:00:00Z"]
 
 
 # ── Versions ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,85 +220,87 @@ steps:
 """
 
 
-async def test_a_run_keeps_its_version_until_it_is_told_otherwise(house: House) -> None:
-    house.scenario(VERSIONED.format(second="second", wait="1h"))
+async def test_a_run_keeps_its_version_until_it_is_told_otherwise(harness: Harness) -> None:
+    harness.scenario(VERSIONED.format(second="second", wait="1h"))
     for lead in ("a", "b", "c"):
-        await house.lead(lead)
-        await house.event("go", lead)
-    await house.pass_time("61m")
-    house.scenario(VERSIONED.format(second="other", wait="5h"))
-    house.scenarios.migrator._library.refresh()
-    await house.pass_time("1h")  # all three had begun with the old one: the second step comes after one hour
-    assert len(house.telegram.sent) == 3
+        await harness.lead(lead)
+        await harness.event("go", lead)
+    await harness.pass_time("61m")
+    harness.scenario(VERSIONED.format(second="other", wait="5h"))
+    harness.scenarios.migrator._library.refresh()
+    await harness.pass_time(
+        "1h"
+    )  # all three had begun with the old one: the second step comes after one hour
+    assert len(harness.telegram.sent) == 3
 
     for lead in ("d", "e"):
-        await house.lead(lead)
-        await house.event("go", lead)
-    await house.pass_time("30m")
-    house.scenario(VERSIONED.format(second="other", wait="2h").replace("wait: 1h", "wait: 3h"))
-    assert await house.scenarios.migrator.count("versioned") == 2
-    preview = await house.scenarios.migrator.preview("versioned")
+        await harness.lead(lead)
+        await harness.event("go", lead)
+    await harness.pass_time("30m")
+    harness.scenario(VERSIONED.format(second="other", wait="2h").replace("wait: 1h", "wait: 3h"))
+    assert await harness.scenarios.migrator.count("versioned") == 2
+    preview = await harness.scenarios.migrator.preview("versioned")
     assert [(one.step, one.new_step) for one in preview] == [("first", "first")] * 2
     assert {(one.new_due or 0) - (one.due or 0) for one in preview} == {2 * 3_600_000}
-    assert await house.scenarios.migrator.count("versioned") == 2, "a preview changes nothing"
-    assert await house.scenarios.migrator.migrate("versioned", key="d") == 1
-    house.email.sent.clear()
-    await house.pass_time("40m")
-    assert len(house.email.sent) == 1, "e has kept its version"
-    await house.pass_time("2h")
-    assert len(house.email.sent) == 2, "d has followed the new one"
-    await house.pass_time("1d")
-    assert len(house.telegram.sent) == 5
+    assert await harness.scenarios.migrator.count("versioned") == 2, "a preview changes nothing"
+    assert await harness.scenarios.migrator.migrate("versioned", key="d") == 1
+    harness.email.sent.clear()
+    await harness.pass_time("40m")
+    assert len(harness.email.sent) == 1, "e has kept its version"
+    await harness.pass_time("2h")
+    assert len(harness.email.sent) == 2, "d has followed the new one"
+    await harness.pass_time("1d")
+    assert len(harness.telegram.sent) == 5
 
 
-async def test_a_step_that_is_gone_from_the_new_version_gives_way_to_the_next(house: House) -> None:
-    house.scenario(VERSIONED.format(second="second", wait="1h"))
-    await house.lead()
-    await house.event("go")
-    house.scenario(VERSIONED.format(second="second", wait="1h").replace("job: first", "job: renamed"))
-    (one,) = await house.scenarios.migrator.preview("versioned")
+async def test_a_step_that_is_gone_from_the_new_version_gives_way_to_the_next(harness: Harness) -> None:
+    harness.scenario(VERSIONED.format(second="second", wait="1h"))
+    await harness.lead()
+    await harness.event("go")
+    harness.scenario(VERSIONED.format(second="second", wait="1h").replace("job: first", "job: renamed"))
+    (one,) = await harness.scenarios.migrator.preview("versioned")
     assert (one.step, one.new_step) == ("first", "second")
-    assert await house.scenarios.migrator.migrate("versioned") == 1
-    await house.pass_time("1d")
-    assert (len(house.email.sent), len(house.telegram.sent)) == (0, 1)
+    assert await harness.scenarios.migrator.migrate("versioned") == 1
+    await harness.pass_time("1d")
+    assert (len(harness.email.sent), len(harness.telegram.sent)) == (0, 1)
 
 
 # ── What is looked after ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_job_that_was_lost_is_queued_anew(house: House) -> None:
-    await house.lead()
-    await house.event("lead.created")
-    (job,) = await house.jobs("emailChain")
+async def test_a_job_that_was_lost_is_queued_anew(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lead.created")
+    (job,) = await harness.jobs("emailChain")
     await job.remove()
-    house.app.clock._now += 30 * 60_000 + LATE
-    assert await house.scenarios.sweeper.ask_after_the_late() == 1
-    await house.app.drain()
-    assert house.letters() == ["email_1"]
+    harness.app.clock._now += 30 * 60_000 + LATE
+    assert await harness.scenarios.sweeper.ask_after_the_late() == 1
+    await harness.app.drain()
+    assert harness.letters() == ["email_1"]
 
 
-async def test_a_job_that_was_cancelled_by_hand_stops_its_run(house: House) -> None:
-    await house.lead()
-    await house.event("lead.created")
-    (job,) = await house.jobs("emailChain")
+async def test_a_job_that_was_cancelled_by_hand_stops_its_run(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lead.created")
+    (job,) = await harness.jobs("emailChain")
     await job.cancel()
-    house.app.clock._now += 30 * 60_000 + LATE
-    await house.scenarios.sweeper.sweep()
-    run = await house.run("email_chain")
+    harness.app.clock._now += 30 * 60_000 + LATE
+    await harness.scenarios.sweeper.sweep()
+    run = await harness.run("email_chain")
     assert (run["status"], run["reason"]) == ("stopped", "the job of email1 was cancelled in the queue")
 
 
-async def test_what_is_long_over_is_forgotten(house: House) -> None:
-    await house.lead()
-    await house.event("lead.created")
-    await house.pass_time("3d")
-    await house.lead("other")
-    await house.event("lead.created", "other")
-    house.app.clock._now += 90 * 86_400_000
-    await house.lead("third")
-    await house.event("lesson.booked", "third", lesson_datetime=house.ahead(days=5))
-    await house.app.drain()
-    await house.scenarios.sweeper.prune()
+async def test_what_is_long_over_is_forgotten(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.pass_time("3d")
+    await harness.lead("other")
+    await harness.event("lead.created", "other")
+    harness.app.clock._now += 90 * 86_400_000
+    await harness.lead("third")
+    await harness.event("lesson.booked", "third", lesson_datetime=harness.ahead(days=5))
+    await harness.app.drain()
+    await harness.scenarios.sweeper.prune()
 
     def count(connection: Any) -> dict[str, int]:
         tables = (scenario_runs, scenario_steps, scenario_events, scenario_outbox)
@@ -307,82 +309,84 @@ async def test_what_is_long_over_is_forgotten(house: House) -> None:
             for table in tables
         }
 
-    counts = await house.app.database.read(count)
+    counts = await harness.app.database.read(count)
     assert counts["scenario_runs"] == 2
     assert counts["scenario_outbox"] == 0
     assert counts["scenario_events"] <= 2
 
 
-async def test_an_erased_person_leaves_nothing(house: House) -> None:
-    house.scenario("scenario: own\non: go\nkey: k\nsteps: [{job: note, wait: 1h}]\n")
+async def test_an_erased_person_leaves_nothing(harness: Harness) -> None:
+    harness.scenario("scenario: own\non: go\nkey: k\nsteps: [{job: note, wait: 1h}]\n")
     event = Event(event_type="go", event_id="1", user_id=UUID(PERSON), data={"secret": "x"})
-    await house.app.notifications.service.handle_event(event)
-    assert (await house.app.erase(PERSON))["scenario_runs"] == 1
-    assert await house.scenarios.timelines.find() == []
-    assert await house.jobs("scenarios") == []
+    await harness.app.notifications.service.handle_event(event)
+    assert (await harness.app.erase(PERSON))["scenario_runs"] == 1
+    assert await harness.scenarios.timelines.find() == []
+    assert await harness.jobs("scenarios") == []
 
 
-async def test_data_too_large_for_a_job_fails_the_step_and_not_the_event(house: House) -> None:
-    await house.lead(name="x" * 1_200_000)
-    await house.event("lead.created")
-    run = await house.run("email_chain")
+async def test_data_too_large_for_a_job_fails_the_step_and_not_the_event(harness: Harness) -> None:
+    await harness.lead(name="x" * 1_200_000)
+    await harness.event("lead.created")
+    run = await harness.run("email_chain")
     assert run["status"] == "failed"
     assert "more than the 1,048,576 allowed" in run["reason"]
 
 
-async def test_a_message_leaving_when_the_run_is_stopped_is_named(house: House) -> None:
+async def test_a_message_leaving_when_the_run_is_stopped_is_named(harness: Harness) -> None:
     """Stop comes while the letter is leaving, and the fields say that it left."""
     answers = []
 
     async def stop(message: Message) -> None:
-        house.email.before = None
-        answers.append(await house.event("bot.activated"))
+        harness.email.before = None
+        answers.append(await harness.event("bot.activated"))
 
-    house.email.before = stop
-    await house.lead()
-    await house.event("lead.created")
-    await house.pass_time("1d")
-    assert house.letters() == ["email_1"]
-    assert (await house.leads.fields(LEAD))["email_1_sent"] is True
-    run = await house.run("email_chain")
+    harness.email.before = stop
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.pass_time("1d")
+    assert harness.letters() == ["email_1"]
+    assert (await harness.leads.fields(LEAD))["email_1_sent"] is True
+    run = await harness.run("email_chain")
     assert run["status"] == "stopped"
     assert [(line["step"], line["state"]) for line in run["timeline"]] == [("email1", "done")]
 
 
-async def test_a_strange_job_is_a_dead_letter_with_a_reason(house: House) -> None:
-    await house.app.queue("emailChain").add({"leadId": LEAD}, name="email1", id="made-by-hand")
-    await house.app.drain()
-    (letter,) = (await house.app.queue("emailChain").dead_letters.list()).letters
+async def test_a_strange_job_is_a_dead_letter_with_a_reason(harness: Harness) -> None:
+    await harness.app.queue("emailChain").add({"leadId": LEAD}, name="email1", id="made-by-hand")
+    await harness.app.drain()
+    (letter,) = (await harness.app.queue("emailChain").dead_letters.list()).letters
     assert "is no step of a run" in letter.error
 
 
-async def test_a_version_that_is_gone_is_said_and_others_go_on(house: House) -> None:
-    await house.lead()
-    await house.event("lead.created")
+async def test_a_version_that_is_gone_is_said_and_others_go_on(harness: Harness) -> None:
+    await harness.lead()
+    await harness.event("lead.created")
     broken = update(scenario_definitions).values(body={"scenario": "email_chain", "nonsense": 1})
-    await house.app.database.write(lambda c: c.execute(broken).rowcount)
-    await house.lead("other")
-    await house.event("lead.created", "other")
-    await house.pass_time("31m")
-    assert len(house.letters()) == 2, "the current version is the same, and is at hand"
-    await house.app.database.write(lambda c: c.execute(delete(scenario_runs)).rowcount)
+    await harness.app.database.write(lambda c: c.execute(broken).rowcount)
+    await harness.lead("other")
+    await harness.event("lead.created", "other")
+    await harness.pass_time("31m")
+    assert len(harness.letters()) == 2, "the current version is the same, and is at hand"
+    await harness.app.database.write(lambda c: c.execute(delete(scenario_runs)).rowcount)
 
 
-async def test_a_lesson_in_the_past_and_one_without_a_date_are_skipped_with_a_reason(house: House) -> None:
-    await house.lead()
-    await house.event("lesson.booked", lesson_datetime="2020-01-01T10:00:00Z")
-    run = await house.run("lesson_reminders")
+async def test_a_lesson_in_the_past_and_one_without_a_date_are_skipped_with_a_reason(
+    harness: Harness,
+) -> None:
+    await harness.lead()
+    await harness.event("lesson.booked", lesson_datetime="2020-01-01T10:00:00Z")
+    run = await harness.run("lesson_reminders")
     assert (run["status"], {line["state"] for line in run["timeline"]}) == ("finished", {"skipped"})
     assert "2019-12-31T10:00:00Z, had passed already" in run["timeline"][0]["reason"]
-    await house.event("lesson.booked", lesson_datetime="some day")
-    run = await house.run("lesson_reminders")
+    await harness.event("lesson.booked", lesson_datetime="some day")
+    run = await harness.run("lesson_reminders")
     assert "'some day' is not a date" in run["timeline"][0]["reason"]
-    await house.pass_time("30d")
-    assert house.chats() == []
+    await harness.pass_time("30d")
+    assert harness.chats() == []
 
 
-async def test_lint_names_what_is_missing(house: House) -> None:
-    house.scenario("""
+async def test_lint_names_what_is_missing(harness: Harness) -> None:
+    harness.scenario("""
 scenario: careless
 on: go
 entity: unicorn
@@ -391,8 +395,8 @@ steps:
   - {job: write, send: {channel: email, template: no_such_letter}}
   - {job: do, call: no_such_function}
 """)
-    house.scenario("scenario: broken\non: x\nkey: k\nsteps:\n  - {job: a, wait: soon}\n", "broken")
-    said = [str(finding) for finding in await house.scenarios.linter.lint()]
+    harness.scenario("scenario: broken\non: x\nkey: k\nsteps:\n  - {job: a, wait: soon}\n", "broken")
+    said = [str(finding) for finding in await harness.scenarios.linter.lint()]
     assert any("broken.yaml:5: steps.0.wait: 'soon' is not a span of time" in one for one in said)
     assert "careless: step write: there is no template 'no_such_letter' for email in ru, en, kk." in said
     assert "careless: step do: nobody registered a function 'no_such_function'." in said
@@ -413,22 +417,22 @@ steps:
     ],
 )
 async def test_nine_in_the_morning_there_on_days_when_clocks_change(
-    house: House, zone: str, lesson: str, moment: str
+    harness: Harness, zone: str, lesson: str, moment: str
 ) -> None:
-    house.scenario("""
+    harness.scenario("""
 scenario: morning
 on: go
 entity: lead
 key: "{{ lead.id }}"
 steps: [{job: note, at: "lead.lesson_datetime - 1 day, 09:00", send: {channel: email, template: note}}]
 """)
-    await house.lead(zone=zone, lesson_datetime=lesson)
-    await house.event("go")
-    await house.pass_time("365d")
-    assert [when for when, _ in house.email.sent] == [moment]
+    await harness.lead(zone=zone, lesson_datetime=lesson)
+    await harness.event("go")
+    await harness.pass_time("365d")
+    assert [when for when, _ in harness.email.sent] == [moment]
 
 
-async def test_the_tables_are_as_the_code_has_them(house: House) -> None:
+async def test_the_tables_are_as_the_code_has_them(harness: Harness) -> None:
     """What the migrations make is what the code expects: columns and indexes."""
 
     def look(connection: Any) -> dict[str, Any]:
@@ -441,7 +445,7 @@ async def test_the_tables_are_as_the_code_has_them(house: House) -> None:
             for table in metadata.tables.values()
         }
 
-    made = await house.app.database.read(look)
+    made = await harness.app.database.read(look)
     assert made == {
         table.name: ({column.name for column in table.columns}, {index.name for index in table.indexes})
         for table in metadata.tables.values()

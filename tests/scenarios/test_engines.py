@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from tests.interop.node import peer
 from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
-from tests.scenarios.house import LEAD, PLUGINS
+from tests.scenarios.harness import LEAD, PLUGINS
 from tests.scenarios.invariants import check_invariants, check_leads
 from tests.scenarios.leads import TableLeads
 from tests.services.mail import MailServer

@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import update
 
 from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
-from tests.notifications.office import FULL
+from tests.notifications.fleet import FULL
 from tests.processes import DEADLINE, Process
-from tests.scenarios.house import LEAD, PLUGINS
+from tests.scenarios.harness import LEAD, PLUGINS
 from tests.scenarios.invariants import check_invariants, check_leads
 from tests.scenarios.leads import TableLeads
 from tests.services.mail import MailServer

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.house import House, a_house
+from tests.scenarios.harness import Harness, open_harness
 from tests.scenarios.invariants import check_leads
 from yamchi.storage.database import Database
 
@@ -32,8 +32,8 @@ steps:
 
 
 @asynccontextmanager
-async def shaken(home: Path) -> AsyncIterator[tuple[House, random.Random]]:
-    """A house in which every transaction is put off by a random number of turns of the event loop."""
+async def shaken(home: Path) -> AsyncIterator[tuple[Harness, random.Random]]:
+    """A harness in which every transaction is put off by a random number of turns of the event loop."""
     dice = random.Random(1)
     write = Database.write
 
@@ -45,15 +45,15 @@ async def shaken(home: Path) -> AsyncIterator[tuple[House, random.Random]]:
             await asyncio.sleep(0)
         return result
 
-    async with a_house(home) as house:
+    async with open_harness(home) as harness:
         for channel in ("email", "telegram"):
-            house.template("note", "---\nsubject: note\ntransactional: true\n---\nnote", channel)
-        house.scenario(WAITING, "waiting")
+            harness.template("note", "---\nsubject: note\ntransactional: true\n---\nnote", channel)
+        harness.scenario(WAITING, "waiting")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Database, "write", later)
-            yield house, dice
-        await house.check()
-        await check_leads(house.app)
+            yield harness, dice
+        await harness.check()
+        await check_leads(harness.app)
 
 
 async def at_once(dice: random.Random, *acts: Callable[[], Awaitable[Any]]) -> list[Any]:
@@ -78,15 +78,15 @@ async def in_some_order(dice: random.Random, number: int, *acts: Callable[[], Aw
 
 async def test_the_event_comes_before_during_or_after_the_message_it_answers(tmp_path: Path) -> None:
     """The client answers while the letter is leaving, before the engine knows that it left: that still counts."""
-    async with shaken(tmp_path) as (house, dice):
+    async with shaken(tmp_path) as (harness, dice):
         for number in range(SCHEDULES):
             lead = f"lead-{number}"
-            await house.lead(lead)
-            await house.event("go", lead)
+            await harness.lead(lead)
+            await harness.event("go", lead)
             place = dice.choice(["during", "after", "at once"])
 
             async def reply(lead: str = lead) -> None:
-                await house.event("replied", lead)
+                await harness.event("replied", lead)
 
             tasks: list[Any] = []
 
@@ -95,22 +95,24 @@ async def test_the_event_comes_before_during_or_after_the_message_it_answers(tmp
                 if dice.random() < 0.5:
                     await tasks[-1]
 
-            house.email.before = answer if place == "during" else None
+            harness.email.before = answer if place == "during" else None
             if place == "at once":
-                house.app.clock._now += 3_600_000
-                await at_once(dice, house.app.drain, reply)
+                harness.app.clock._now += 3_600_000
+                await at_once(dice, harness.app.drain, reply)
             else:
-                await house.pass_time("1h")
+                await harness.pass_time("1h")
             await asyncio.gather(*tasks)
             if place == "after":
                 await reply()
-            await house.app.drain()
+            await harness.app.drain()
             steps = {
-                step: reason for step, state, reason in await house.steps("waiting", lead) if state == "done"
+                step: reason
+                for step, state, reason in await harness.steps("waiting", lead)
+                if state == "done"
             }
             if place == "at once":  # before the letter was begun, it is no answer to it
-                await house.pass_time("2h")
-                run = await house.run("waiting", lead)
+                await harness.pass_time("2h")
+                run = await harness.run("waiting", lead)
                 assert run["status"] == "finished", run
             else:
                 assert steps.get("answer") == "received replied", (place, steps)
@@ -118,45 +120,47 @@ async def test_the_event_comes_before_during_or_after_the_message_it_answers(tmp
 
 
 async def test_timer_and_event_in_the_same_millisecond(tmp_path: Path) -> None:
-    async with shaken(tmp_path) as (house, dice):
+    async with shaken(tmp_path) as (harness, dice):
         outcomes = set()
         for number in range(SCHEDULES):
             lead = f"lead-{number}"
-            await house.lead(lead)
-            await house.event("go", lead)
-            await house.pass_time("1h")
-            house.app.clock._now += 3_600_000  # both are due now
-            house.telegram.sent.clear()
-            await in_some_order(dice, number, house.app.drain, lambda lead=lead: house.event("replied", lead))
-            await house.app.drain()
-            run = await house.run("waiting", lead)
+            await harness.lead(lead)
+            await harness.event("go", lead)
+            await harness.pass_time("1h")
+            harness.app.clock._now += 3_600_000  # both are due now
+            harness.telegram.sent.clear()
+            await in_some_order(
+                dice, number, harness.app.drain, lambda lead=lead: harness.event("replied", lead)
+            )
+            await harness.app.drain()
+            run = await harness.run("waiting", lead)
             done = [line["step"] for line in run["timeline"] if line["state"] == "done"]
             assert done in (["first", "answer", "thanks"], ["first", "answer", "late"]), run
-            assert len(house.telegram.sent) == 1
+            assert len(harness.telegram.sent) == 1
             outcomes.add(done[-1])
         assert outcomes == {"thanks", "late"}, "both orders were tried"
 
 
 async def test_crossed_keys(tmp_path: Path) -> None:
     """An event is heard by the run of its own key and by no other."""
-    async with shaken(tmp_path) as (house, dice):
+    async with shaken(tmp_path) as (harness, dice):
         for number in range(SCHEDULES):
             one, other = f"lead-{number}-a", f"lead-{number}-b"
             for lead in (one, other):
-                await house.lead(lead)
-            await at_once(dice, *(lambda lead=lead: house.event("go", lead) for lead in (one, other)))
-            await house.pass_time("1h")
+                await harness.lead(lead)
+            await at_once(dice, *(lambda lead=lead: harness.event("go", lead) for lead in (one, other)))
+            await harness.pass_time("1h")
             answering = dice.choice([one, other])
-            await at_once(dice, lambda lead=answering: house.event("replied", lead), house.app.drain)
-            await house.pass_time("2h")
+            await at_once(dice, lambda lead=answering: harness.event("replied", lead), harness.app.drain)
+            await harness.pass_time("2h")
             for lead in (one, other):
-                done = [step for step, state, _ in await house.steps("waiting", lead) if state == "done"]
+                done = [step for step, state, _ in await harness.steps("waiting", lead) if state == "done"]
                 assert done[-1] == ("thanks" if lead == answering else "late"), (lead, answering, done)
 
 
 async def test_a_stop_that_was_acknowledged_is_kept(tmp_path: Path) -> None:
     """No send begins after the answer; what had begun before is named in it."""
-    async with shaken(tmp_path) as (house, dice):
+    async with shaken(tmp_path) as (harness, dice):
         begun: list[str] = []
         is_leaving = asyncio.Event()
 
@@ -166,13 +170,13 @@ async def test_a_stop_that_was_acknowledged_is_kept(tmp_path: Path) -> None:
             for _ in range(dice.randrange(10)):
                 await asyncio.sleep(0)
 
-        house.email.before = leaving
+        harness.email.before = leaving
         outcomes = set()
         for number in range(SCHEDULES):
             lead, address = f"lead-{number}", f"lead-{number}@example.com"
-            await house.lead(lead, email=address)
-            await house.event("go", lead)
-            house.app.clock._now += 3_600_000
+            await harness.lead(lead, email=address)
+            await harness.event("go", lead)
+            harness.app.clock._now += 3_600_000
             is_leaving.clear()
 
             async def stop(
@@ -182,65 +186,65 @@ async def test_a_stop_that_was_acknowledged_is_kept(tmp_path: Path) -> None:
                 if number % 3 == 1:
                     await is_leaving.wait()
                 if number % 2:
-                    answer = await house.scenarios.stop("waiting", lead)
+                    answer = await harness.scenarios.stop("waiting", lead)
                 else:
-                    answer = (await house.scenarios.act("waiting", lead, "stop", by="test")).stopped
+                    answer = (await harness.scenarios.act("waiting", lead, "stop", by="test")).stopped
                 return answer, address in begun
 
             if number % 3 == 0:
                 answer, had_begun = await stop()
-                await house.app.drain()
+                await harness.app.drain()
             else:
-                _, (answer, had_begun) = await at_once(dice, house.app.drain, stop)
-            await house.app.drain()
-            await house.pass_time("3h")
+                _, (answer, had_begun) = await at_once(dice, harness.app.drain, stop)
+            await harness.app.drain()
+            await harness.pass_time("3h")
             assert (address in begun) == had_begun, "nothing began after the acknowledgement"
             assert answer is None or had_begun or answer.on_its_way is None
             assert begun.count(address) <= 1
             if answer is not None:
-                assert (await house.run("waiting", lead))["status"] == "stopped"
+                assert (await harness.run("waiting", lead))["status"] == "stopped"
             outcomes.add(had_begun)
         assert outcomes == {True, False}, "both orders were tried"
 
 
 async def test_a_hundred_reschedules_while_reminders_fall_due(tmp_path: Path) -> None:
     """However often a lesson moves, and whatever is being sent meanwhile: one reminder of each kind for its last date."""
-    async with shaken(tmp_path) as (house, dice):
+    async with shaken(tmp_path) as (harness, dice):
         rounds = max(SCHEDULES // 20, 3)
         for number in range(rounds):
             lead = f"lead-{number}"
-            house.telegram.sent.clear()
-            await house.lead(lead, tg_id=lead)
-            await house.event("lesson.booked", lead, lesson_datetime=house.ahead(days=10))
+            harness.telegram.sent.clear()
+            await harness.lead(lead, tg_id=lead)
+            await harness.event("lesson.booked", lead, lesson_datetime=harness.ahead(days=10))
             for _ in range(100):
                 days = dice.randrange(2, 20)
 
                 async def move(lead: str = lead, days: int = days) -> None:
-                    await house.event("lesson.rescheduled", lead, lesson_datetime=house.ahead(days=days))
+                    await harness.event("lesson.rescheduled", lead, lesson_datetime=harness.ahead(days=days))
 
-                await at_once(dice, move, house.app.drain)
-            assert house.telegram.sent == []
-            await house.pass_time("30d")
-            assert house.chats() == ["remind_24h", "remind_5h"]
+                await at_once(dice, move, harness.app.drain)
+            assert harness.telegram.sent == []
+            await harness.pass_time("30d")
+            assert harness.chats() == ["remind_24h", "remind_5h"]
 
 
 async def test_the_clock_is_set_back_an_hour(tmp_path: Path) -> None:
-    async with a_house(tmp_path) as house:
+    async with open_harness(tmp_path) as harness:
         for channel in ("email", "telegram"):
-            house.template("note", "---\nsubject: note\ntransactional: true\n---\nnote", channel)
-        house.scenario(WAITING, "waiting")
+            harness.template("note", "---\nsubject: note\ntransactional: true\n---\nnote", channel)
+        harness.scenario(WAITING, "waiting")
         for back_after in ("30m", "1h", "90m"):
             lead = f"lead-{back_after}"
-            house.email.sent.clear(), house.telegram.sent.clear()
-            await house.lead(lead)
-            await house.event("go", lead)
-            await house.pass_time(back_after)
-            house.app.clock._now -= 3_600_000
-            await house.pass_time("3h")
-            assert len(house.email.sent) == 1
-            await house.event("replied", lead)
-            await house.pass_time("4h")
-            assert len(house.email.sent) == 1
-            assert len(house.telegram.sent) == 1
-            assert (await house.run("waiting", lead))["status"] == "finished"
-        await house.check()
+            harness.email.sent.clear(), harness.telegram.sent.clear()
+            await harness.lead(lead)
+            await harness.event("go", lead)
+            await harness.pass_time(back_after)
+            harness.app.clock._now -= 3_600_000
+            await harness.pass_time("3h")
+            assert len(harness.email.sent) == 1
+            await harness.event("replied", lead)
+            await harness.pass_time("4h")
+            assert len(harness.email.sent) == 1
+            assert len(harness.telegram.sent) == 1
+            assert (await harness.run("waiting", lead))["status"] == "finished"
+        await harness.check()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select
 
-from tests.scenarios.house import House, a_house
+from tests.scenarios.harness import Harness, open_harness
 from yamchi.queues.records import NewJob
 from yamchi.scenarios.flow import Run as OneRun
 from yamchi.scenarios.flow import Scene
@@ -36,16 +36,16 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with a_house(tmp_path) as house:
-        house.scenario(WAITING, "waiting")
-        yield house
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path) as harness:
+        harness.scenario(WAITING, "waiting")
+        yield harness
 
 
-async def fill(house: House, start: int, end: int) -> None:
+async def fill(harness: Harness, start: int, end: int) -> None:
     """Runs as the engine writes them, each with its job, written in bulk."""
-    definition = house.scenarios.library.get("waiting")
-    now, date = house.app.clock.now(), house.ahead(days=30)
+    definition = harness.scenarios.library.get("waiting")
+    now, date = harness.app.clock.now(), harness.ahead(days=30)
     for first in range(start, end, AT_ONCE):
         runs, steps, events, jobs = [], [], [], []
         for number in range(first, min(first + AT_ONCE, end)):
@@ -66,27 +66,27 @@ async def fill(house: House, start: int, end: int) -> None:
 
         def write(connection: Any, runs=runs, steps=steps, events=events) -> None:  # type: ignore[no-untyped-def]
             if not connection.execute(select(scenario_definitions)).first():
-                house.scenarios.library.keep(connection, definition)
+                harness.scenarios.library.keep(connection, definition)
             connection.execute(insert(scenario_runs), runs)
             connection.execute(insert(scenario_steps), steps)
             connection.execute(insert(scenario_events), events)
 
-        await house.app.database.write(write)
-        await house.app.queue("scenarios").engine.add("scenarios", jobs)
+        await harness.app.database.write(write)
+        await harness.app.queue("scenarios").engine.add("scenarios", jobs)
 
 
-async def test_one_of_many_costs_what_one_of_few_does(house: House) -> None:
+async def test_one_of_many_costs_what_one_of_few_does(harness: Harness) -> None:
     """Stop, restart for another date, and the timeline of one run: the ratio of many to few is below 2."""
-    await fill(house, 0, FEW)
-    few = await measure(house, "few")
-    await fill(house, FEW, MANY)
-    many = await measure(house, "many")
+    await fill(harness, 0, FEW)
+    few = await measure(harness, "few")
+    await fill(harness, FEW, MANY)
+    many = await measure(harness, "many")
     ratios = {name: many[name] / few[name] for name in few}
     print({name: f"{ratio:.2f}" for name, ratio in ratios.items()}, f"{FEW:,} → {MANY:,} runs")
     assert max(ratios.values()) < 2, ratios
 
 
-async def measure(house: House, turn: str) -> dict[str, float]:
+async def measure(harness: Harness, turn: str) -> dict[str, float]:
     times: dict[str, list[float]] = {"start": [], "timeline": [], "stop": []}
 
     async def timed(name: str, work: Any) -> None:
@@ -96,32 +96,32 @@ async def measure(house: House, turn: str) -> dict[str, float]:
 
     for number in range(40):
         key = f"{turn}-{number}"
-        await timed("start", house.event("go", None, key=key, date=house.ahead(days=3)))
-        await timed("timeline", house.scenarios.timelines.latest("waiting", key))
-        await timed("stop", house.scenarios.stop("waiting", key))
+        await timed("start", harness.event("go", None, key=key, date=harness.ahead(days=3)))
+        await timed("timeline", harness.scenarios.timelines.latest("waiting", key))
+        await timed("stop", harness.scenarios.stop("waiting", key))
     return {name: median(taken) for name, taken in times.items()}
 
 
 async def test_what_waited_under_an_older_version_goes_on(tmp_path: Path) -> None:
     """Thousands of runs wait; the file is changed and the application opened anew: all of them do what they began with."""
     number = 10_000 if FULL else 300
-    async with a_house(tmp_path) as house:
-        house.scenario(WAITING, "waiting")
-        await fill(house, 0, number)
-        broker = house.app._memory
-    async with a_house(tmp_path) as house:
-        house.app._memory.__dict__.update(broker.__dict__)  # the broker was not restarted
-        broker_clock = house.app.clock
-        house.app._memory._clock = broker_clock
-        house.scenario(WAITING.replace("job: second, wait: 1h", "job: third, wait: 9h"), "waiting")
-        await house.pass_time("30d")
-        await house.pass_time("2h")
-        runs = await house.scenarios.timelines.find(scenario="waiting", status="finished", limit=number + 1)
+    async with open_harness(tmp_path) as harness:
+        harness.scenario(WAITING, "waiting")
+        await fill(harness, 0, number)
+        broker = harness.app._memory
+    async with open_harness(tmp_path) as harness:
+        harness.app._memory.__dict__.update(broker.__dict__)  # the broker was not restarted
+        broker_clock = harness.app.clock
+        harness.app._memory._clock = broker_clock
+        harness.scenario(WAITING.replace("job: second, wait: 1h", "job: third, wait: 9h"), "waiting")
+        await harness.pass_time("30d")
+        await harness.pass_time("2h")
+        runs = await harness.scenarios.timelines.find(scenario="waiting", status="finished", limit=number + 1)
         assert len(runs) == number
         done = {
             tuple(
                 line["step"]
-                for line in (await house.scenarios.timelines.of(run["run_id"]))["timeline"]
+                for line in (await harness.scenarios.timelines.of(run["run_id"]))["timeline"]
                 if line["state"] == "done"
             )
             for run in runs[:50]

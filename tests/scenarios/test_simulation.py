@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from tests.scenarios.house import House, a_house
+from tests.scenarios.harness import Harness, open_harness
 from yamchi.clock import as_datetime, isoformat
 from yamchi.scenarios.entities import Entity
 from yamchi.scenarios.flow import Run, Scene
@@ -96,15 +96,15 @@ def histories(draw: Any) -> list[tuple[int, str, dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Runner, House]]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Runner, Harness]]:
     """One application for all examples; each has a lead and a version of its own."""
     home: Path = tmp_path_factory.mktemp("world")
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
-        house = runner.run(stack.enter_async_context(a_house(home, default_timezone="Europe/Berlin")))
-        house.template("note", "---\nsubject: note\ntransactional: true\n---\nnote")
-        yield runner, house
-        runner.run(house.check())
+        harness = runner.run(stack.enter_async_context(open_harness(home, default_timezone="Europe/Berlin")))
+        harness.template("note", "---\nsubject: note\ntransactional: true\n---\nnote")
+        yield runner, harness
+        runner.run(harness.check())
         runner.run(stack.aclose())
 
 
@@ -114,30 +114,30 @@ names = count(1)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenarios(), histories(), st.integers(-600, FAR), st.booleans())
 def test_simulation_is_reality(
-    world: tuple[asyncio.Runner, House],
+    world: tuple[asyncio.Runner, Harness],
     body: dict[str, Any],
     history: list[tuple[int, str, dict[str, Any]]],
     date: int,
     flag: bool,
 ) -> None:
-    runner, house = world
-    simulated, real = runner.run(_both(house, body, history, date, flag))
+    runner, harness = world
+    simulated, real = runner.run(_both(harness, body, history, date, flag))
     assert real == simulated
 
 
 async def _both(
-    house: House, body: dict[str, Any], history: list[Any], date: int, flag: bool
+    harness: Harness, body: dict[str, Any], history: list[Any], date: int, flag: bool
 ) -> tuple[Any, Any]:
-    clock, lead_id = house.app.clock, f"lead-{next(names)}"
+    clock, lead_id = harness.app.clock, f"lead-{next(names)}"
     text = yaml.safe_dump(body)
-    house.scenario(text, "prop")
+    harness.scenario(text, "prop")
     start = clock.now()
 
     def day(minutes: int) -> str:
         return isoformat(start + minutes * MINUTE)
 
     fields = {"email": "a@b.c", "flag": flag, "count": 2, "date": day(date)}
-    await house.lead(lead_id, **fields)
+    await harness.lead(lead_id, **fields)
     happenings = [
         Happening(
             start + minutes * MINUTE + 500,
@@ -149,17 +149,17 @@ async def _both(
     end = start + (FAR + 40 * 24 * 60) * MINUTE
     definition = read_text(text)
     run = Run("r", "prop", lead_id, 1, definition.version, start, {"data": {}}, lead_id)
-    known = (await house.leads.get(lead_id)) or Entity(lead_id, {})
-    scene = Scene(known, zone=house.scenarios.scenes.zone_of(known))
+    known = (await harness.leads.get(lead_id)) or Entity(lead_id, {})
+    scene = Scene(known, zone=harness.scenarios.scenes.zone_of(known))
     expected = simulate(definition, run, scene, start, happenings, until=end)
 
-    house.email.sent.clear()
-    await house.event("go", lead_id)
-    await house.app.drain()
+    harness.email.sent.clear()
+    await harness.event("go", lead_id)
+    await harness.app.drain()
     for happening in happenings:
         await clock.advance_to(as_datetime(happening.at))
-        await house.event(happening.type, lead_id, fields=happening.fields)
-        await house.app.drain()
+        await harness.event(happening.type, lead_id, fields=happening.fields)
+        await harness.app.drain()
     await clock.advance_to(as_datetime(end))
     table = scenario_steps
     query = (
@@ -167,7 +167,7 @@ async def _both(
         .join(scenario_runs, scenario_runs.c.run_id == table.c.run_id)
         .where(scenario_runs.c.key == lead_id)
     )
-    rows = await house.app.database.read(lambda c: c.execute(query).all())
+    rows = await harness.app.database.read(lambda c: c.execute(query).all())
     real = {(row.step, row.arming): (row.state, row.due_at, row.ended_at, row.reason) for row in rows}
     simulated = {
         (change.step, change.arming): (
@@ -183,7 +183,7 @@ async def _both(
         isoformat(change.at) for change in expected.changes if change.state == "done" and change.step in sends
     )
     statuses = {(row.status, row.why) for row in rows} or {(expected.run.status, expected.run.reason)}
-    sent = sorted(when for when, _ in house.email.sent)
+    sent = sorted(when for when, _ in harness.email.sent)
     return (
         (simulated, letters, {(expected.run.status, expected.run.reason)}),
         (real, sent, statuses),

@@ -1,4 +1,4 @@
-"""A desk at which leads come in, for tests: an application under a movable clock, with its API and channels that obey."""
+"""The setup of the tests of leads: an application under a movable clock, its API, and channels with scripted answers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from tests.scenarios.house import Pigeon
+from tests.scenarios.harness import ScriptedChannel
 from yamchi.clock import isoformat
 from yamchi.leads.plugin import Leads
 from yamchi.testing import TestApp
@@ -25,11 +25,11 @@ FORM = {
 
 
 @dataclass
-class Desk:
+class Harness:
     app: TestApp
     client: httpx2.AsyncClient
-    email: Pigeon
-    telegram: Pigeon
+    email: ScriptedChannel
+    telegram: ScriptedChannel
 
     @property
     def leads(self) -> Leads:
@@ -61,18 +61,18 @@ class Desk:
 
 
 @asynccontextmanager
-async def a_desk(home: Path, *, own_telegram: bool = True, **settings: Any) -> AsyncIterator[Desk]:
+async def open_harness(home: Path, *, own_telegram: bool = True, **settings: Any) -> AsyncIterator[Harness]:
     known = {"tilda_secret": SECRET, "default_timezone": "Asia/Almaty", "telegram_admin_group_id": "-100"}
     app = TestApp(home=home, **{**known, **settings})
 
     def now() -> str:
         return isoformat(app.clock.now())
 
-    email = Pigeon("email", lambda recipient: recipient.email, now=now)
-    telegram = Pigeon("telegram", lambda recipient: recipient.telegram_id, now=now)
+    email = ScriptedChannel("email", lambda recipient: recipient.email, now=now)
+    telegram = ScriptedChannel("telegram", lambda recipient: recipient.telegram_id, now=now)
     app.notifications.register(email)
     if own_telegram:
         app.notifications.register(telegram)
     transport = httpx2.ASGITransport(create_app(app))
     async with app, httpx2.AsyncClient(transport=transport, base_url="http://localhost/api") as client:
-        yield Desk(app, client, email, telegram)
+        yield Harness(app, client, email, telegram)

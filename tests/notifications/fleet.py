@@ -1,10 +1,10 @@
-"""A post office under test: real workers on one engine, a mail server that counts, and the table that says what became of it.
+"""The setup of tests with real worker processes: one engine, a mail server that counts, and the table of deliveries.
 
-office = Office(tmp_path, url, mail_server)
-await office.send(400)
-worker = office.start_worker()
-await office.kill(worker)
-await office.all_sent(400)
+fleet = Fleet(tmp_path, url, mail_server)
+await fleet.send(400)
+worker = fleet.start_worker()
+await fleet.kill(worker)
+await fleet.all_sent(400)
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def address_of(user: int) -> str:
 
 
 @dataclass
-class Office:
+class Fleet:
     """One engine, the worker processes on it, and what they sent."""
 
     home: Path

@@ -1,9 +1,9 @@
-"""A notification house for tests about people: time under control, a real mail server, the API, and a channel that obeys.
+"""The setup of most tests of notifications: a movable clock, a real mail server, the API, and a channel with scripted answers.
 
-async with a_house(tmp_path, mail_server) as house:
-    await house.person(timezone="Asia/Almaty")
-    job_id = await house.notify("new_film_recommendation", film_title="The Matrix")
-    await house.app.drain()
+async with open_harness(tmp_path, mail_server) as harness:
+    await harness.person(timezone="Asia/Almaty")
+    job_id = await harness.notify("new_film_recommendation", film_title="The Matrix")
+    await harness.app.drain()
 """
 
 from collections.abc import AsyncIterator
@@ -31,11 +31,11 @@ FILM = {"film_title": "The Matrix"}
 
 
 @dataclass
-class Pigeon(Channel):
-    """A channel that does as it is told: answers in order, then takes everything."""
+class ScriptedChannel(Channel):
+    """A channel for tests: raises the scripted answers in order, then accepts every message."""
 
     name: str = "telegram"
-    provider: str = "loft"
+    provider: str = "scripted"
     resends_unknown: bool = True
     answers: list[Exception] = field(default_factory=list)
     sent: list[Message] = field(default_factory=list)
@@ -47,16 +47,16 @@ class Pigeon(Channel):
         if self.answers:
             raise self.answers.pop(0)
         self.sent.append(message)
-        return f"feather-{len(self.sent)}"
+        return f"message-{len(self.sent)}"
 
 
 @dataclass
-class House:
+class Harness:
     app: TestApp
     client: httpx2.AsyncClient
     mail: MailServer
-    pigeon: Pigeon
-    _turn: Any = field(default_factory=lambda: count(1))
+    channel: ScriptedChannel
+    _numbers: Any = field(default_factory=lambda: count(1))
 
     async def person(self, user_id: str = USER, **fields: Any) -> None:
         given = {"email": ADDRESS, "locale": "en", **fields}
@@ -69,7 +69,7 @@ class House:
 
     async def notify(self, template: str = "new_film_recommendation", **fields: Any) -> str:
         """Queue a message as the API does; its job's id."""
-        meta = {"event_type": "test", "event_id": f"e-{next(self._turn)}", **fields.pop("meta", {})}
+        meta = {"event_type": "test", "event_id": f"e-{next(self._numbers)}", **fields.pop("meta", {})}
         job = {
             "job_id": str(derived_id(meta["event_id"])),
             "user_id": USER,
@@ -86,7 +86,11 @@ class House:
         return str(answer.json()["job_id"])
 
     async def event(self, event_type: str, event_id: str | None = None, **data: Any) -> list[dict[str, Any]]:
-        event = {"event_type": event_type, "event_id": event_id or f"e-{next(self._turn)}", "user_id": USER}
+        event = {
+            "event_type": event_type,
+            "event_id": event_id or f"e-{next(self._numbers)}",
+            "user_id": USER,
+        }
         answer = await self.client.post("/events", json=event | {"data": data or FILM})
         assert answer.status_code == 202, answer.text
         return list(answer.json()["jobs"])
@@ -128,15 +132,15 @@ class House:
 
 
 @asynccontextmanager
-async def a_house(home: Path, mail: MailServer, **settings: Any) -> AsyncIterator[House]:
+async def open_harness(home: Path, mail: MailServer, **settings: Any) -> AsyncIterator[Harness]:
     app = TestApp(home=home, smtp_host=mail.host, smtp_port=mail.port, smtp_security="none", **settings)
-    pigeon = Pigeon()
-    app.notifications.register(pigeon)
+    channel = ScriptedChannel()
+    app.notifications.register(channel)
     app.notifications.serve()
     transport = httpx2.ASGITransport(app=create_app(app))
     base = "http://localhost:3030/api/v1"
     try:
         async with httpx2.AsyncClient(transport=transport, base_url=base) as client:
-            yield House(app, client, mail, pigeon)
+            yield Harness(app, client, mail, channel)
     finally:
         await app.close()

@@ -1,4 +1,4 @@
-"""An application with scenarios for tests: time under control, leads in a table, channels that obey."""
+"""The setup of the tests of scenarios: a movable clock, leads in a table, channels with scripted answers."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,12 +23,12 @@ LEAD = "6f1d2c9e-4b1a-4f7e-9a53-0d7c1b2a3e4f"
 
 
 @dataclass
-class Pigeon(Channel):
-    """A channel that does as it is told: answers in order, then takes everything."""
+class ScriptedChannel(Channel):
+    """A channel for tests: raises the scripted answers in order, then accepts every message."""
 
     name: str
     of: Callable[[Recipient], str | None]
-    provider: str = "loft"
+    provider: str = "scripted"
     resends_unknown: bool = True
     answers: list[Exception] = field(default_factory=list)
     sent: list[tuple[str, Message]] = field(default_factory=list)
@@ -44,19 +44,19 @@ class Pigeon(Channel):
         if self.answers:
             raise self.answers.pop(0)
         self.sent.append((self.now(), message))
-        return f"feather-{len(self.sent)}"
+        return f"message-{len(self.sent)}"
 
     async def close(self) -> None:
         """Nothing is held open."""
 
 
 @dataclass
-class House:
+class Harness:
     app: TestApp
     leads: TableLeads
-    email: Pigeon
-    telegram: Pigeon
-    _turn: Any = field(default_factory=lambda: count(1))
+    email: ScriptedChannel
+    telegram: ScriptedChannel
+    _numbers: Any = field(default_factory=lambda: count(1))
 
     @property
     def scenarios(self) -> Scenarios:
@@ -71,7 +71,7 @@ class House:
     ) -> EventAnswer:
         about = {} if lead_id is None else {"lead_id": lead_id}
         event = Event(
-            event_type=event_type, event_id=event_id or f"e-{next(self._turn)}", data={**about, **data}
+            event_type=event_type, event_id=event_id or f"e-{next(self._numbers)}", data={**about, **data}
         )
         return await self.app.notifications.service.handle_event(event)
 
@@ -124,7 +124,7 @@ class House:
 
 
 @asynccontextmanager
-async def a_house(home: Path, **settings: Any) -> AsyncIterator[House]:
+async def open_harness(home: Path, **settings: Any) -> AsyncIterator[Harness]:
     app = TestApp(home=home, **{"plugins": PLUGINS, **settings})
     leads = TableLeads(app.database)
     app.scenarios.entities.register("lead", leads)
@@ -132,12 +132,12 @@ async def a_house(home: Path, **settings: Any) -> AsyncIterator[House]:
     def now() -> str:
         return isoformat(app.clock.now())
 
-    email = Pigeon("email", lambda recipient: recipient.email, now=now)
-    telegram = Pigeon("telegram", lambda recipient: recipient.telegram_id, now=now)
+    email = ScriptedChannel("email", lambda recipient: recipient.email, now=now)
+    telegram = ScriptedChannel("telegram", lambda recipient: recipient.telegram_id, now=now)
     app.notifications.register(email)
     app.notifications.register(telegram)
-    house = House(app, leads, email, telegram)
+    harness = Harness(app, leads, email, telegram)
     try:
-        yield house
+        yield harness
     finally:
         await app.close()
