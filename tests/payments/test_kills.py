@@ -1,7 +1,10 @@
-"""SIGKILL at each named point of a payment's way: afterwards there is one payment, one `payment.succeeded`, and equal books."""
+"""SIGKILL at each named point of a payment's way: afterwards there is one payment, one event of each kind, and equal books."""
 
 import asyncio
+import json
+import re
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -10,33 +13,31 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.payments.shop import settings_of
+from tests.payments.shop import Server, settings_of
 from tests.processes import DEADLINE, Process
-from tests.services.yookassa import YooKassaServer, webhook
+from tests.services import stripe, yookassa
+from tests.services.ledger import Entry
 from yamchi.testing import eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
 
+PAYMENTS = Path(__file__).parents[2] / "src/yamchi/payments"
 ORDER = {"amount": "100.00", "id": "order-1", "return_url": "https://shop.example/thanks"}
 CREATING = ("payment.stored", "payment.watched", "payment.created")
 LEARNING = ("payment.webhook", "payment.applied", "payment.told")
+TAKING_IN = ("payment.fetched",)
+CAPTURING = ("payment.captured", "payment.applied")
+CANCELING = ("payment.canceled", "payment.applied")
 REFUNDING = ("refund.stored", "refund.created")
+EVENTS = ("payment.succeeded", "payment.canceled", "payment.refunded")
 
 Start = Callable[..., Process]
 
 
 @pytest.fixture
-def provider() -> Iterator[YooKassaServer]:
-    server = YooKassaServer()
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def start(provider: YooKassaServer, tmp_path: Path) -> Iterator[Start]:
+def start(server: Server, tmp_path: Path) -> Iterator[Start]:
     started: list[Process] = []
-    settings = {name.upper(): str(value) for name, value in settings_of(provider).items()}
+    settings = {name.upper(): str(value) for name, value in settings_of(server).items()}
 
     def start(**environment: str) -> Process:
         started.append(Process(tmp_path, "up", "--port", "0", LEASE="1s", **settings, **environment))
@@ -48,74 +49,140 @@ def start(provider: YooKassaServer, tmp_path: Path) -> Iterator[Start]:
         process.process.wait()
 
 
-async def ask(process: Process, method: str, path: str, body: Any = None) -> Any:
+async def call(process: Process, method: str, path: str, body: Any = None, **request: Any) -> Any:
     url = await asyncio.to_thread(lambda: process.url)
     async with httpx2.AsyncClient(base_url=f"{url}/api", timeout=DEADLINE) as client:
-        answer = await client.request(method, path, json=body)
+        answer = await client.request(method, path, json=body, **request)
     assert answer.is_success, answer.text
     return answer.json()
 
 
-async def until_it_dies(process: Process, *request: Any) -> None:
+async def notify(process: Process, server: Server) -> None:
+    """The provider's webhook about its only payment; it is repeated until it is confirmed."""
+    entry = server.ledger.only
+    if isinstance(server, yookassa.YooKassaServer):
+        await call(process, "POST", "/webhooks/payments/yookassa", yookassa.webhook(entry))
+        return
+    body = json.dumps(stripe.webhook(entry)).encode()
+    headers = {"Stripe-Signature": stripe.signature(body), "Content-Type": "application/json"}
+    await call(process, "POST", "/webhooks/payments/stripe", content=body, headers=headers)
+
+
+async def until_it_dies(process: Process, request: Any) -> None:
     with suppress(httpx2.TransportError):
-        await ask(process, *request)
+        await request
     await eventually(lambda: process.process.poll() == -9, DEADLINE)
 
 
-async def notified(process: Process, provider: YooKassaServer) -> None:
-    await ask(process, "POST", "/webhooks/payments/yookassa", webhook(provider.ledger.only))
+async def ends_as(process: Process, server: Server, *wanted: str) -> None:
+    """Each of these events was told once and nothing else; the tables say what the provider's books say."""
+
+    def is_told() -> bool:
+        counted = Counter(row[0] for row in rows_of(process, "SELECT event_type FROM events"))
+        return {kind: counted[kind] for kind in EVENTS if counted[kind]} == Counter(wanted)
+
+    await eventually(is_told, DEADLINE)
+    query = "SELECT provider_id, status, amount, captured, refunded FROM payments"
+    await eventually(lambda: rows_of(process, query) == [books_of(server.ledger.only)], DEADLINE)
+    untold = "SELECT count(*) FROM payment_events WHERE is_for_rules AND told_at IS NULL"
+    await eventually(lambda: rows_of(process, untold) == [(0,)], DEADLINE)
+    assert is_told()
 
 
-async def paid_once(process: Process, provider: YooKassaServer, refunded: str = "0.00") -> None:
-    async def is_done() -> bool:
-        payment = await ask(process, "GET", "/v1/payments/order-1")
-        kinds = sorted(event["kind"] for event in payment["events"])
-        wanted = ["payment.refunded"] * (refunded != "0.00") + ["payment.succeeded"]
-        is_told = all(event["told_at"] for event in payment["events"])
-        return is_told and (payment["status"], payment["refunded"], kinds) == ("succeeded", refunded, wanted)
-
-    await eventually(is_done, DEADLINE)
+def rows_of(process: Process, query: str) -> list[Any]:
     with closing(sqlite3.connect(process.output.parent / "var" / "data.db")) as database:
-        told = database.execute("SELECT count(*) FROM events WHERE event_type = 'payment.succeeded'")
-        assert told.fetchone() == (1,)
-    assert (provider.ledger.only.captured, len(provider.ledger.entries)) == (10_000, 1)
+        return database.execute(query).fetchall()
+
+
+def books_of(entry: Entry) -> tuple[str, str, int, int, int]:
+    return entry.id, entry.status, entry.amount, entry.captured, entry.refunded
+
+
+def test_every_point_is_tried() -> None:
+    sources = "".join(path.read_text() for path in PAYMENTS.rglob("*.py"))
+    named = set(re.findall(r'fault_point\("([a-z.]+)"\)', sources))
+    assert named == {*CREATING, *LEARNING, *TAKING_IN, *CAPTURING, *CANCELING, *REFUNDING}
 
 
 @pytest.mark.parametrize("point", CREATING)
-async def test_while_it_is_created(provider: YooKassaServer, start: Start, point: str) -> None:
-    await until_it_dies(start(YAMCHI_FAULT=point), "POST", "/v1/payments", ORDER)
+async def test_while_it_is_created(server: Server, start: Start, point: str) -> None:
+    process = start(YAMCHI_FAULT=point)
+    await until_it_dies(process, call(process, "POST", "/v1/payments", ORDER))
     process = start()
-    payment = await ask(process, "POST", "/v1/payments", ORDER)
-    assert payment["provider_id"] == provider.ledger.only.id
-    provider.ledger.pay(provider.ledger.only)
-    await notified(process, provider)
-    await paid_once(process, provider)
+    payment = await call(process, "POST", "/v1/payments", ORDER)
+    assert payment["provider_id"] == server.ledger.only.id
+    server.ledger.pay(server.ledger.only)
+    await notify(process, server)
+    await ends_as(process, server, "payment.succeeded")
 
 
 @pytest.mark.parametrize("point", LEARNING)
-async def test_while_it_is_learned_of(provider: YooKassaServer, start: Start, point: str) -> None:
+async def test_while_it_is_learned_of(server: Server, start: Start, point: str) -> None:
     first = start()
-    await ask(first, "POST", "/v1/payments", ORDER)
+    await call(first, "POST", "/v1/payments", ORDER)
     first.process.kill()
-    provider.ledger.pay(provider.ledger.only)
-    await until_it_dies(
-        start(YAMCHI_FAULT=point), "POST", "/webhooks/payments/yookassa", webhook(provider.ledger.only)
-    )
+    server.ledger.pay(server.ledger.only)
+    process = start(YAMCHI_FAULT=point)
+    await until_it_dies(process, notify(process, server))
     process = start()
-    await notified(process, provider)  # YooKassa repeats what was not confirmed
-    await paid_once(process, provider)
+    await notify(process, server)
+    await ends_as(process, server, "payment.succeeded")
+
+
+@pytest.mark.parametrize("point", TAKING_IN)
+async def test_while_a_payment_made_elsewhere_is_taken_in(server: Server, start: Start, point: str) -> None:
+    fields = {"currency": "RUB" if isinstance(server, yookassa.YooKassaServer) else "rub", "metadata": {}}
+    entry = server.ledger.create(amount=10_000, capture=True, description=None, **fields)
+    server.ledger.pay(entry)
+    process = start(YAMCHI_FAULT=point)
+    await until_it_dies(process, notify(process, server))
+    process = start()
+    await notify(process, server)
+    await ends_as(process, server, "payment.succeeded")
+
+
+@pytest.mark.parametrize("point", CAPTURING)
+async def test_while_money_set_aside_is_taken(server: Server, start: Start, point: str) -> None:
+    await set_aside(server, start())
+    process = start(YAMCHI_FAULT=point)
+    await until_it_dies(process, call(process, "POST", "/v1/payments/order-1/capture", {}))
+    process = start()
+    await call(process, "POST", "/v1/payments/order-1/capture", {})
+    await notify(process, server)
+    await ends_as(process, server, "payment.succeeded")
+
+
+@pytest.mark.parametrize("point", CANCELING)
+async def test_while_money_set_aside_is_released(server: Server, start: Start, point: str) -> None:
+    await set_aside(server, start())
+    process = start(YAMCHI_FAULT=point)
+    await until_it_dies(process, call(process, "POST", "/v1/payments/order-1/cancel", {}))
+    process = start()
+    await call(process, "POST", "/v1/payments/order-1/cancel", {})
+    await notify(process, server)
+    await ends_as(process, server, "payment.canceled")
 
 
 @pytest.mark.parametrize("point", REFUNDING)
-async def test_while_money_is_given_back(provider: YooKassaServer, start: Start, point: str) -> None:
+async def test_while_money_is_given_back(server: Server, start: Start, point: str) -> None:
     first = start()
-    await ask(first, "POST", "/v1/payments", ORDER)
-    provider.ledger.pay(provider.ledger.only)
-    await ask(first, "POST", "/v1/payments/order-1/check")
+    await call(first, "POST", "/v1/payments", ORDER)
+    server.ledger.pay(server.ledger.only)
+    await call(first, "POST", "/v1/payments/order-1/check")
     first.process.kill()
     refund = {"amount": "30.00", "id": "refund-1"}
-    await until_it_dies(start(YAMCHI_FAULT=point), "POST", "/v1/payments/order-1/refund", refund)
+    process = start(YAMCHI_FAULT=point)
+    await until_it_dies(process, call(process, "POST", "/v1/payments/order-1/refund", refund))
     process = start()
-    await ask(process, "POST", "/v1/payments/order-1/refund", refund)
-    await paid_once(process, provider, refunded="30.00")
-    assert provider.ledger.only.refunded == 3_000
+    await call(process, "POST", "/v1/payments/order-1/refund", refund)
+    await ends_as(process, server, "payment.succeeded", "payment.refunded")
+    assert server.ledger.only.refunded == 3_000
+
+
+async def set_aside(server: Server, process: Process) -> None:
+    """A payment whose money waits for a capture, and a process that is gone."""
+    await call(process, "POST", "/v1/payments", {**ORDER, "capture": False})
+    server.ledger.pay(server.ledger.only)
+    await call(process, "POST", "/v1/payments/order-1/check")
+    process.process.kill()
+    process.process.wait()

@@ -1,5 +1,6 @@
 """A real SMTP server in this process, which keeps every letter and can be told to refuse, to vanish and to come back."""
 
+import asyncio
 import threading
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -16,11 +17,12 @@ from tests.services.server import free_port
 
 @dataclass
 class MailServer:
-    """Letters by recipient. `answers` are given to the next letters instead of 250, in order."""
+    """Letters by recipient. `answers` are given to the next letters instead of 250, in order; each takes `seconds`."""
 
     port: int = field(default_factory=free_port)
     answers: deque[str] = field(default_factory=deque)
     hang_up_after_data: int = 0
+    seconds: float = 0
     letters: list[tuple[str, EmailMessage]] = field(default_factory=list)
     connections: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class MailServer:
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
         if self.answers:
             return self.answers.popleft()
+        await asyncio.sleep(self.seconds)
         letter = message_from_bytes(envelope.content or b"", policy=policy.default)
         with self._lock:
             self.letters += [(recipient, letter) for recipient in envelope.rcpt_tos]

@@ -64,7 +64,7 @@ def _judge(claim: Claim, error: BaseException, now: Millis) -> Verdict:
         case PoisonMessage():
             said = storable(_said(error), LONGEST_SENTENCE)
             return Failed(claim, said, DeadLetter.of_raw(claim.job, said, now))
-        case errors.Unrecoverable() | errors.UnknownJob():
+        case errors.Unrecoverable() | errors.UnknownJob() | errors.MissingExtra():
             return _fail(claim, error, now)
         case _ if claim.job.attempts_made >= claim.job.options.attempts:
             return _fail(claim, error, now)

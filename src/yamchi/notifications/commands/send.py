@@ -17,8 +17,8 @@ def run(
     channel: Annotated[str, typer.Argument(help=f"One of {', '.join(CHANNELS)}.")],
     to: Annotated[str, typer.Argument(help="The address: an e-mail, a phone number, a chat.")],
     template: Annotated[str | None, typer.Option(help="The template's code.")] = None,
-    subject: Annotated[str | None, typer.Option(help="The subject, without a template.")] = None,
-    text: Annotated[str | None, typer.Option(help="The text, without a template.")] = None,
+    subject: Annotated[str | None, typer.Option(help="The subject; a template has one of its own, which this replaces.")] = None,
+    text: Annotated[str | None, typer.Option(help="What it says, instead of a template.")] = None,
     locale: Annotated[str, typer.Option(help="The language.")] = "ru",
     data: Annotated[str, typer.Option(help="The template's data, as JSON.")] = "{}",
     app: AppOption = None,
@@ -30,8 +30,8 @@ def run(
     """
     if channel not in CHANNELS:
         raise InvalidJob(f"There is no channel {channel!r}: choose from {', '.join(CHANNELS)}.")
-    if template is None and text is None:
-        raise InvalidJob("Say what to send: --template CODE, or --text with --subject.")
+    if (template is None) == (text is None):
+        raise InvalidJob("Say what to send: either --template CODE, or --text with --subject.")
     options = DirectOptions(
         to=to, template=template, subject=subject, text=text, locale=locale, data=read_json(data)
     )
