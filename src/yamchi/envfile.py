@@ -14,7 +14,10 @@ from yamchi.settings import Settings, variable_of
 def env_example() -> str:
     """All variables as an `.env` file in which each stands as a comment, at its default."""
     heading = "Yamchi's settings: copy this to .env and uncomment what you change. Made by make .env.example"
-    blocks = [_block(name, field) for kind in all_settings() for name, field in kind.model_fields.items()]
+    fields: dict[str, FieldInfo] = {}
+    for kind in all_settings():
+        fields |= {name: field for name, field in kind.model_fields.items() if name not in fields}
+    blocks = [_block(name, field) for name, field in fields.items()]
     return "\n\n".join([_comment(heading), *blocks]) + "\n"
 
 

@@ -179,6 +179,18 @@ async def test_the_view_keeps_nobody_from_dropping_the_queue(engine: PgmqEngine,
     assert sql("SELECT * FROM pgmq.mail") == []
 
 
+async def test_a_queue_of_an_older_version_gets_its_view(
+    engine: PgmqEngine, database: Database, sql: Sql
+) -> None:
+    await engine.add("mail", [NewJob("a", "email", b'{"to": "user@example.com"}')])
+    sql("DROP VIEW pgmq.mail")
+    newer = PgmqEngine(database.url, SystemClock())
+    await newer.open()
+    await newer.counts("mail")
+    await newer.close()
+    assert sql("SELECT msg->>'to' FROM pgmq.mail") == [("user@example.com",)]
+
+
 async def test_a_queue_with_a_name_of_pgmqs_own_has_no_view(engine: PgmqEngine, sql: Sql) -> None:
     for name in ("meta", "message_record"):
         assert await engine.add(name, [NewJob("a", "email", b"{}")]) == [True]

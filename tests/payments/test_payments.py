@@ -1,6 +1,7 @@
 """Payments against providers that answer as YooKassa and Stripe do: whatever happens on the way, our books become theirs,
 and rules hear of it once."""
 
+import sys
 from datetime import timedelta
 
 import pytest
@@ -309,3 +310,15 @@ async def test_webhooks_only_from_where_they_may_come(tmp_path) -> None:
             assert (await shop.webhook(shop.ledger.only)).status_code == 403
     finally:
         server.stop()
+
+
+async def test_a_missing_package_is_told_at_the_first_attempt(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    data = {"provider": shop.name, "provider_id": "23d93cac-000f-5000-8000-126628f15141"}
+    job = await shop.app.queue("payment_queue").add(data, name="check")
+    await shop.app.drain()
+    found = await job.refresh()
+    said = "A payment needs an extra package: pip install 'yamchi[payments]'."
+    assert (found.state, found.attempts_made, found.failed_reason) == ("failed", 1, said)

@@ -3,6 +3,7 @@
 import csv
 import io
 import subprocess
+import sys
 import zipfile
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -17,7 +18,7 @@ from pydantic import BaseModel, Field
 from yamchi.clock import as_datetime
 from yamchi.errors import YamchiError
 from yamchi.notifications.schemas.notification_job import derived_id
-from yamchi.reports.kinds import Content, Rows
+from yamchi.reports.kinds import Content, Format, Rows
 from yamchi.reports.rendering import write
 from yamchi.testing import TestApp
 from yamchi.web import create_app
@@ -207,6 +208,19 @@ async def test_a_report_of_what_is_not_there(tmp_path: Path, monkeypatch: pytest
         failed = await app.reports.get(report.id)
         assert failed.status == "failed"
         assert "the plugin leads is not on" in (failed.error or "")
+
+
+@pytest.mark.parametrize(("form", "module"), [("pdf", "typst"), ("xlsx", "xlsxwriter")])
+async def test_a_missing_package_is_told_at_the_first_attempt(
+    app: TestApp, monkeypatch: pytest.MonkeyPatch, form: Format, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    report = await app.reports.request("checkup", RESULTS, format=form)
+    await app.drain()
+    job = await app.queue("report_queue").job(report.job_id)
+    said = f"A report as {form.upper()} needs an extra package: pip install 'yamchi[reports]'."
+    assert (job.state, job.attempts_made, job.failed_reason) == ("failed", 1, said)
+    assert (await app.reports.get(report.id)).error == said
 
 
 async def test_how_far_leads_came(app: TestApp, client: httpx2.AsyncClient) -> None:

@@ -269,3 +269,21 @@ def test_the_board_command_prints_the_address(yamchi):
     said = yamchi("board", "--port", "1", "--no-open", code=1)
     assert "http://localhost:1" in said
     assert "yamchi up" in said
+
+
+# ── send ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_send_queues_a_template_or_words_of_ones_own(yamchi: Command) -> None:
+    by_template = yamchi.json(
+        "send", "email", "a@example.com", "--template", "welcome_email", "--subject", "Hi"
+    )
+    own_words = yamchi.json("send", "email", "a@example.com", "--text", "Hello", "--subject", "Hi")
+    assert len(yamchi.json("jobs", "list", "notifications", "--state", "waiting")["jobs"]) == 2
+    assert by_template["job_id"] != own_words["job_id"]
+
+
+@pytest.mark.parametrize("words", [(), ("--template", "welcome_email", "--text", "Hello")])
+def test_send_wants_one_of_them(yamchi: Command, words: tuple[str, ...]) -> None:
+    said = yamchi("send", "email", "a@example.com", *words, code=1)
+    assert "either --template CODE, or --text with --subject" in " ".join(said.split())

@@ -14,10 +14,10 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.faultpoints import fault_point
-from yamchi.media.bucket import Bucket
 from yamchi.media.files import Files, is_unfinished, remove
 from yamchi.media.model import Media
 from yamchi.media.store import MediaStore
+from yamchi.storage.bucket import Bucket
 
 log = structlog.get_logger("yamchi.media")
 

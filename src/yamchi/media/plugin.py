@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from yamchi.errors import ConfigurationError, YamchiError
-from yamchi.media.bucket import Bucket
 from yamchi.media.cleanup import MediaCleanupJob
 from yamchi.media.files import Files
 from yamchi.media.model import Media as Picture
@@ -23,6 +22,7 @@ from yamchi.observe.logging import mask
 from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.queues.processes.limits import ProcessLimits
+from yamchi.storage.bucket import Bucket
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -51,7 +51,9 @@ class Media(Plugin):
         self.files = Files(home / settings.uploads_dir, app.settings.var / "media")
         self.store = MediaStore(app.database, app.clock)
         self.presets = Presets(home)
-        self.bucket = Bucket(settings) if settings.s3_bucket else None
+        self.bucket = (
+            Bucket(settings.s3_bucket, settings, settings.s3_public_url) if settings.s3_bucket else None
+        )
         limits = ProcessLimits.parse(settings.media_processes, settings.media_memory)
         self.service = MediaService(
             self.store,

@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 
-from yamchi.settings import FeatureSettings
+from yamchi.storage.bucket import BucketSettings
 
 
-class MediaSettings(FeatureSettings):
+class MediaSettings(BucketSettings):
     """Folders, limits, S3."""
 
     uploads_dir: Path = Field(
@@ -34,12 +34,6 @@ class MediaSettings(FeatureSettings):
     s3_bucket: str | None = Field(
         default=None, description="The bucket that finished pictures are copied to."
     )
-    s3_endpoint: str | None = Field(
-        default=None, pattern="^https?://", description="Where S3 is, if it is not Amazon's."
-    )
-    s3_region: str = Field(default="us-east-1", description="The region of the bucket.")
-    s3_access_key_id: SecretStr | None = Field(default=None, description="The key of the bucket.")
-    s3_secret_access_key: SecretStr | None = Field(default=None, description="The secret of that key.")
     s3_public_url: str | None = Field(
         default=None,
         pattern="^https?://",

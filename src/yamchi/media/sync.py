@@ -2,24 +2,26 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from yamchi.clock import Clock
 from yamchi.errors import ConfigurationError, Unrecoverable
 from yamchi.faultpoints import fault_point
-from yamchi.media.bucket import Bucket, NotInBucket
 from yamchi.media.files import Files, remove
 from yamchi.media.model import KeptVariant, Media, MediaSyncJobData, Operation
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.media.tables import media
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
+from yamchi.storage.bucket import Bucket, NotInBucket
 from yamchi.storage.database import Database
 from yamchi.storage.outbox import Outbox
 
 PAGE = 500
 AT_ONCE = 8
 NORMAL = 5
+TYPES = {".webp": "image/webp", ".avif": "image/avif"}
 
 
 class MediaSyncService:
@@ -120,7 +122,7 @@ class MediaSyncService:
 
     async def _upload(self, job: Job[Any], bucket: Bucket, found: Media, delete_source: bool) -> int:
         here = [one for one in found.variants if one.is_local]
-        sent = await asyncio.gather(*(bucket.put(_key(found, one), self._path(found, one)) for one in here))
+        sent = await asyncio.gather(*(_put(bucket, _key(found, one), self._path(found, one)) for one in here))
         await job.progress(90)
         fault_point("media.uploaded")
         names = [one.name for one in here]
@@ -170,3 +172,8 @@ class MediaSyncService:
 
 def _key(found: Media, variant: KeptVariant) -> str:
     return f"{found.entity_type}/{variant.file}"
+
+
+async def _put(bucket: Bucket, key: str, file: Path) -> bool:
+    content_type = TYPES.get(file.suffix, "application/octet-stream")
+    return await bucket.put_once(key, file, content_type)

@@ -1,6 +1,5 @@
 """The feature of reports: what an application gets as `app.reports`."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +12,7 @@ from yamchi.errors import Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.sending.attachments import TooLarge
+from yamchi.observe.logging import mask
 from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.reports.kinds import Content, Format, Kinds, Make, NoParams, ReportKind
@@ -20,7 +20,8 @@ from yamchi.reports.schedules import ScheduledReport, read_schedules
 from yamchi.reports.service import GENERATE, Notify, ReportService, ReportTask
 from yamchi.reports.settings import ReportSettings
 from yamchi.reports.shipped import add_shipped
-from yamchi.reports.store import Report, ReportStore, UnknownReport
+from yamchi.reports.store import NoFile, Report, ReportStore, UnknownReport
+from yamchi.storage.bucket import Bucket
 
 QUEUE = "report_queue"
 F = TypeVar("F", bound=Make)
@@ -42,7 +43,9 @@ class Reports(Plugin):
         self.settings: ReportSettings
         self.queue = app.queue(QUEUE)
         self.kinds = Kinds()
-        self.store = ReportStore(app.database, app.settings.var / "reports", app.clock)
+        name = self.settings.report_bucket
+        self.bucket = Bucket(name, self.settings) if name else None
+        self.store = ReportStore(app.database, app.settings.var / "reports", self.bucket, app.clock)
         notifications = app.plugin(Notifications)
         self.service = ReportService(
             self.kinds,
@@ -144,7 +147,16 @@ class Reports(Plugin):
         except YamchiError as error:
             return [Check("reports", False, str(error))]
         by_clock = f", {len(lines)} by the clock" if lines else ""
-        return [Check("reports", True, f"{len(self.kinds.all())} kinds{by_clock}")]
+        where = f"kept in {self.settings.report_bucket}" if self.bucket else "kept here"
+        return [Check("reports", True, f"{len(self.kinds.all())} kinds{by_clock}; {where}")]
+
+    async def probes(self) -> Iterable[Check]:
+        if self.bucket is None:
+            return []
+        try:
+            return [Check("s3 of reports", True, await self.bucket.ping())]
+        except YamchiError as error:
+            return [Check("s3 of reports", False, str(mask(str(error))))]
 
     async def _attach(self, report_id: str, most: int) -> Attachment:
         try:
@@ -157,5 +169,8 @@ class Reports(Plugin):
             raise TooLarge(
                 f"{report.filename} has {report.size} bytes and {most} may be attached: send its link instead."
             )
-        content = await asyncio.to_thread(self.store.file_of(report).read_bytes)
+        try:
+            content = await self.store.read(report)
+        except NoFile as error:
+            raise Unrecoverable(str(error)) from error
         return Attachment(report.filename, content, report.type)

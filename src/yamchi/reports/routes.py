@@ -4,11 +4,12 @@ from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path as File
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from yamchi.clock import to_moment
 from yamchi.errors import TokenRefused
@@ -104,8 +105,8 @@ async def get_report(reports: TheReports, report_id: ReportId) -> ReportOut:
 
 
 @router.get("/reports/{report_id}/file", response_class=FileResponse, summary="The file")
-async def download_report(reports: TheReports, report_id: ReportId) -> FileResponse:
-    return _file(reports, await reports.get(report_id))
+async def download_report(reports: TheReports, report_id: ReportId) -> Response:
+    return await _file(reports, await reports.get(report_id))
 
 
 @router.delete("/reports/{report_id}", status_code=204, summary="Delete a report and its file")
@@ -114,25 +115,21 @@ async def delete_report(reports: TheReports, report_id: ReportId) -> None:
 
 
 @links.get("/reports/{token}", response_class=FileResponse, summary="The link in a letter")
-async def open_link(reports: TheReports, token: Annotated[str, Path(max_length=1_000)]) -> FileResponse:
+async def open_link(reports: TheReports, token: Annotated[str, Path(max_length=1_000)]) -> Response:
     try:
         report_id = await reports.app.links.read(LINK, token)
     except TokenRefused as error:
         raise HTTPException(HTTPStatus.GONE, str(error)) from None
-    return _file(reports, await reports.get(report_id))
+    return await _file(reports, await reports.get(report_id))
 
 
-def _file(reports: Reports, report: Report) -> FileResponse:
-    place: File = reports.store.file_of(report)
-    if report.status != "ready" or not place.is_file():
-        why = report.error or "it is not ready yet"
-        raise HTTPException(HTTPStatus.CONFLICT, f"Report {report.id} has no file: {why}.")
-    return FileResponse(
-        place,
-        media_type=report.type,
-        filename=report.filename,
-        headers={"x-content-type-options": "nosniff", "cache-control": "private, no-store"},
-    )
+async def _file(reports: Reports, report: Report) -> Response:
+    headers = {"x-content-type-options": "nosniff", "cache-control": "private, no-store"}
+    found = await reports.store.open(report)
+    if isinstance(found, File):
+        return FileResponse(found, media_type=report.type, filename=report.filename, headers=headers)
+    headers["content-disposition"] = f"attachment; filename*=utf-8''{quote(report.filename)}"
+    return StreamingResponse(found, media_type=report.type, headers=headers)
 
 
 def _moment(text: str | None) -> int | None:

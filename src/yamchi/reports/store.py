@@ -1,12 +1,13 @@
 """Reports that were asked for: a row each, and a file once it is made.
 
-A file is written under another name and renamed, so that there is all of it or nothing.
+A file is written under another name and renamed, so that there is all of it or nothing. With a bucket, it then goes there
+and is deleted here; a report that was made before there was a bucket stays where it is.
 """
 
 import asyncio
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 from sqlalchemy import Row, delete, select, update
 
 from yamchi.clock import Clock, Millis, isoformat
-from yamchi.errors import UnknownJob
+from yamchi.errors import UnknownJob, WrongState
 from yamchi.reports.kinds import FORMATS, Format
 from yamchi.reports.tables import reports
+from yamchi.storage.bucket import Bucket, NotInBucket
 from yamchi.storage.database import Database
 from yamchi.storage.upsert import insert_new
 
@@ -76,12 +78,17 @@ class Report:
         }
 
 
-class ReportStore:
-    """Rows in the database, files in `var/reports`."""
+class NoFile(WrongState):
+    """The report has no file: it is not ready, has failed, or its file is gone."""
 
-    def __init__(self, database: Database, folder: Path, clock: Clock) -> None:
+
+class ReportStore:
+    """Rows in the database, files in `var/reports` or in a bucket."""
+
+    def __init__(self, database: Database, folder: Path, bucket: Bucket | None, clock: Clock) -> None:
         self._database = database
         self._folder = folder
+        self._bucket = bucket
         self._clock = clock
 
     async def add(self, job_id: str, kind: str, params: dict[str, Any], form: Format) -> Report:
@@ -125,9 +132,32 @@ class ReportStore:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             await write(unfinished)
-            return await asyncio.to_thread(_finish, unfinished, target)
+            size = await asyncio.to_thread(_finish, unfinished, target)
         finally:
             unfinished.unlink(missing_ok=True)
+        if self._bucket:
+            await self._bucket.put(_key(report), target, report.type)
+            target.unlink(missing_ok=True)
+        return size
+
+    async def open(self, report: Report) -> Path | AsyncIterator[bytes]:
+        """The file: where it is on this machine, or part by part as it comes from the bucket."""
+        place = self.file_of(report)
+        if report.status == "ready" and place.is_file():
+            return place
+        if report.status == "ready" and self._bucket:
+            try:
+                return await self._bucket.open(_key(report))
+            except NotInBucket as error:
+                raise NoFile(f"Report {report.id} has no file: {error}") from error
+        raise NoFile(f"Report {report.id} has no file: {report.error or 'it is not ready yet'}.")
+
+    async def read(self, report: Report) -> bytes:
+        """All of the file."""
+        found = await self.open(report)
+        if isinstance(found, Path):
+            return await asyncio.to_thread(found.read_bytes)
+        return b"".join([part async for part in found])
 
     async def ready(self, report: Report, title: str, period: str | None, size: int) -> Report:
         now = self._clock.now()
@@ -141,6 +171,8 @@ class ReportStore:
     async def remove(self, report: Report) -> None:
         """The file first: a row without a file is looked at again, a file without a row never."""
         self.file_of(report).unlink(missing_ok=True)
+        if self._bucket:
+            await self._bucket.delete([_key(report)])
         gone = delete(reports).where(reports.c.id == report.id)
         await self._database.write(lambda c: c.execute(gone).rowcount)
 
@@ -157,6 +189,10 @@ class ReportStore:
     async def _change(self, report_id: str, **values: Any) -> None:
         change = update(reports).where(reports.c.id == report_id).values(**values)
         await self._database.write(lambda c: c.execute(change).rowcount)
+
+
+def _key(report: Report) -> str:
+    return f"reports/{report.id}.{report.format}"
 
 
 def _finish(unfinished: Path, target: Path) -> int:

@@ -17,7 +17,9 @@ def run(
     channel: Annotated[str, typer.Argument(help=f"One of {', '.join(CHANNELS)}.")],
     to: Annotated[str, typer.Argument(help="The address: an e-mail, a phone number, a chat.")],
     template: Annotated[str | None, typer.Option(help="The template's code.")] = None,
-    subject: Annotated[str | None, typer.Option(help="The subject; a template has one of its own, which this replaces.")] = None,
+    subject: Annotated[
+        str | None, typer.Option(help="The subject; a template has one of its own, which this replaces.")
+    ] = None,
     text: Annotated[str | None, typer.Option(help="What it says, instead of a template.")] = None,
     locale: Annotated[str, typer.Option(help="The language.")] = "ru",
     data: Annotated[str, typer.Option(help="The template's data, as JSON.")] = "{}",

@@ -35,7 +35,7 @@ class ProviderApi:
         try:
             import httpx2
         except ImportError as error:
-            raise MissingExtra("payments", "Payments") from error
+            raise MissingExtra("payments", "A payment") from error
         return httpx2.AsyncClient(auth=self._auth, timeout=TIMEOUT)
 
     async def close(self) -> None:

@@ -172,13 +172,19 @@ async def prepare_queue(connection: Connection, queue: str) -> Tables:
     """The queue's tables, made if they are not there."""
     row = await (
         await connection.execute(
-            "SELECT pgmq_name, pg_get_serial_sequence('pgmq.q_' || pgmq_name, 'msg_id') FROM yamchi.queues WHERE name = %s "
+            "SELECT pgmq_name, pg_get_serial_sequence('pgmq.q_' || pgmq_name, 'msg_id'), "
+            "to_regclass('pgmq.' || quote_ident(pgmq_name)) IS NOT NULL FROM yamchi.queues WHERE name = %s "
             "AND to_regclass('pgmq.q_' || pgmq_name) IS NOT NULL AND to_regclass('pgmq.q_' || pgmq_name || '_dlq') IS NOT NULL",
             (queue,),
         )
     ).fetchone()
     if row:
-        return Tables(queue, *row)
+        tables = Tables(queue, *row[:2])
+        if not row[2]:  # a queue that an older version made
+            async with connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+                await _add_view(connection, tables)
+        return tables
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         name = await _register(connection, queue)

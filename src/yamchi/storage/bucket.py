@@ -1,33 +1,48 @@
-"""The bucket: objects by key, over S3's protocol. A bucket that can't be reached is an outage, not a failure of the job."""
+"""A bucket: objects by key, over S3's protocol. A bucket that can't be reached is an outage, not a failure of the job."""
 
 import hashlib
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from yamchi.errors import MissingExtra, Outage, YamchiError
-from yamchi.media.files import size_of
-from yamchi.media.settings import MediaSettings
-from yamchi.observe.logging import mask
+from pydantic import Field, SecretStr
 
-TYPES = {"webp": "image/webp", "avif": "image/avif"}
+from yamchi.errors import MissingExtra, Outage, YamchiError
+from yamchi.observe.logging import mask
+from yamchi.settings import FeatureSettings
+
 MULTIPART_ABOVE = 8 * 1024 * 1024
 LINK_LIFETIME = timedelta(hours=1)
+FOR_EVER = "public, max-age=31536000, immutable"
+
+
+class BucketSettings(FeatureSettings):
+    """How S3 is reached, for every feature that keeps files there; each names its own bucket."""
+
+    s3_endpoint: str | None = Field(
+        default=None, pattern="^https?://", description="Where S3 is, if it is not Amazon's."
+    )
+    s3_region: str = Field(default="us-east-1", description="The region of the bucket.")
+    s3_access_key_id: SecretStr | None = Field(default=None, description="The key of the bucket.")
+    s3_secret_access_key: SecretStr | None = Field(default=None, description="The secret of that key.")
 
 
 class Bucket:
-    """One bucket. Keys have their content's hash in them, so an object that is there is the right one."""
+    """One bucket."""
 
-    def __init__(self, settings: MediaSettings) -> None:
+    def __init__(self, name: str, settings: BucketSettings, public_url: str | None = None) -> None:
+        self._name = name
         self._settings = settings
+        self._public_url = public_url
 
     @cached_property
     def _store(self) -> Any:
         try:
             from obstore.store import S3Store
         except ImportError as error:
-            raise MissingExtra("media", "S3") from error
+            raise MissingExtra("s3", "S3") from error
         settings = self._settings
         options: dict[str, Any] = {
             "access_key_id": _secret(settings.s3_access_key_id),
@@ -35,58 +50,78 @@ class Bucket:
             "endpoint": settings.s3_endpoint,
         }
         return S3Store(
-            settings.s3_bucket,
+            self._name,
             region=settings.s3_region,
             **{name: value for name, value in options.items() if value},
             client_options={"timeout": "60s", "connect_timeout": "5s", "allow_http": True},
             retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=5)},
         )
 
-    async def put(self, key: str, file: Path) -> bool:
-        """Copy a file there; False if it is there already."""
+    async def put_once(self, key: str, file: Path, content_type: str) -> bool:
+        """Copy a file there, for pages to keep; False if it is there: its key has its content's hash in it."""
+        if await self.size_of(key) == _size_of(file):
+            return False
+        await self.put(key, file, content_type, cached=FOR_EVER)
+        return True
+
+    async def put(
+        self, key: str, file: Path, content_type: str, *, cached: str = "private, no-store"
+    ) -> None:
+        """Copy a file there, over what is there."""
+        store, size = self._store, _size_of(file)
         import obstore
 
-        size = size_of(file)
-        if await self.size_of(key) == size:
-            return False
-        kind = TYPES.get(key.rpartition(".")[2], "application/octet-stream")
-        attributes = {"Content-Type": kind, "Cache-Control": "public, max-age=31536000, immutable"}
+        attributes = {"Content-Type": content_type, "Cache-Control": cached}
         try:
             done = await obstore.put_async(
-                self._store, key, file, attributes=attributes, use_multipart=size > MULTIPART_ABOVE
+                store, key, file, attributes=attributes, use_multipart=size > MULTIPART_ABOVE
             )
         except Exception as error:
             raise self._explain(error) from error
         _check(key, file, done.get("e_tag"))
-        return True
 
     async def get(self, key: str, file: Path) -> None:
         """Copy an object here; the file appears whole."""
-        import obstore
-
         unfinished = file.with_name(f"{file.name}.part")
+        parts = await self.open(key)
         try:
-            answer = await obstore.get_async(self._store, key)
             with unfinished.open("wb") as copy:
-                async for part in answer:
+                async for part in parts:
                     copy.write(part)
             unfinished.replace(file)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    async def open(self, key: str) -> AsyncIterator[bytes]:
+        """An object, part by part. That it is there is known before the first part."""
+        store = self._store
+        import obstore
+
+        try:
+            answer = await obstore.get_async(store, key)
         except FileNotFoundError as error:
-            raise NotInBucket(f"{key} is not in the bucket {self._settings.s3_bucket}.") from error
+            raise NotInBucket(f"{key} is not in the bucket {self._name}.") from error
+        except Exception as error:
+            raise self._explain(error) from error
+        return self._parts(answer)
+
+    async def _parts(self, answer: Any) -> AsyncIterator[bytes]:
+        try:
+            async for part in answer:
+                yield bytes(part)
         except OSError:
             raise
         except Exception as error:
             raise self._explain(error) from error
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     async def delete(self, keys: list[str]) -> None:
         """Whether they were there or not."""
+        store = self._store
         import obstore
 
         try:
             for key in keys:
-                await obstore.delete_async(self._store, key)
+                await obstore.delete_async(store, key)
         except FileNotFoundError:
             return
         except Exception as error:
@@ -94,10 +129,11 @@ class Bucket:
 
     async def size_of(self, key: str) -> int | None:
         """How large an object is; None if there is none."""
+        store = self._store
         import obstore
 
         try:
-            return int((await obstore.head_async(self._store, key))["size"])
+            return int((await obstore.head_async(store, key))["size"])
         except FileNotFoundError:
             return None
         except Exception as error:
@@ -105,25 +141,30 @@ class Bucket:
 
     async def url_of(self, key: str) -> str:
         """Where a page gets it."""
-        if self._settings.s3_public_url:
-            return f"{self._settings.s3_public_url.rstrip('/')}/{key}"
+        if self._public_url:
+            return f"{self._public_url.rstrip('/')}/{key}"
         import obstore
 
         return str(await obstore.sign_async(self._store, "GET", key, LINK_LIFETIME))
 
     async def ping(self) -> str:
         await self.size_of("_yamchi")
-        return f"bucket {self._settings.s3_bucket} answers"
+        return f"bucket {self._name} answers"
 
     def _explain(self, error: Exception) -> Exception:
         if isinstance(error, YamchiError):
             return error
         said = " ".join(str(mask(str(error))).partition("Debug source")[0].split())[:300]
-        return Outage(f"The bucket {self._settings.s3_bucket} can't be used: {said}")
+        return Outage(f"The bucket {self._name} can't be used: {said}")
 
 
 class NotInBucket(YamchiError):
     """There is no such object."""
+
+
+def _size_of(file: Path) -> int:
+    """In bytes; 0 for one that is not there."""
+    return file.stat().st_size if file.exists() else 0
 
 
 def _secret(value: Any) -> str | None:
