@@ -20,8 +20,8 @@ from yamchi import Yamchi
 from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.tables import notification_delivery
 from yamchi.observe import logging as house_logging
+from yamchi.queues.probes import probe_engines
 from yamchi.queues.records import NewJob
-from yamchi.queues.trials import try_engines
 from yamchi.settings import Settings
 from yamchi.testing import TestApp, eventually
 from yamchi.testing.conformance.worker import working
@@ -289,13 +289,13 @@ async def test_the_doctor_says_which_queues_supabase_lacks(
     try:
         async with Yamchi(settings) as app:
             app.define("email_queue")
-            (state,) = await try_engines(app.queues)
+            (state,) = await probe_engines(app.queues)
             assert state.error
             statement = state.error.partition("run: ")[2]
             assert "pgmq.create('email_queue')" in statement
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(statement.encode())  # as a person pastes it
-            (state,) = await try_engines(app.queues)
+            (state,) = await probe_engines(app.queues)
             assert state.error is None
     finally:
         server.stop()

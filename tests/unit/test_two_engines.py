@@ -12,7 +12,7 @@ import pytest
 from yamchi import Job, Worker
 from yamchi.clock import Millis, SystemClock
 from yamchi.errors import EngineUnavailable
-from yamchi.queues.cron import LONGEST_NAP, CronLine, Schedule, Scheduler
+from yamchi.queues.cron import LONGEST_SLEEP, CronLine, Schedule, Scheduler
 from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.handlers import Handler, QueueDefinition
@@ -175,7 +175,7 @@ async def test_one_schedule_that_can_not_be_looked_at_does_not_stop_the_next_of_
 
 
 async def test_the_scheduler_looks_at_the_clock_again_however_far_the_next_moment_is() -> None:
-    """So that a changed system time is noticed: a nap is never longer than `LONGEST_NAP`."""
+    """So that a changed system time is noticed: a nap is never longer than `LONGEST_SLEEP`."""
     clock = MovableClock()
     engine = Watched(clock)
     yearly = Schedule("yearly", CronLine("0 0 1 7 *"), _queue("q", engine, _nothing, clock), "run")
@@ -186,7 +186,7 @@ async def test_the_scheduler_looks_at_the_clock_again_however_far_the_next_momen
 
     for look in range(1, 4):
         await eventually(partial(has_looked, look))
-        await clock.advance((LONGEST_NAP - 1) / 1000)
+        await clock.advance((LONGEST_SLEEP - 1) / 1000)
         assert engine.asked["last_fired"] == look, "and not sooner than it must"
         await clock.advance(0.001)
     await eventually(lambda: engine.asked["last_fired"] == 4)

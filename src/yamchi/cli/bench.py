@@ -17,9 +17,9 @@ import typer
 from yamchi.app import Yamchi
 from yamchi.console.loading import JsonOption, run_async, using
 from yamchi.console.output import console, print_json, progress, table
+from yamchi.queues.probes import BATCH, drain_by_exchange
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import JobOptions, NewJob, new_id
-from yamchi.queues.trials import BATCH, drain_by_exchange
 
 QUEUE = "_bench"
 OPTIONS = JobOptions(keep_completed=0)

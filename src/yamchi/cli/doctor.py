@@ -19,7 +19,7 @@ from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.plugins import Check, load_attribute, look_at
 from yamchi.queues.overview import unattended
-from yamchi.queues.trials import EngineState, try_engines
+from yamchi.queues.probes import EngineState, probe_engines
 from yamchi.settings import Settings
 
 EXTRAS = {
@@ -138,7 +138,7 @@ async def _plugins(app: Yamchi) -> list[Check]:
 
 
 async def _engines(app: Yamchi) -> list[Check]:
-    return [_engine(state) for state in await try_engines(app.queues)]
+    return [_engine(state) for state in await probe_engines(app.queues)]
 
 
 def _engine(state: EngineState) -> Check:

@@ -17,7 +17,7 @@ from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import STATE_STYLES, ago, console, number, print_json, table, text
 from yamchi.discovery import all_queues
 from yamchi.errors import EngineError
-from yamchi.queues.overview import QueueView, living_workers, view_queues
+from yamchi.queues.overview import QueueView, live_workers, view_queues
 from yamchi.queues.records import JobRecord
 from yamchi.queues.views import Minute, WorkerInfo
 
@@ -61,7 +61,7 @@ def _watch(app: Yamchi) -> None:
 
 async def _look(app: Yamchi) -> Frame:
     queues = await all_queues(app)
-    views, workers = await asyncio.gather(view_queues(queues, MINUTES), living_workers(app.queues))
+    views, workers = await asyncio.gather(view_queues(queues, MINUTES), live_workers(app.queues))
     running: list[JobRecord] = []
     for view in views:
         if view.counts["active"] and len(running) < RUNNING:

@@ -20,13 +20,13 @@ from yamchi.queues.records import NewJob
 
 log = structlog.get_logger("yamchi.cron")
 
-LONGEST_NAP: Millis = 30_000
+LONGEST_SLEEP: Millis = 30_000
 """The scheduler looks at the clock at least this often, so that a changed system time is noticed."""
 
 RETRY: Millis = 1_000
 """How soon a schedule is looked at again whose engine did not answer."""
 
-REPEATED: Millis = 7_200_000
+LONGEST_REPEAT: Millis = 7_200_000
 """No clock change repeats more than this."""
 
 
@@ -58,7 +58,7 @@ class CronLine:
         """The last moment that is not later than this one."""
         begin = self._local(moment - moment % 1000 + 1000)  # a whole second, which CronSim leaves out
         if begin.fold:
-            begin = self._local(moment + REPEATED)
+            begin = self._local(moment + LONGEST_REPEAT)
         return next(found for found in self._moments(begin, reverse=True) if found <= moment)
 
     def _moments(self, begin: datetime, *, reverse: bool = False) -> Iterator[Millis]:
@@ -96,21 +96,23 @@ class Scheduler:
 
     async def run(self) -> None:
         engines = {id(schedule.queue.engine): schedule.queue.engine for schedule in self.schedules}
-        keeping = [
-            asyncio.create_task(self._keep([one for one in self.schedules if one.queue.engine is engine]))
+        tasks = [
+            asyncio.create_task(
+                self._run_schedules([one for one in self.schedules if one.queue.engine is engine])
+            )
             for engine in engines.values()
         ]
         try:
-            await asyncio.gather(*keeping)
+            await asyncio.gather(*tasks)
         finally:
-            for task in keeping:
+            for task in tasks:
                 task.cancel()
 
-    async def _keep(self, schedules: Sequence[Schedule]) -> None:
+    async def _run_schedules(self, schedules: Sequence[Schedule]) -> None:
         """Fire the schedules of one engine, for ever."""
         while True:
             due = min([await self._fire_or_retry(schedule) for schedule in schedules])
-            await self._clock.sleep(min(max(due - self._clock.now(), 0), LONGEST_NAP))
+            await self._clock.sleep(min(max(due - self._clock.now(), 0), LONGEST_SLEEP))
 
     async def _fire_or_retry(self, schedule: Schedule) -> Millis:
         """Fire the schedule if it is due; when to look at it again."""
@@ -129,7 +131,7 @@ class Scheduler:
     async def fire_due(self) -> Millis:
         """Fire what is due; when the next one is."""
         moments = [await self._fire(schedule) for schedule in self.schedules]
-        return min(moments, default=self._clock.now() + LONGEST_NAP)
+        return min(moments, default=self._clock.now() + LONGEST_SLEEP)
 
     async def _fire(self, schedule: Schedule) -> Millis:
         now = self._clock.now()

@@ -69,26 +69,26 @@ class LeaseKeeper:
         """Keep until stopped, whatever happens: without renewals, every running job would also run elsewhere."""
         while not self._stop.is_set():
             try:
-                asyncio.run(self._keep())
+                asyncio.run(self._run())
             except BaseException as error:
                 self._stop.wait(min(self._service.fail(error), self._lease // 3) / 1000)
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         """Each engine has a loop of its own here: one that is slow or away costs the others nothing."""
         self._service.begin()
-        keeping = [
-            asyncio.create_task(self._keep_engine(engine, queues)) for engine, queues in self._by_engine()
-        ]
+        tasks = [asyncio.create_task(self._renew_on(engine, queues)) for engine, queues in self._by_engine()]
         try:
-            while not self._stop.is_set() and not any(task.done() for task in keeping):
+            while not self._stop.is_set() and not any(task.done() for task in tasks):
                 await asyncio.to_thread(self._stop.wait, self._tick)
         finally:
-            for task in keeping:
+            for task in tasks:
                 task.cancel()
-            outcomes = await asyncio.gather(*keeping, return_exceptions=True)
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         if not self._stop.is_set():
             raise next(one for one in outcomes if isinstance(one, BaseException))
-        await asyncio.gather(*(self._guard(engine, self._depart(engine)) for engine, _ in self._by_engine()))
+        await asyncio.gather(
+            *(self._guard(engine, self._remove_worker(engine)) for engine, _ in self._by_engine())
+        )
 
     def _by_engine(self) -> list[tuple[Engine, list[HeldClaims]]]:
         engines = {id(queue.engine): queue.engine for queue in self._held}
@@ -101,21 +101,21 @@ class LeaseKeeper:
         """How often to look after jobs, in seconds."""
         return min(1_000, self._lease // 3) / 1000
 
-    async def _keep_engine(self, engine: Engine, queues: Sequence[HeldClaims]) -> None:
-        renewed_at = beaten_at = 0
+    async def _renew_on(self, engine: Engine, queues: Sequence[HeldClaims]) -> None:
+        renewed_at = heartbeat_at = 0
         while True:
             now = self._clock.now()
             is_due = now - renewed_at >= self._lease // 3
             renewed_at = now if is_due else renewed_at
             for queue in queues:
                 if queue.claims:
-                    await self._guard(engine, self._tend(queue, is_due))
-            if now - beaten_at >= HEARTBEAT:
-                beaten_at = now
+                    await self._guard(engine, self._renew(queue, is_due))
+            if now - heartbeat_at >= HEARTBEAT:
+                heartbeat_at = now
                 await self._guard(engine, engine.heartbeat(self._describe()))
             await asyncio.sleep(self._tick)
 
-    async def _depart(self, engine: Engine) -> None:
+    async def _remove_worker(self, engine: Engine) -> None:
         await engine.heartbeat(self._describe().id)
 
     async def _guard(self, engine: Engine, work: Coroutine[Any, Any, None]) -> None:
@@ -130,22 +130,22 @@ class LeaseKeeper:
         except Exception:
             log.exception(f"leases on {engine.type} could not be renewed; trying again")
 
-    async def _tend(self, queue: HeldClaims, is_due: bool) -> None:
+    async def _renew(self, queue: HeldClaims, is_due: bool) -> None:
         claims = queue.snapshot()
         if is_due:
             renewable = [claim for claim in claims if not self._is_overdue(queue, claim)]
             kept = set(await queue.engine.renew(queue.name, renewable, self._lease)) if renewable else set()
             lost = [claim.job.id for claim in renewable if claim.job.id not in kept]
-            self._tell(queue, claims, lost, "lost")
+            self._interrupt(queue, claims, lost, "lost")
         stopping = await queue.engine.cancelled(queue.name, claims)
-        self._tell(queue, claims, stopping, "cancelled")
+        self._interrupt(queue, claims, stopping, "cancelled")
 
     def _is_overdue(self, queue: HeldClaims, claim: Claim) -> bool:
         own = claim.job.options.timeout
         timeout = queue.timeout if own is None else own
         return timeout is not None and self._clock.now() > (claim.job.started_at or 0) + timeout + self._lease
 
-    def _tell(
+    def _interrupt(
         self, queue: HeldClaims, claims: Sequence[Claim], job_ids: Sequence[str], why: Interruption
     ) -> None:
         # A job settled while we were asking is neither lost nor to be interrupted.

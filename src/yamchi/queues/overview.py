@@ -58,7 +58,7 @@ async def _unattended(queue: Queue) -> str | None:
         return None  # what is said of its engine says it
 
 
-async def living_workers(queues: Sequence[Queue]) -> list[WorkerInfo]:
+async def live_workers(queues: Sequence[Queue]) -> list[WorkerInfo]:
     """Workers of all engines that these queues live on; one that works on several is listed once."""
     found: dict[str, WorkerInfo] = {}
     for engine in engines_of(queues):

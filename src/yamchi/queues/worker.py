@@ -69,24 +69,24 @@ class Worker:
             await self._run()
 
     async def _run(self) -> None:
-        arriving = [asyncio.create_task(runner.open()) for runner in self.runners]
+        opening = [asyncio.create_task(runner.open()) for runner in self.runners]
         # One engine that does not answer must not keep the others from being worked on.
-        await asyncio.wait(arriving, timeout=OPENING_SECONDS)
+        await asyncio.wait(opening, timeout=OPENING_SECONDS)
         try:
-            with self.services.watching("lease keeper", _nothing) as keeping:
-                self._keeper.start(keeping)
+            with self.services.watching("lease keeper", _nothing) as service:
+                self._keeper.start(service)
                 await self._work()
         finally:
-            for task in arriving:
+            for task in opening:
                 task.cancel()
 
     async def _work(self) -> None:
         """Only a stop or being cancelled ends this: whatever fails is started again."""
         runners = [self._begin(f"queue {runner.queue.name}", runner.run) for runner in self.runners]
         services = self.services.declared(runner.queue.name for runner in self.runners)
-        beside = [self._begin(name, function) for name, function in services.items()]
+        background = [self._begin(name, function) for name, function in services.items()]
         if self.scheduler.schedules:
-            beside.append(self._begin("cron", self.scheduler.run))
+            background.append(self._begin("cron", self.scheduler.run))
         stop_seconds = self._stop_seconds
         try:
             await self._stop.wait()
@@ -94,14 +94,14 @@ class Worker:
             stop_seconds = 0
             raise
         finally:
-            for task in beside:
+            for task in background:
                 task.cancel()
             stops = await asyncio.gather(
                 *(runner.stop(stop_seconds) for runner in self.runners), return_exceptions=True
             )
             for task in runners:
                 task.cancel()  # one that waits to be started again need not be
-            await asyncio.gather(*runners, *beside, return_exceptions=True)
+            await asyncio.gather(*runners, *background, return_exceptions=True)
             await self._keeper.stop()
         for outcome in stops:
             if isinstance(outcome, Exception):

@@ -23,7 +23,7 @@ from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.notifications")
 
-LONGEST_NAP: Millis = 250
+LONGEST_SLEEP: Millis = 250
 """A turn that comes free within this time is slept for; longer, and others could not work meanwhile."""
 
 NAPS = 2
@@ -120,7 +120,7 @@ class Turns:
     async def _take(self, limits: Sequence[Limit], is_urgent: bool) -> list[_Held]:
         answer = await self._try(limits)
         for _ in range(NAPS):
-            if isinstance(answer, _NoTurn) and (wait := answer.free_at - self._clock.now()) <= LONGEST_NAP:
+            if isinstance(answer, _NoTurn) and (wait := answer.free_at - self._clock.now()) <= LONGEST_SLEEP:
                 await self._clock.sleep(max(wait, 1))
                 answer = await self._try(limits)
         if isinstance(answer, _NoTurn):

@@ -25,7 +25,7 @@ from yamchi.queues.views import Event, LetterPage, Minute, Page, WorkerInfo
 
 __all__ = [
     "KEPT_PERMITS",
-    "LIVING",
+    "WORKER_TTL",
     "Capabilities",
     "Engine",
     "Event",
@@ -72,7 +72,7 @@ class Exchange:
     unsettled: list[Verdict] = field(default_factory=list)
 
 
-APART: Millis = 5_000
+STALLED_JITTER: Millis = 5_000
 """Over how long jobs come back whose workers died more than once."""
 
 
@@ -87,7 +87,7 @@ def stalled_verdict(claim: Claim, moment: Millis) -> Failed | RetryAt:
         f"The worker stopped or lost its lease during attempt {job.attempts_made} of {job.options.attempts}"
     )
     if job.attempts_made < job.options.attempts:
-        pause = random.randrange(APART) if job.attempts_made > 1 else 0
+        pause = random.randrange(STALLED_JITTER) if job.attempts_made > 1 else 0
         return RetryAt(claim, max(moment, job.run_at) + pause, error)
     return Failed(claim, error, DeadLetter.of_job(job, error, moment))
 
@@ -231,7 +231,7 @@ class Engine(Protocol):
         """Events of other processes, from now on; ends at once where the engine has no such stream."""
 
 
-LIVING: Span = "30s"
+WORKER_TTL: Span = "30s"
 """A worker not seen for this long is not listed."""
 
 KEPT_PERMITS: Millis = 31 * 86_400_000

@@ -23,7 +23,7 @@ from yamchi import errors
 from yamchi.observe import logging
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
-from yamchi.queues.processes.wire import Hello, Link, Start, described
+from yamchi.queues.processes.wire import Hello, Start, WorkerConnection, encode_error
 from yamchi.queues.records import JobRecord
 
 HEADROOM = 256 * 1024 * 1024
@@ -39,20 +39,20 @@ class Stopped(BaseException):
 class ChildJob(Job[Any]):
     """A job as a handler in a child process sees it: progress and log lines go to the worker, which keeps them."""
 
-    __slots__ = ("_link",)
+    __slots__ = ("_worker",)
 
-    def __init__(self, link: Link, record: JobRecord, data: Any) -> None:
+    def __init__(self, worker: WorkerConnection, record: JobRecord, data: Any) -> None:
         super().__init__(_NoQueue(record.queue), record, data=data)  # type: ignore[arg-type]
-        self._link = link
+        self._worker = worker
 
     def progress(self, value: Any) -> Awaitable[None]:
         self.record.progress = orjson.dumps(value)
-        self._link.say("progress", value=value)
+        self._worker.send("progress", value=value)
         return _done()
 
     def log(self, *lines: str) -> Awaitable[None]:
         self.record.logs.extend(lines)
-        self._link.say("log", lines=[str(line) for line in lines])
+        self._worker.send("log", lines=[str(line) for line in lines])
         return _done()
 
 
@@ -71,8 +71,8 @@ class _NoQueue:
 class Child:
     """Runs jobs, and can be stopped from another thread."""
 
-    def __init__(self, link: Link, handler: Handler) -> None:
-        self._link = link
+    def __init__(self, worker: WorkerConnection, handler: Handler) -> None:
+        self._worker = worker
         self._handler = handler
         self._runner = asyncio.Runner()
         self._task: asyncio.Task[Any] | None = None
@@ -81,14 +81,14 @@ class Child:
     def run(self, record: JobRecord) -> None:
         """Run one job and say how it ended."""
         try:
-            result = self._call(ChildJob(self._link, record, self._handler.decode(record.payload)))
+            result = self._call(ChildJob(self._worker, record, self._handler.decode(record.payload)))
             if isinstance(result, errors.YamchiError):
                 raise result
-            self._link.say("done", result=_checked(record.name, result))
+            self._worker.send("done", result=_checked(record.name, result))
         except MemoryError:
-            self._link.say("memory")
+            self._worker.send("memory")
         except (Exception, SystemExit) as error:
-            self._link.say("error", **described(error))
+            self._worker.send("error", **encode_error(error))
 
     def stop(self) -> None:
         """From the listening thread: end the job, so that its `finally` blocks run."""
@@ -115,8 +115,8 @@ class Child:
 
 def main() -> None:
     """What `python -m yamchi.queues.processes.child FD` does."""
-    link = Link(socket.socket(fileno=int(sys.argv[1])))
-    hello = link.listen()
+    worker = WorkerConnection(socket.socket(fileno=int(sys.argv[1])))
+    hello = worker.receive()
     if not isinstance(hello, Hello):
         return
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -125,13 +125,13 @@ def main() -> None:
     try:
         _limit_memory(hello.memory)
         logging.configure(level=_LEVELS.get(hello.log_level, "info"))
-        child = Child(link, Handler(hello.name, _find(hello)))
+        child = Child(worker, Handler(hello.name, _find(hello)))
     except (Exception, SystemExit) as error:
-        link.say("unable", **described(error))
+        worker.send("unable", **encode_error(error))
         return
-    link.say("ready")
+    worker.send("ready")
     inbox: SimpleQueue[JobRecord] = SimpleQueue()
-    threading.Thread(target=_listen, args=(link, child, inbox.put), daemon=True).start()
+    threading.Thread(target=_listen, args=(worker, child, inbox.put), daemon=True).start()
     try:
         while True:
             child.run(inbox.get())
@@ -139,9 +139,9 @@ def main() -> None:
         os._exit(0)
 
 
-def _listen(link: Link, child: Child, give: Callable[[JobRecord], None]) -> None:
+def _listen(worker: WorkerConnection, child: Child, give: Callable[[JobRecord], None]) -> None:
     try:
-        while message := link.listen():
+        while message := worker.receive():
             if isinstance(message, Start):
                 give(message.job)
             else:

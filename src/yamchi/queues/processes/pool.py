@@ -19,12 +19,12 @@ from typing import Any
 from yamchi.errors import Retryable
 from yamchi.queues.job import Job
 from yamchi.queues.processes.limits import ProcessLimits
-from yamchi.queues.processes.wire import Hello, Start, Stop, hear, packed, revived
+from yamchi.queues.processes.wire import Hello, Start, Stop, decode_error, packed, receive
 
-STOP_GRACE = 2.0
+STOP_GRACE_SECONDS = 2.0
 """Seconds that a stopped handler has for its `finally` blocks."""
 
-WATCH_EVERY = 0.1
+WATCH_SECONDS = 0.1
 """Seconds between two looks at how much memory a child uses."""
 
 RECYCLE_ABOVE = 0.75
@@ -113,16 +113,16 @@ class _Child:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         child = cls(process, reader, writer, hello.memory)
         try:
-            await child._greet(hello)
+            await child._handshake(hello)
         except BaseException:
             child._kill()
             await child._wait()
             raise
         return child
 
-    async def _greet(self, hello: Hello) -> None:
+    async def _handshake(self, hello: Hello) -> None:
         self._writer.write(packed(hello))
-        answer = await hear(self._reader)
+        answer = await receive(self._reader)
         if answer is None:
             raise Retryable(
                 f"A child process for {hello.name} could not start: it {_ending(await self._wait())}."
@@ -137,7 +137,7 @@ class _Child:
         watch = asyncio.create_task(self._watch_memory()) if self._memory else None
         try:
             self._writer.write(packed(Start(record)))
-            while message := await hear(self._reader):
+            while message := await receive(self._reader):
                 match message["type"]:
                     case "progress":
                         await job.progress(message["value"])
@@ -149,13 +149,13 @@ class _Child:
                         self._has_outgrown = True
                         break
                     case _:
-                        raise _HandlerFailed(revived(message))
+                        raise _HandlerFailed(decode_error(message))
         finally:
             if watch:
                 watch.cancel()
-        raise Retryable(await self._obituary(job.name))
+        raise Retryable(await self._describe_death(job.name))
 
-    async def _obituary(self, name: str) -> str:
+    async def _describe_death(self, name: str) -> str:
         self._kill()
         code = await self._wait()
         if self._has_outgrown:
@@ -170,7 +170,7 @@ class _Child:
 
     async def _watch_memory(self) -> None:
         while True:
-            await asyncio.sleep(WATCH_EVERY)
+            await asyncio.sleep(WATCH_SECONDS)
             if self._resident() > (self._memory or 0):
                 self._has_outgrown = True
                 self._kill()
@@ -187,7 +187,7 @@ class _Child:
         """Stop what runs, give it a moment to clean up, and make sure that it is gone."""
         self._writer.write(packed(Stop()))
         try:
-            await asyncio.wait_for(self._wait(), STOP_GRACE)
+            await asyncio.wait_for(self._wait(), STOP_GRACE_SECONDS)
         except TimeoutError:
             self._kill()
             await self._wait()

@@ -59,7 +59,7 @@ def packed(message: Hello | Start | Stop) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-async def hear(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+async def receive(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     """What a child said; None when it is gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
@@ -71,7 +71,7 @@ async def hear(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
-def revived(message: dict[str, Any]) -> Exception:
+def decode_error(message: dict[str, Any]) -> Exception:
     """The error that a child met, as if it had been met here; its traceback goes along as a note."""
     said, wait = str(message.get("message", "")), message.get("wait")
     error: Exception
@@ -95,17 +95,17 @@ def revived(message: dict[str, Any]) -> Exception:
 # ── The child's side ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Link:
+class WorkerConnection:
     """A child's end of the socket pair."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
-    def say(self, type: str, **fields: Any) -> None:
+    def send(self, type: str, **fields: Any) -> None:
         body = orjson.dumps({"type": type, **fields})
         self._connection.sendall(_LENGTH.pack(len(body)) + body)
 
-    def listen(self) -> Hello | Start | Stop | None:
+    def receive(self) -> Hello | Start | Stop | None:
         """What the worker said; None when it is gone."""
         head = self._read(_LENGTH.size)
         body = self._read(_LENGTH.unpack(head)[0]) if head else None
@@ -121,7 +121,7 @@ class Link:
         return bytes(parts)
 
 
-def described(error: BaseException) -> dict[str, Any]:
+def encode_error(error: BaseException) -> dict[str, Any]:
     """An error as JSON: its kind, its sentence and where it came from."""
     kind = next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "Retryable")
     said = str(error)

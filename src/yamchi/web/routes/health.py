@@ -13,7 +13,7 @@ from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
 from yamchi.plugins import Check, look_at
 from yamchi.queues.overview import unattended, view_queues
-from yamchi.queues.trials import EngineState, ping_engines
+from yamchi.queues.probes import EngineState, ping_engines
 from yamchi.web.routes.queues import App
 from yamchi.web.schemas import CheckOut, EngineHealth, Readiness, Ready, ServiceHealth
 

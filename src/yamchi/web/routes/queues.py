@@ -12,7 +12,7 @@ from yamchi.http.audit import changes
 from yamchi.http.bodies import Done
 from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
-from yamchi.queues.overview import QueueView, living_workers, view_queue, view_queues
+from yamchi.queues.overview import QueueView, live_workers, view_queue, view_queues
 from yamchi.queues.queue import Queue
 from yamchi.web.schemas import Clean, Counts, Minute, QueueOut, WorkerOut
 
@@ -72,7 +72,7 @@ async def drain(queue: ThatQueue, delayed: bool = False) -> Done:
 
 @router.get("/workers", summary="Workers seen alive of late", tags=["workers"])
 async def list_workers(app: App) -> list[WorkerOut]:
-    return [WorkerOut.of(worker) for worker in await living_workers(app.queues)]
+    return [WorkerOut.of(worker) for worker in await live_workers(app.queues)]
 
 
 def _shown(view: QueueView) -> QueueOut:

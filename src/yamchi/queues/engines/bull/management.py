@@ -8,7 +8,7 @@ import orjson
 
 from yamchi.clock import Millis, to_millis
 from yamchi.queues import foreign
-from yamchi.queues.engines.base import LIVING, Minute, Page, WorkerInfo
+from yamchi.queues.engines.base import WORKER_TTL, Minute, Page, WorkerInfo
 from yamchi.queues.engines.bull.base import Context, Part
 from yamchi.queues.engines.bull.codec import STATES as BULL_STATES
 from yamchi.queues.engines.bull.codec import as_hash, may_be_job, record
@@ -225,10 +225,10 @@ class Management(Part):
         (flat,) = await self._connections.ask(pack("HGETALL", self._workers))
         known = [_worker(orjson.loads(info)) for info in flat[1::2]]
         now = self._clock.now()
-        forgotten = [worker.id for worker in known if worker.seen_at < now - 10 * to_millis(LIVING)]
+        forgotten = [worker.id for worker in known if worker.seen_at < now - 10 * to_millis(WORKER_TTL)]
         if forgotten:
             await self._connections.ask(pack("HDEL", self._workers, *forgotten))
-        return [worker for worker in known if worker.seen_at >= now - to_millis(LIVING)]
+        return [worker for worker in known if worker.seen_at >= now - to_millis(WORKER_TTL)]
 
 
 def _range(key: str, place: str, first: int, last: int) -> bytes:

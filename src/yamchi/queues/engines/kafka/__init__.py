@@ -283,7 +283,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         if trouble := self._producer.first_error(reports):
             raise trouble
 
-    # ── Tending ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _maintain(self) -> None:
         """Once a second: what became due goes on its way, what was cut short is sent again, and dead owners give up their jobs."""

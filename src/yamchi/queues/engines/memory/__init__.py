@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.queues.engines.base import (
-    LIVING,
+    WORKER_TTL,
     Capabilities,
     Event,
     Exchange,
@@ -240,7 +240,7 @@ class MemoryEngine:
         return sorted(name for name, content in self._contents.items() if content.jobs or content.minutes)
 
     async def workers(self) -> list[WorkerInfo]:
-        since = self._clock.now() - to_millis(LIVING)
+        since = self._clock.now() - to_millis(WORKER_TTL)
         return [worker for worker in self._workers.values() if worker.seen_at >= since]
 
     def _known(self, queue: str, job_ids: Iterable[str], states: Sequence[State]) -> list[Entry]:

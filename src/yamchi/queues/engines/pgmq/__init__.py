@@ -16,7 +16,7 @@ from psycopg import errors as pg
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.base import (
-    LIVING,
+    WORKER_TTL,
     Capabilities,
     Event,
     Exchange,
@@ -27,9 +27,9 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.batching import AddBatcher
-from yamchi.queues.engines.pgmq import adding, leasing, letters, management, turns, working
+from yamchi.queues.engines.pgmq import adding, leasing, letters, management, ratelimits, working
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
-from yamchi.queues.engines.pgmq.listening import NEWS, WAKE, Listener, events_of, read_events, write_events
+from yamchi.queues.engines.pgmq.listening import EVENTS, WAKE, Listener, events_of, read_events, write_events
 from yamchi.queues.engines.pgmq.looking import Lookout
 from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
@@ -40,13 +40,13 @@ from yamchi.storage.sweeping import SHARE
 T = TypeVar("T")
 Work = Callable[[Connection, Tables], Awaitable[T]]
 
-EARSHOT = 1.0
+LISTENERS_CHECKED_SECONDS = 1.0
 """How often to look whether another process listens for events, in seconds."""
 
-TIDY_EVERY, TIDY_AFTER = 10.0, 5_000
+TIDY_SECONDS, TIDY_AFTER_ADDS = 10.0, 5_000
 """Ids of messages that others took are looked for this often in a worker (seconds), and after so many adds."""
 
-MANY = 50_000
+MANY_JOBS = 50_000
 """So many jobs are not counted again at once: their count is used again for twenty times as long as it took."""
 
 
@@ -71,7 +71,7 @@ class PgmqEngine:
         self._origin = secrets.token_hex(6)
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
         self._tables: dict[str, Tables] = {}
-        self._heard_until = self._asked_at = 0.0
+        self._listened_to_until = self._asked_at = 0.0
         self._tidied: dict[str, tuple[float, str]] = {}
         self._added: dict[str, int] = {}
         self._keep: dict[str, int] = {}
@@ -103,7 +103,7 @@ class PgmqEngine:
         created = await self._do(queue, lambda db, tables: adding.add(db, tables, jobs))
         self._note_past(queue, jobs)
         self._added[queue] = self._added.get(queue, 0) + len(jobs)
-        if self._added[queue] >= TIDY_AFTER and self._may_tidy(queue):
+        if self._added[queue] >= TIDY_AFTER_ADDS and self._may_tidy(queue):
             self._added[queue] = 0
             await self._tidy(queue)
         return created
@@ -134,9 +134,9 @@ class PgmqEngine:
         reach = self._lookout.of(queue)
 
         async def work(db: Connection, tables: Tables) -> Exchange:
-            bell = self._bell(tables)
-            has_news = bell.is_set()
-            bell.clear()
+            wakeup = self._wakeup(tables)
+            has_news = wakeup.is_set()
+            wakeup.clear()
             trip = await working.exchange(db, tables, verdicts, want, lease, worker, reach, has_news=has_news)
             if trip.seen and trip.seen.untended is not None:
                 for risen in await adding.tend(db, tables, trip.seen.untended, trip.seen.at):
@@ -147,7 +147,7 @@ class PgmqEngine:
             settled = [verdict for verdict in verdicts if verdict.claim.key in trip.settled]
             if settled:
                 self._keep[queue] = settled[-1].claim.job.options.keep_completed
-                await self._tell(db, events_of(queue, settled))
+                await self._send_events(db, events_of(queue, settled))
             return Exchange([verdict.claim.job.id for verdict in settled], trip.claims)
 
         if want:
@@ -164,11 +164,11 @@ class PgmqEngine:
             stalled = await leasing.recover(db, tables, reach)
             if (keep := self._keep.pop(queue, None)) is not None:
                 await working.trim(db, tables, "completed", keep, reach)  # what exchanges that met left over
-            await self._tell(db, [Event("stalled", queue, job.id, job.name) for job, _ in stalled])
+            await self._send_events(db, [Event("stalled", queue, job.id, job.name) for job, _ in stalled])
             return stalled
 
         stalled = await self._do(queue, work)
-        if self._may_tidy(queue, TIDY_EVERY):
+        if self._may_tidy(queue, TIDY_SECONDS):
             await self._tidy(queue)
         return stalled
 
@@ -177,22 +177,22 @@ class PgmqEngine:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout / 1000):
                 await self._here().listener.ready()
-                await self._lookout.wait(queue, self._bell(tables))
+                await self._lookout.wait(queue, self._wakeup(tables))
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         async with self._connections.lend() as db:
-            return await turns.reserve(db, queue, limit, keys)
+            return await ratelimits.reserve(db, queue, limit, keys)
 
     async def refund(self, queue: str, limit: RateLimit, key: str, count: int) -> None:
         async with self._connections.lend() as db:
-            await turns.refund(db, queue, limit, key, count)
+            await ratelimits.refund(db, queue, limit, key, count)
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         return await self._do(queue, lambda db, tables: management.cancelled(db, tables, claims))
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
         async with self._connections.lend() as db:
-            await management.heartbeat(db, worker, self._clock.now() - 10 * to_millis(LIVING))
+            await management.heartbeat(db, worker, self._clock.now() - 10 * to_millis(WORKER_TTL))
 
     # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -211,7 +211,7 @@ class PgmqEngine:
             return dict(known)
         began = now()
         counted = await self._do(queue, management.counts)
-        if sum(counted.values()) > MANY:
+        if sum(counted.values()) > MANY_JOBS:
             here.counted[queue] = (now() + 20 * (now() - began), counted)
         return counted
 
@@ -224,7 +224,7 @@ class PgmqEngine:
 
     async def workers(self) -> list[WorkerInfo]:
         async with self._connections.lend() as db:
-            return await management.workers(db, self._clock.now() - to_millis(LIVING))
+            return await management.workers(db, self._clock.now() - to_millis(WORKER_TTL))
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
         return await self._do(queue, lambda db, tables: management.remove(db, tables, job_ids))
@@ -234,7 +234,7 @@ class PgmqEngine:
 
     async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
         promoted = await self._do(queue, lambda db, tables: management.promote(db, tables, job_ids))
-        await self._ring(queue)
+        await self._wake_up(queue)
         return promoted
 
     async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
@@ -248,7 +248,7 @@ class PgmqEngine:
 
         async def work(db: Connection, tables: Tables) -> None:
             if await management.progress(db, tables, claim, value):
-                await self._tell(db, [Event("progress", job.queue, job.id, job.name, value)])
+                await self._send_events(db, [Event("progress", job.queue, job.id, job.name, value)])
 
         await self._do(job.queue, work)
 
@@ -263,7 +263,7 @@ class PgmqEngine:
     async def resume(self, queue: str) -> None:
         await self._tables_of(queue)
         await self._execute("UPDATE yamchi.queues SET paused = false WHERE name = %(queue)s", queue=queue)
-        await self._ring(queue)
+        await self._wake_up(queue)
 
     async def paused(self, queue: str) -> bool:
         rows = await self._ask("SELECT paused FROM yamchi.queues WHERE name = %(queue)s", queue=queue)
@@ -300,7 +300,7 @@ class PgmqEngine:
                     "ON CONFLICT (origin) DO UPDATE SET seen_at = excluded.seen_at",
                     origin=self._origin,
                 )
-                async for event, left_out in read_events(inbox, self._origin, patience=10):
+                async for event, left_out in read_events(inbox, self._origin, timeout=10):
                     yield await self._filled(event) if left_out else event
 
     async def _filled(self, event: Event) -> Event:
@@ -311,19 +311,19 @@ class PgmqEngine:
         value = job.result if event.type == "completed" else orjson.dumps(job.failed_reason)
         return Event(event.type, event.queue, event.job_id, event.name, value)
 
-    async def _tell(self, db: Connection, events: Sequence[Event]) -> None:
+    async def _send_events(self, db: Connection, events: Sequence[Event]) -> None:
         """Tell other processes, if any listens: finding that out costs a look a second."""
         now = asyncio.get_running_loop().time()
-        if events and now - self._asked_at > EARSHOT:
+        if events and now - self._asked_at > LISTENERS_CHECKED_SECONDS:
             self._asked_at = now
             heard = await db.execute(
                 "SELECT 1 FROM yamchi.listeners WHERE origin <> %s AND seen_at > statement_timestamp() - interval '30 s'",
                 (self._origin,),
             )
-            self._heard_until = now + 2 * EARSHOT if await heard.fetchone() else 0.0
-        if events and now < self._heard_until:
+            self._listened_to_until = now + 2 * LISTENERS_CHECKED_SECONDS if await heard.fetchone() else 0.0
+        if events and now < self._listened_to_until:
             for note in write_events(self._origin, events):
-                await db.execute("SELECT pg_notify(%s, %s)", (NEWS, note))
+                await db.execute("SELECT pg_notify(%s, %s)", (EVENTS, note))
 
     # ── How statements are run ────────────────────────────────────────────────────────────────────────────────────
 
@@ -334,10 +334,10 @@ class PgmqEngine:
             here = self._loops[loop] = _Loop(Listener(self._connections), AddBatcher(self._write))
         return here
 
-    def _bell(self, tables: Tables) -> asyncio.Event:
-        return self._here().listener.bells[f"q_{tables.name}"]
+    def _wakeup(self, tables: Tables) -> asyncio.Event:
+        return self._here().listener.wakeups[f"q_{tables.name}"]
 
-    async def _ring(self, queue: str) -> None:
+    async def _wake_up(self, queue: str) -> None:
         tables = await self._tables_of(queue)
         await self._execute(
             "SELECT pg_notify(%(channel)s, %(table)s)", channel=WAKE, table=f"q_{tables.name}"

@@ -29,7 +29,7 @@ Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 MOST = 8
 """Connections of one event loop at the same time; the worker's two couriers per queue share them."""
 
-PATIENCE = 60.0
+ANSWER_SECONDS = 60.0
 """A call that has not answered by then never will, in seconds."""
 
 # A network that swallows packets is noticed in half a minute, not in PostgreSQL's two hours.
@@ -80,7 +80,7 @@ class Connections:
             with self._explained():
                 connection = self._reuse(home) or await self.connect()
                 try:
-                    async with asyncio.timeout(PATIENCE):
+                    async with asyncio.timeout(ANSWER_SECONDS):
                         yield connection
                 except BaseException:
                     # Whatever was under way on it is over: only a connection in a known state is lent again.
@@ -120,7 +120,7 @@ class Connections:
     def _reuse(self, home: _Home) -> Connection | None:
         while home.idle:
             connection = home.idle.pop()
-            if not _has_news(connection):
+            if not _has_data(connection):
                 return connection
             connection.pgconn.finish()  # an idle connection has news only when the server hung up
         return None
@@ -164,7 +164,7 @@ def explain(error: Exception, at: Connections) -> YamchiError:
             return InvalidJob(f"PostgreSQL can't keep this data as JSON ({said}): nothing was written.")
         case TimeoutError():
             return EngineUnavailable(
-                f"{where} has not answered for {PATIENCE:.0f} s: check the server and the network."
+                f"{where} has not answered for {ANSWER_SECONDS:.0f} s: check the server and the network."
             )
         case psycopg.OperationalError() | psycopg.InterfaceError() | OSError():
             return _explain_connection(said, where, at)
@@ -196,7 +196,7 @@ def _is_ready(connection: Connection) -> bool:
     return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
-def _has_news(connection: Connection) -> bool:
+def _has_data(connection: Connection) -> bool:
     """Whether there is something to read on a connection that nobody asked anything."""
     if connection.closed:
         return True

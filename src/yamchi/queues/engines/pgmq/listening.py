@@ -1,4 +1,4 @@
-"""Hearing from PostgreSQL: one connection of an event loop listens for new messages and for events of other processes."""
+"""Notifications of PostgreSQL: one connection of an event loop listens for new messages and for events of other processes."""
 
 import asyncio
 import random
@@ -17,26 +17,26 @@ from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Verdict
 
 log = structlog.get_logger("yamchi.pgmq")
 
-WAKE, NEWS = "yamchi_wake", "yamchi_events"
+WAKE, EVENTS = "yamchi_wake", "yamchi_events"
 LONGEST = 7_000
 """PostgreSQL carries 8,000 bytes in a notification."""
 
 
 class Listener:
-    """Rings a bell for each queue that got a message, and hands on what other processes tell."""
+    """Wakes up the workers of each queue that got a message, and hands on the events of other processes."""
 
     def __init__(self, connections: Connections) -> None:
-        self.bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.wakeups: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._connections = connections
         self._task: asyncio.Task[None] | None = None
-        self._hearing = asyncio.Event()
+        self._is_listening = asyncio.Event()
         self._readers: list[asyncio.Queue[str]] = []
 
     async def ready(self) -> None:
         """Return when the connection listens; it is made anew whenever it breaks."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="pgmq-listener")
-        await self._hearing.wait()
+        await self._is_listening.wait()
 
     async def close(self) -> None:
         task, self._task = self._task, None
@@ -61,22 +61,22 @@ class Listener:
         while True:
             try:
                 async with await self._connections.connect() as connection:
-                    await connection.execute(f"LISTEN {WAKE}; LISTEN {NEWS}")
+                    await connection.execute(f"LISTEN {WAKE}; LISTEN {EVENTS}")
                     pause = 0.1
-                    await self._hear(connection)
+                    await self._read_notifications(connection)
             except (psycopg.Error, OSError) as error:
                 log.warning(f"[pgmq] not listening: {explain(error, self._connections)}")
-            self._hearing.clear()
+            self._is_listening.clear()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 5.0)
 
-    async def _hear(self, connection: Connection) -> None:
-        self._hearing.set()
-        for bell in self.bells.values():
-            bell.set()  # what came while nobody listened
+    async def _read_notifications(self, connection: Connection) -> None:
+        self._is_listening.set()
+        for wakeup in self.wakeups.values():
+            wakeup.set()  # what came while nobody listened
         async for notice in connection.notifies():
             if notice.channel == WAKE:
-                self.bells[notice.payload].set()
+                self.wakeups[notice.payload].set()
             else:
                 for inbox in self._readers:
                     inbox.put_nowait(notice.payload)
@@ -129,12 +129,12 @@ def _wrap(origin: str, batch: Sequence[bytes]) -> str:
 
 
 async def read_events(
-    inbox: "asyncio.Queue[str]", origin: str, patience: float
+    inbox: "asyncio.Queue[str]", origin: str, timeout: float
 ) -> AsyncIterator[tuple[Event, bool]]:
     """Events of others, each with whether its value was left out; ends when nothing came for a while."""
     while True:
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 sender, events = orjson.loads(await inbox.get())
         except TimeoutError:
             return

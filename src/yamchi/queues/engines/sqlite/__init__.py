@@ -16,7 +16,7 @@ import orjson
 
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.queues.engines.base import (
-    LIVING,
+    WORKER_TTL,
     Capabilities,
     Event,
     Exchange,
@@ -209,7 +209,7 @@ class SqliteEngine:
         return [job_id for job_id in asked if job_id in mine]
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
-        forget_before = self._clock.now() - 10 * to_millis(LIVING)
+        forget_before = self._clock.now() - 10 * to_millis(WORKER_TTL)
         await self._file.write(lambda db: management.heartbeat(db, worker, forget_before))
 
     # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +231,7 @@ class SqliteEngine:
         return await self._file.read(management.queues)
 
     async def workers(self) -> list[WorkerInfo]:
-        since = self._clock.now() - to_millis(LIVING)
+        since = self._clock.now() - to_millis(WORKER_TTL)
         return await self._file.read(lambda db: management.workers(db, since))
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:

@@ -37,7 +37,7 @@ SEND_ON_AFTER: Millis = 2_000
 SEND_AGAIN_AFTER: Millis = 30_000
 """What was on its way to Supabase for this long was cut short, and is sent again."""
 
-TEND_EVERY = 1.0
+MAINTENANCE_SECONDS = 1.0
 AT_ONCE, BATCH = 8, 500
 
 
@@ -54,23 +54,23 @@ class SupabaseEngine(statestore.StateStoreEngine):
         self._rest = Rest(project, key)
         self._interval = interval
         self._at_most = at_most
-        self._tender: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
         self._one_by_one: dict[str, Millis] = {}
 
     async def open(self) -> None:
-        if self._tender:
+        if self._maintenance:
             return
         await super().open()
         await self._file.write(messages.prepare)
-        self._tender = asyncio.create_task(self._tend(), name="supabase-tend")
+        self._maintenance = asyncio.create_task(self._maintain(), name="supabase-maintenance")
 
     async def close(self) -> None:
-        if self._tender is None:
+        if self._maintenance is None:
             return
-        self._tender.cancel()
+        self._maintenance.cancel()
         with suppress(asyncio.CancelledError):
-            await self._tender
-        self._tender = None
+            await self._maintenance
+        self._maintenance = None
         await self._rest.close()
         await super().close()
 
@@ -117,13 +117,13 @@ class SupabaseEngine(statestore.StateStoreEngine):
             await self._try(lambda: self._delete_of(queue, got.settled))
         short = want - len(got.claims)
         if short > 0 and not await self.paused(queue):
-            reading = self._take_in(queue, min(short, self._at_most))
+            reading = self._ingest(queue, min(short, self._at_most))
             # What was settled stands: an error now would only have it settled again.
             await (self._try(lambda: reading) if got.settled or got.claims else reading)
             got.claims += (await super().exchange(queue, [], short, lease, worker)).claims
         return got
 
-    async def _take_in(self, queue: str, limit: int) -> None:
+    async def _ingest(self, queue: str, limit: int) -> None:
         now = self._clock.now()
         try:
             arrived = await self._rest.read(
@@ -134,7 +134,7 @@ class SupabaseEngine(statestore.StateStoreEngine):
             raise
         if not arrived:
             return
-        known = await self._file.write(lambda db: messages.arrive(db, queue, arrived, now))
+        known = await self._file.write(lambda db: messages.ingest(db, queue, arrived, now))
         if known:
             await self._try(lambda: self._delete([(queue, number) for number in known]))
 
@@ -160,15 +160,15 @@ class SupabaseEngine(statestore.StateStoreEngine):
         await self._try(lambda: self._delete_of(queue, ended))
         return outcome
 
-    # ── Tending ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _tend(self) -> None:
+    async def _maintain(self) -> None:
         """Once a second: delete what is done, send what became due or was cut short, and dead letters."""
         while True:
-            await asyncio.sleep(TEND_EVERY)
-            await self._try(self._tidy)
+            await asyncio.sleep(MAINTENANCE_SECONDS)
+            await self._try(self._maintain_once)
 
-    async def _tidy(self) -> None:
+    async def _maintain_once(self) -> None:
         now = self._clock.now()
         await self._delete(await self._file.read(lambda db: messages.done(db, now - HOLD // 2, BATCH)))
         for queue in await self._file.read(management.queues):
@@ -193,7 +193,7 @@ class SupabaseEngine(statestore.StateStoreEngine):
             await self._file.write(lambda db, group=group: messages.deleted(db, group))  # type: ignore[misc]
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
-        """What fails here is done again by `_tend`; it holds up nobody."""
+        """What fails here is done again by `_maintain`; it holds up nobody."""
         try:
             await work()
         except YamchiError as error:

@@ -50,11 +50,11 @@ def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis) -> tuple[list[b
         for job, is_new in zip(jobs, created, strict=True)
         if is_new and (job.run_at or now) <= now
     ]
-    _send_off(db, queue, [one.id for one in due])
+    _mark_sent(db, queue, [one.id for one in due])
     return created, due
 
 
-def _send_off(db: Db, queue: str, job_ids: Sequence[str]) -> None:
+def _mark_sent(db: Db, queue: str, job_ids: Sequence[str]) -> None:
     moved = db.execute(
         "UPDATE jobs SET state = 'sent' WHERE queue = ? AND state = 'waiting' AND id IN (SELECT value FROM json_each(?))",
         (queue, among(job_ids)),
@@ -82,7 +82,7 @@ _NO_MESSAGE = "NOT EXISTS (SELECT 1 FROM messages m WHERE m.queue = jobs.queue A
 
 
 def send_on(
-    db: Db, queue: str, now: Millis, patience: Millis, cut_after: Millis, limit: int
+    db: Db, queue: str, now: Millis, unclaimed_for: Millis, cut_after: Millis, limit: int
 ) -> list[Outgoing]:
     """Jobs that are due and that nobody here has taken, and those whose way to Supabase was cut short."""
     if management.paused(db, queue):
@@ -90,7 +90,7 @@ def send_on(
     rows = db.execute(
         "SELECT seq, id, payload, state FROM jobs WHERE queue = ?1 AND (state IN ('waiting', 'delayed') AND run_at <= ?2 "
         f"OR state = 'sent' AND max(run_at, created_at) <= ?3) AND {_NO_MESSAGE} ORDER BY run_at, seq LIMIT ?4",
-        (queue, now - patience, now - cut_after, limit),
+        (queue, now - unclaimed_for, now - cut_after, limit),
     ).fetchall()
     # Due from now on: whoever looks meanwhile sees that it is on its way, and not cut short.
     db.executemany(
@@ -105,12 +105,12 @@ def send_on(
 # ── Coming in ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def arrive(db: Db, queue: str, messages: Sequence[Message], now: Millis) -> list[int]:
+def ingest(db: Db, queue: str, messages: Sequence[Message], now: Millis) -> list[int]:
     """Take messages in as jobs that can be claimed here; the numbers of those that are nothing new."""
-    return [message.number for message in messages if not _take_in(db, queue, message, now)]
+    return [message.number for message in messages if not _ingest(db, queue, message, now)]
 
 
-def _take_in(db: Db, queue: str, message: Message, now: Millis) -> bool:
+def _ingest(db: Db, queue: str, message: Message, now: Millis) -> bool:
     number, body = message.number, foreign.shown(message.body)
     row = db.execute("SELECT id FROM messages WHERE queue = ? AND number = ?", (queue, number)).fetchone()
     job_id = row[0] if row else _unconfirmed(db, queue, body)
@@ -124,7 +124,7 @@ def _take_in(db: Db, queue: str, message: Message, now: Millis) -> bool:
 
 
 def _unconfirmed(db: Db, queue: str, body: Any) -> str | None:
-    """A message may arrive before its number is written down: then it is the job of this very data."""
+    """A message may ingest before its number is written down: then it is the job of this very data."""
     rows = db.execute(
         f"SELECT id, payload FROM jobs WHERE queue = ? AND state = 'sent' AND {_NO_MESSAGE} ORDER BY seq LIMIT 1000",
         (queue,),

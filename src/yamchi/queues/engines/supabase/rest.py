@@ -12,7 +12,7 @@ from yamchi.outgoing import Answer, TooMuch, ask
 from yamchi.queues.engines.names import pgmq_name
 from yamchi.queues.engines.supabase.reading import Message, read_messages
 
-PATIENCE = 30.0
+REQUEST_SECONDS = 30.0
 DEADLINE = 60.0
 """Seconds for a whole call; a batch of large jobs takes its time."""
 
@@ -95,7 +95,7 @@ class Rest:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            client = self._clients[loop] = httpx2.AsyncClient(headers=self._headers, timeout=PATIENCE)
+            client = self._clients[loop] = httpx2.AsyncClient(headers=self._headers, timeout=REQUEST_SECONDS)
         return client
 
     def _explain(self, answer: Answer, queue: str) -> EngineError | InvalidJob:

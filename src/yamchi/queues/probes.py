@@ -12,12 +12,12 @@ from yamchi.queues.overview import engines_of
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import Claim, Completed, JobOptions, NewJob, new_id
 
-ANSWER_WITHIN = 5.0
+ANSWER_SECONDS = 5.0
 """Seconds an engine has to answer before it counts as away."""
 
 SCRATCH = "_doctor"
 LEASE: Millis = 10_000
-THROUGH_WITHIN: Millis = 15_000
+PROBE_TIMEOUT: Millis = 15_000
 """How long a job may take through an engine."""
 
 BENCH_LEASE: Millis = 60_000
@@ -42,7 +42,7 @@ async def ping_engines(queues: Sequence[Queue]) -> list[EngineState]:
 async def _ping(engine: Engine, queues: Sequence[Queue]) -> EngineState:
     names = _names_on(engine, queues)
     try:
-        async with asyncio.timeout(ANSWER_WITHIN):
+        async with asyncio.timeout(ANSWER_SECONDS):
             await engine.ping()
     except TimeoutError:
         return EngineState(engine.type, names, "It does not answer.")
@@ -51,24 +51,24 @@ async def _ping(engine: Engine, queues: Sequence[Queue]) -> EngineState:
     return EngineState(engine.type, names)
 
 
-async def try_engines(queues: Sequence[Queue]) -> list[EngineState]:
+async def probe_engines(queues: Sequence[Queue]) -> list[EngineState]:
     """Send a job of our own through each engine of these queues, one engine after the other."""
-    return [await _try(engine, _names_on(engine, queues)) for engine in engines_of(queues)]
+    return [await _probe(engine, _names_on(engine, queues)) for engine in engines_of(queues)]
 
 
 @runtime_checkable
-class MadeByHand(Protocol):
+class QueuesMadeByHand(Protocol):
     """An engine that can't make queues: somebody has to."""
 
     async def how_to_make(self, queues: Sequence[str]) -> str | None:
         """What to run so that these queues are there; None if they are."""
 
 
-async def _try(engine: Engine, names: list[str]) -> EngineState:
+async def _probe(engine: Engine, names: list[str]) -> EngineState:
     broker: Engine = getattr(engine, "primary", engine)  # behind a spool
     try:
         await engine.ping()
-        if isinstance(broker, MadeByHand):  # there is no queue of our own to send a job through
+        if isinstance(broker, QueuesMadeByHand):  # there is no queue of our own to send a job through
             return EngineState(broker.type, names, await broker.how_to_make(names))
         return EngineState(engine.type, names, took=await _through(engine, SystemClock()))
     except YamchiError as error:
@@ -80,7 +80,7 @@ async def _through(engine: Engine, clock: Clock) -> Millis:
     began = clock.now()
     job = NewJob(new_id(began), "check", b"null", JobOptions(keep_completed=0))
     await engine.add(SCRATCH, [job])
-    while clock.now() < began + THROUGH_WITHIN:
+    while clock.now() < began + PROBE_TIMEOUT:
         got = await engine.exchange(SCRATCH, [], 10, LEASE, "doctor")
         if got.claims:
             await engine.exchange(SCRATCH, _completed(got.claims), 0, LEASE, "doctor")
@@ -88,7 +88,7 @@ async def _through(engine: Engine, clock: Clock) -> Millis:
             return clock.now() - began
         await engine.wake(SCRATCH, 200)
     raise EngineUnavailable(
-        f"A job put into {engine.type} did not come out within {THROUGH_WITHIN // 1000} s."
+        f"A job put into {engine.type} did not come out within {PROBE_TIMEOUT // 1000} s."
     )
 
 
