@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -15,12 +15,10 @@ from yamchi.clock import Clock, Millis, Span, SystemClock, to_millis
 from yamchi.errors import ConfigurationError, MissingExtra, UnknownQueue
 from yamchi.observe.metrics import Metrics
 from yamchi.plugins import Plugin, find_plugins
+from yamchi.queues.composing import Engines
 from yamchi.queues.cron import CronLine, Schedule
-from yamchi.queues.engines import find_scheme, is_embedded, make_engine, make_keys, make_spool
 from yamchi.queues.engines.base import Engine, RateLimit
-from yamchi.queues.failover import Spool, with_failover
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
-from yamchi.queues.lazy import open_on_first_use
 from yamchi.queues.processes.limits import ProcessLimits, check_importable
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import Backoff, BackoffLike, JobOptions, check_timeout
@@ -74,13 +72,9 @@ class Yamchi:
         self._served: set[str] = set()
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
-        self._engines: dict[str, Engine] = {}
-        self._given = open_on_first_use(lambda: engine) if engine else None
-        self._spool: Spool | None = None
+        self._engines = Engines(self.settings, self.clock, self.metrics.count_switch, engine)
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
-        for url in self.settings.all_queue_urls:
-            find_scheme(url)
         self._found = find_plugins(self.settings, plugins)
         self._add_plugins(self._found.classes)
 
@@ -278,8 +272,7 @@ class Yamchi:
         """Keys with a lifetime: in Redis where that is the engine, else in the database."""
         from yamchi.storage.keys import TableKeys
 
-        url = None if self._given else self.settings.queue_url("")
-        return (url and make_keys(url)) or TableKeys(self.database, self.clock)
+        return self._engines.keys() or TableKeys(self.database, self.clock)
 
     @cached_property
     def signer(self) -> "Signer":
@@ -306,7 +299,7 @@ class Yamchi:
                 f"Declare it with @app.job({name!r}) or app.define({name!r})."
             )
         if name not in self._queues:
-            queue = Queue(self._definitions[name], self._engine_of(name), self.clock)
+            queue = Queue(self._definitions[name], self._engines.of(name), self.clock)
             queue.on_listener = self._hear
             self._queues[name] = queue
         return self._queues[name]
@@ -370,9 +363,7 @@ class Yamchi:
         for plugin in reversed(self.plugins.values()):
             await plugin.close()
         await asyncio.gather(*(queue.listeners.settle() for queue in self._queues.values()))
-        for engine in (*self._engines.values(), self._given, self._spool):
-            if engine:
-                await engine.close()
+        await self._engines.close()
         if "keys" in self.__dict__:
             await self.keys.close()
         if "database" in self.__dict__:
@@ -385,29 +376,6 @@ class Yamchi:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _engine_of(self, queue: str) -> Engine:
-        if self._given:
-            return self._given
-        url = self.settings.queue_url(queue)
-        if url not in self._engines:
-            self._engines[url] = open_on_first_use(partial(self._compose, url))
-        return self._engines[url]
-
-    def _compose(self, url: str) -> Engine:
-        """A broker gets a local spool to fall back on; an embedded engine is local already."""
-        close_folder(self.settings.var)
-        engine = make_engine(url, self.clock, self.settings.var, self.settings)
-        if self.settings.queue_fallback == "off" or is_embedded(url):
-            return engine
-        if self._spool is None:
-            self._spool = make_spool(self.settings.queue_fallback, self.settings.var / "spool.db", self.clock)
-        return with_failover(
-            engine,
-            self._spool,
-            self.metrics.count_switch,
-            lambda queue: self.settings.queue_url(queue) == url,
-        )
 
 
 def _process_limits(queue: str, processes: int | None, memory: int | str | None) -> ProcessLimits | None:

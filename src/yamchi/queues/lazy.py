@@ -1,51 +1,62 @@
 """An engine that opens itself when it is first used, so that declaring queues costs nothing and needs no `await`.
 
 It is opened on one event loop, its home: a call from another one (the lease keeper's) does not open it.
+Every method of the contract is written out, so that mypy sees what is missing. Once the engine is open, a call costs one
+function more and no coroutine.
 """
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable
-from typing import Any, cast
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
 
+from yamchi.clock import Millis
 from yamchi.errors import EngineUnavailable
-from yamchi.queues.engines.base import Engine, Event
+from yamchi.queues.engines.base import (
+    Capabilities,
+    Engine,
+    Event,
+    Exchange,
+    LetterPage,
+    Minute,
+    Page,
+    RateLimit,
+    WorkerInfo,
+)
+from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+
+T = TypeVar("T")
+Coro = Coroutine[Any, Any, T]
 
 
-def open_on_first_use(make: Callable[[], Engine]) -> Engine:
-    """The engine that `make` gives, which need not be opened by hand."""
-    return cast(Engine, _LazyEngine(make))
-
-
-class _LazyEngine:
-    """Passes every call on to the engine, after making and opening it once."""
+class LazyEngine:
+    """Passes every call on to the engine that `make` gives, after making and opening it once."""
 
     def __init__(self, make: Callable[[], Engine]) -> None:
         self._make = make
         self._home: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._is_open = False
-        self._direct: set[str] = set()
+        self.is_open = False
 
-    @functools.cached_property
+    @cached_property
     def _engine(self) -> Engine:
         return self._make()
 
-    def __getattr__(self, name: str) -> Any:
-        target = getattr(self._engine, name)
-        if name in ("type", "can") or not callable(target):
-            return target
-        if self._is_open:
-            self._direct.add(name)
-            self.__dict__[name] = target  # kept: from now on a call costs nothing more here
-            return target
+    @property
+    def primary(self) -> Engine:
+        """The engine itself; behind a spool, the broker."""
+        broker: Engine = getattr(self._engine, "primary", self._engine)
+        return broker
 
-        @functools.wraps(target)
-        async def call(*arguments: Any, **named: Any) -> Any:
-            await self.open()
-            return await target(*arguments, **named)
+    @property
+    def type(self) -> str:
+        return self._engine.type
 
-        return call
+    @cached_property
+    def can(self) -> Capabilities:
+        return self._engine.can
+
+    # ── Opening ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> None:
         if self._home is None or self._home.is_closed():
@@ -57,18 +68,129 @@ class _LazyEngine:
         opening = self._opening
         try:
             await asyncio.shield(opening)
-            self._is_open = True
+            self.is_open = True
         finally:
             # Of many who waited, only those for whom this try is still the last one may call for another.
-            if not self._is_open and opening.done() and self._opening is opening:
+            if not self.is_open and opening.done() and self._opening is opening:
                 self._opening = None
 
     async def close(self) -> None:
-        if self._is_open:
-            self._is_open, self._opening = False, None
-            while self._direct:
-                del self.__dict__[self._direct.pop()]
+        if self.is_open:
+            self.is_open, self._opening = False, None
             await self._engine.close()
+
+    def _call(self, ask: Callable[[Engine], Coro[T]]) -> Coro[T]:
+        return ask(self._engine) if self.is_open else self._open_and_call(ask)
+
+    async def _open_and_call(self, ask: Callable[[Engine], Coro[T]]) -> T:
+        await self.open()
+        return await ask(self._engine)
+
+    # ── The contract ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ping(self) -> Coro[None]:
+        return self._call(lambda engine: engine.ping())
+
+    def add(self, queue: str, jobs: Sequence[NewJob]) -> Coro[list[bool]]:
+        return self._call(lambda engine: engine.add(queue, jobs))
+
+    def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> Coro[bool]:
+        return self._call(lambda engine: engine.fire(schedule, moment, queue, job))
+
+    def begin_schedule(self, schedule: str, moment: Millis) -> Coro[None]:
+        return self._call(lambda engine: engine.begin_schedule(schedule, moment))
+
+    def last_fired(self, schedule: str) -> Coro[Millis | None]:
+        return self._call(lambda engine: engine.last_fired(schedule))
+
+    def exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
+    ) -> Coro[Exchange]:
+        return self._call(lambda engine: engine.exchange(queue, verdicts, want, lease, worker))
+
+    def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> Coro[list[str]]:
+        return self._call(lambda engine: engine.renew(queue, claims, lease))
+
+    def recover(self, queue: str) -> Coro[list[tuple[JobRecord, bool]]]:
+        return self._call(lambda engine: engine.recover(queue))
+
+    def wake(self, queue: str, timeout: Millis) -> Coro[None]:
+        return self._call(lambda engine: engine.wake(queue, timeout))
+
+    def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> Coro[list[Millis]]:
+        return self._call(lambda engine: engine.reserve(queue, limit, keys))
+
+    def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> Coro[None]:
+        return self._call(lambda engine: engine.refund(queue, limit, key, permits))
+
+    def cancelled(self, queue: str, claims: Sequence[Claim]) -> Coro[list[str]]:
+        return self._call(lambda engine: engine.cancelled(queue, claims))
+
+    def heartbeat(self, worker: WorkerInfo | str) -> Coro[None]:
+        return self._call(lambda engine: engine.heartbeat(worker))
+
+    def get(self, queue: str, job_id: str) -> Coro[JobRecord | None]:
+        return self._call(lambda engine: engine.get(queue, job_id))
+
+    def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Coro[Page]:
+        return self._call(lambda engine: engine.page(queue, state, search, offset, limit))
+
+    def counts(self, queue: str) -> Coro[dict[State, int]]:
+        return self._call(lambda engine: engine.counts(queue))
+
+    def history(self, queue: str, minutes: int) -> Coro[list[Minute]]:
+        return self._call(lambda engine: engine.history(queue, minutes))
+
+    def queues(self) -> Coro[list[str]]:
+        return self._call(lambda engine: engine.queues())
+
+    def workers(self) -> Coro[list[WorkerInfo]]:
+        return self._call(lambda engine: engine.workers())
+
+    def remove(self, queue: str, job_ids: Sequence[str]) -> Coro[list[str]]:
+        return self._call(lambda engine: engine.remove(queue, job_ids))
+
+    def cancel(self, queue: str, job_ids: Sequence[str]) -> Coro[dict[str, State]]:
+        return self._call(lambda engine: engine.cancel(queue, job_ids))
+
+    def promote(self, queue: str, job_ids: Sequence[str]) -> Coro[list[str]]:
+        return self._call(lambda engine: engine.promote(queue, job_ids))
+
+    def retry(self, queue: str, job_ids: Sequence[str]) -> Coro[list[str]]:
+        return self._call(lambda engine: engine.retry(queue, job_ids))
+
+    def update(self, queue: str, job_id: str, payload: bytes) -> Coro[bool]:
+        return self._call(lambda engine: engine.update(queue, job_id, payload))
+
+    def progress(self, claim: Claim, value: bytes) -> Coro[None]:
+        return self._call(lambda engine: engine.progress(claim, value))
+
+    def log(self, queue: str, job_id: str, lines: Sequence[str]) -> Coro[None]:
+        return self._call(lambda engine: engine.log(queue, job_id, lines))
+
+    def pause(self, queue: str) -> Coro[None]:
+        return self._call(lambda engine: engine.pause(queue))
+
+    def resume(self, queue: str) -> Coro[None]:
+        return self._call(lambda engine: engine.resume(queue))
+
+    def paused(self, queue: str) -> Coro[bool]:
+        return self._call(lambda engine: engine.paused(queue))
+
+    def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> Coro[int]:
+        return self._call(lambda engine: engine.clean(queue, state, older_than, limit))
+
+    def letters(self, queue: str, search: str, offset: int, limit: int) -> Coro[LetterPage]:
+        return self._call(lambda engine: engine.letters(queue, search, offset, limit))
+
+    def letter(self, queue: str, letter_id: str) -> Coro[DeadLetter | None]:
+        return self._call(lambda engine: engine.letter(queue, letter_id))
+
+    def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> Coro[list[str]]:
+        return self._call(lambda engine: engine.replay(queue, jobs))
+
+    def purge(self, queue: str, letter_ids: Sequence[str] | None) -> Coro[int]:
+        return self._call(lambda engine: engine.purge(queue, letter_ids))
 
     async def events(self) -> AsyncIterator[Event]:
         await self.open()

@@ -1,23 +1,24 @@
-"""What many callers ask for at the same time is done in one go.
+"""Concurrent calls become one batch: what many callers ask for at the same time is done in one go.
 
-A caller hands over an item and waits for its answer. What one turn of the event loop brings, and all that comes while
+A caller hands over an item and waits for its answer. What one iteration of the event loop brings, and all that comes while
 earlier batches are on their way, makes up the next batch.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from yamchi.errors import EngineUnavailable
 
 T = TypeVar("T")
 R = TypeVar("R")
+K = TypeVar("K", bound=Hashable)
 Work = Callable[[Sequence[T]], Awaitable[Sequence[R | Exception]]]
 """An answer for each item, in order; an exception is raised to the one who brought the item."""
 
 
 class Batcher(Generic[T, R]):
-    """Collects what the coroutines of one event loop ask for."""
+    """Collects what the coroutines of one event loop ask for. So many batches are under way at once, of so many items each."""
 
     def __init__(self, work: Work[T, R], *, in_flight: int = 2, most: int = 1_000) -> None:
         self._work = work
@@ -73,3 +74,21 @@ class Batcher(Generic[T, R]):
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
+
+
+Fetch = Callable[[Sequence[K]], Awaitable[Mapping[K, R]]]
+
+
+class Loader(Generic[K, R]):
+    """`get(key)` for many callers is one `fetch(keys)`: one query for each iteration of the event loop. Nothing is cached."""
+
+    def __init__(self, fetch: Fetch[K, R]) -> None:
+        self._fetch = fetch
+        self._batcher: Batcher[K, R | None] = Batcher(self._load, in_flight=1_000, most=500)
+
+    async def get(self, key: K) -> R | None:
+        return await self._batcher.do(key)
+
+    async def _load(self, keys: Sequence[K]) -> list[R | None]:
+        found = await self._fetch(list(dict.fromkeys(keys)))
+        return [found.get(key) for key in keys]

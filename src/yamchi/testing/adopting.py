@@ -33,11 +33,11 @@ class Adoption:
         if database := self._before.get("database"):
             database.refuse(None)
         for name, queue in self._before["_queues"].items():
-            queue.move_to(self._real._engine_of(name), self._real.clock)
+            queue.move_to(self._real._engines.of(name), self._real.clock)
 
     def _refuse_one_in_use(self) -> None:
-        database, engines = self._before.get("database"), self._before["_engines"].values()
-        if (database and database.is_open) or any(engine.__dict__["_is_open"] for engine in engines):
+        database, engines = self._before.get("database"), self._before["_engines"]
+        if (database and database.is_open) or engines.is_open:
             raise ConfigurationError(
                 "The application is in use already, so a test can't have it: adopt it before anything is added, "
                 "or close it first."
@@ -67,7 +67,7 @@ class Adoption:
     def _move_queues(self, test: Yamchi) -> None:
         """Queues that a module took from the application when it was imported are the test's as well."""
         for name, queue in self._before["_queues"].items():
-            queue.move_to(test._engine_of(name), test.clock)
+            queue.move_to(test._engines.of(name), test.clock)
             if name in test._definitions and name not in test._queues:
                 queue.on_listener = test._hear
                 test._queues[name] = queue

@@ -16,8 +16,8 @@ from yamchi.errors import Snooze, YamchiError
 from yamchi.notifications.tables import campaign_counts, campaigns
 from yamchi.queues.queue import Queue
 from yamchi.queues.rates import LONGEST_PERIOD, RateLimit
+from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
-from yamchi.storage.loading import Loader
 
 FRESH: Millis = 500
 PAUSED: Millis = 30_000

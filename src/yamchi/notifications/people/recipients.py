@@ -17,8 +17,8 @@ from yamchi.fields import Email, JsonObject, Locale, Name, Phone, Timezone
 from yamchi.notifications.people.model import NO_PREFERENCES, Recipient, RecipientPreferences
 from yamchi.notifications.people.preferences import quiet_hours
 from yamchi.notifications.tables import preferences, suppressions, users
+from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
-from yamchi.storage.loading import Loader
 
 KNOWN = tuple(field.name for field in fields(Recipient) if field.name not in ("attributes", "preferences"))
 _ADDRESSES = (users.c.email, users.c.phone, users.c.telegram_id)

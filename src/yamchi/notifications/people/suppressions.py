@@ -11,8 +11,8 @@ from sqlalchemy import Row, and_, delete, desc, literal, or_, select, tuple_
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob
 from yamchi.notifications.tables import suppressions as table
+from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
-from yamchi.storage.loading import Loader
 
 Place = tuple[str, str]
 """A channel and an address."""

@@ -14,8 +14,8 @@ from yamchi.notifications.policy.fallback import with_policy
 from yamchi.notifications.policy.model import Policy
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
 from yamchi.notifications.tables import inbox
+from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
-from yamchi.storage.loading import Loader
 
 INBOX = "database"
 

@@ -101,7 +101,9 @@ def describe_stalled(job: JobRecord, has_failed: bool) -> str:
 class Engine(Protocol):
     """Where jobs wait."""
 
-    can: Capabilities
+    @property
+    def can(self) -> Capabilities:
+        """What it can do, and what it can't."""
 
     @property
     def type(self) -> str:

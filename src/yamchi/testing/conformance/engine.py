@@ -111,11 +111,12 @@ class EngineSuite(Suite):
     # ── Delay ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_delayed_job_waits_for_its_moment(self, engine: Engine, queue: str) -> None:
-        due = now() + 300
+        due = now() + 500
         await engine.add(queue, [new_job("later", run_at=due)])
-        assert await state_of(engine, queue, "later") == "delayed"
-        assert await claim(engine, queue) == []
-        (held,) = await claim_all(engine, queue, 1)
+        state = await state_of(engine, queue, "later")
+        early = await claim(engine, queue)
+        assert (state, early) == ("delayed", []) or now() >= due, "a slow machine may look too late to tell"
+        (held,) = early or await claim_all(engine, queue, 1)
         assert now() >= due - 50, "brokers keep their own time; a little early is rounding, not a defect"
         assert held.job.id == "later"
 

@@ -12,8 +12,8 @@ from yamchi.clock import Clock, Millis
 from yamchi.notifications.channels.push.base64url import from_base64url
 from yamchi.notifications.channels.push.endpoints import LONGEST, WRITABLE
 from yamchi.notifications.tables import push_subscriptions as table
+from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
-from yamchi.storage.loading import Loader
 
 MOST_BROWSERS = 20
 """Of one person; the one that was heard of longest ago makes room for another."""

@@ -5,10 +5,8 @@ so a failover is followed; in a cluster the node that holds our keys is found by
 """
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
 from yamchi.queues.engines.bull.address import Address
@@ -21,6 +19,7 @@ from yamchi.queues.engines.bull.connection import (
     pack,
 )
 from yamchi.queues.engines.bull.scripts import Script
+from yamchi.queues.engines.perloop import PerLoop
 
 CONNECT_SECONDS = 5.0
 _REFUSED = ("WRONGPASS", "NOAUTH", "NOPERM")
@@ -35,11 +34,7 @@ class Connections:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Connection]]] = (
-            WeakKeyDictionary()
-        )
-        self._lock = threading.Lock()
-        self._last: tuple[object, dict[str, asyncio.Task[Connection]]] = (None, {})
+        self._by_role: PerLoop[dict[str, asyncio.Task[Connection]]] = PerLoop(dict)
 
     # ── Asking ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -77,7 +72,7 @@ class Connections:
 
     async def get(self, role: str, name: str = "yamchi") -> Connection:
         """The connection of a role, made if there is none or the last one was lost."""
-        connections = self._of_this_loop()
+        connections = self._by_role.get()
         task = connections.get(role)
         if task is None or _is_over(task):
             task = connections[role] = asyncio.create_task(self._connect(name), name=f"redis-{role}")
@@ -85,41 +80,32 @@ class Connections:
 
     def ready(self, role: str) -> Connection | None:
         """The connection of a role, if it is there now."""
-        task = self._of_this_loop().get(role)
+        task = self._by_role.get().get(role)
         return task.result() if task and _is_usable(task) else None
 
     def idlest(self, *roles: str) -> str:
         """The role whose connection has least to do."""
-        connections = self._of_this_loop()
+        connections = self._by_role.get()
         return min(roles, key=lambda role: _pending(connections.get(role)))
 
     def is_open(self, role: str) -> bool:
         """Whether the role has a connection, or is about to have one."""
-        task = self._of_this_loop().get(role)
+        task = self._by_role.get().get(role)
         return task is not None and not _is_over(task)
 
     def drop(self, role: str) -> None:
         """Close the connection of a role, so that Redis forgets what it asked for."""
-        if task := self._of_this_loop().pop(role, None):
+        if task := self._by_role.get().pop(role, None):
             _close(task)
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
-        tasks = list(self._of_this_loop().values())
+        tasks = list(self._by_role.get().values())
         for task in tasks:
             _close(task)
-        self._of_this_loop().clear()
+        self._by_role.get().clear()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # lets the transports close
-
-    def _of_this_loop(self) -> dict[str, "asyncio.Task[Connection]"]:
-        loop = asyncio.get_running_loop()
-        known, connections = self._last
-        if known is not loop:
-            with self._lock:
-                connections = self._by_loop.setdefault(loop, {})
-            self._last = loop, connections
-        return connections
 
     async def _connect(self, name: str) -> Connection:
         address = self._address

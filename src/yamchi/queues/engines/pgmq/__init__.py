@@ -27,6 +27,7 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.batching import AddBatcher
+from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.pgmq import adding, leasing, letters, management, ratelimits, working
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
 from yamchi.queues.engines.pgmq.listening import EVENTS, WAKE, Listener, events_of, read_events, write_events
@@ -69,7 +70,7 @@ class PgmqEngine:
         self._connections = Connections(url)
         self._clock = clock
         self._origin = secrets.token_hex(6)
-        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self._loops = PerLoop(lambda: _Loop(Listener(self._connections), AddBatcher(self._write)))
         self._tables: dict[str, Tables] = {}
         self._listened_to_until = self._asked_at = 0.0
         self._tidied: dict[str, tuple[float, str]] = {}
@@ -82,8 +83,8 @@ class PgmqEngine:
             await install(db, self._connections)
 
     async def close(self) -> None:
-        loops, self._loops = self._loops, {}
-        if here := loops.get(asyncio.get_running_loop()):
+        here, _ = self._loops.take_all()
+        if here:
             await here.batcher.empty()
             await here.listener.close()
         await self._lookout.close()
@@ -97,7 +98,7 @@ class PgmqEngine:
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        return await self._here().batcher.add(queue, jobs)
+        return await self._loops.get().batcher.add(queue, jobs)
 
     async def _write(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         created = await self._do(queue, lambda db, tables: adding.add(db, tables, jobs))
@@ -176,7 +177,7 @@ class PgmqEngine:
         tables = await self._tables_of(queue)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout / 1000):
-                await self._here().listener.ready()
+                await self._loops.get().listener.ready()
                 await self._lookout.wait(queue, self._wakeup(tables))
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
@@ -205,7 +206,7 @@ class PgmqEngine:
         )
 
     async def counts(self, queue: str) -> dict[State, int]:
-        here, now = self._here(), asyncio.get_running_loop().time
+        here, now = self._loops.get(), asyncio.get_running_loop().time
         good_until, known = here.counted.get(queue, (0.0, {}))
         if now() < good_until:
             return dict(known)
@@ -291,7 +292,7 @@ class PgmqEngine:
     # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def events(self) -> AsyncIterator[Event]:
-        listener = self._here().listener
+        listener = self._loops.get().listener
         await listener.ready()
         with listener.reading() as inbox:
             while True:
@@ -327,15 +328,8 @@ class PgmqEngine:
 
     # ── How statements are run ────────────────────────────────────────────────────────────────────────────────────
 
-    def _here(self) -> _Loop:
-        loop = asyncio.get_running_loop()
-        here = self._loops.get(loop)
-        if here is None:
-            here = self._loops[loop] = _Loop(Listener(self._connections), AddBatcher(self._write))
-        return here
-
     def _wakeup(self, tables: Tables) -> asyncio.Event:
-        return self._here().listener.wakeups[f"q_{tables.name}"]
+        return self._loops.get().listener.wakeups[f"q_{tables.name}"]
 
     async def _wake_up(self, queue: str) -> None:
         tables = await self._tables_of(queue)

@@ -23,6 +23,7 @@ from yamchi.errors import (
     StorageReadOnly,
     YamchiError,
 )
+from yamchi.queues.engines.perloop import PerLoop
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -51,11 +52,16 @@ _SESSION = (
 
 
 @dataclass(slots=True)
-class _Home:
+class _Pool:
     """The connections of one event loop."""
 
     free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST))
     idle: list[Connection] = field(default_factory=list)
+
+    def finish(self) -> None:
+        """Close the idle connections, whether or not their event loop still runs."""
+        for connection in self.idle:
+            connection.pgconn.finish()
 
 
 class Connections:
@@ -70,15 +76,15 @@ class Connections:
         self.host = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}"
         self.user = str(given.get("user") or "the current user")
         self.database = str(given.get("dbname") or self.user)
-        self._homes: dict[asyncio.AbstractEventLoop, _Home] = {}
+        self._pools: PerLoop[_Pool] = PerLoop(_Pool, _Pool.finish)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Connection]:
         """A connection in autocommit mode, for one statement or one `transaction()`."""
-        home = self._home()
-        async with home.free:
+        pool = self._pools.get()
+        async with pool.free:
             with self._explained():
-                connection = self._reuse(home) or await self.connect()
+                connection = self._reuse(pool) or await self.connect()
                 try:
                     async with asyncio.timeout(ANSWER_SECONDS):
                         yield connection
@@ -89,7 +95,7 @@ class Connections:
                     raise
                 finally:
                     if not connection.closed:
-                        home.idle.append(connection)
+                        pool.idle.append(connection)
 
     async def connect(self) -> Connection:
         """A connection of one's own, for listening."""
@@ -99,30 +105,16 @@ class Connections:
         return connection
 
     async def close(self) -> None:
-        homes, self._homes = self._homes, {}
-        for home in homes.values():
-            for connection in home.idle:
-                connection.pgconn.finish()
+        here, others = self._pools.take_all()
+        for pool in [*others, *([here] if here else [])]:
+            pool.finish()
 
-    def _home(self) -> _Home:
-        loop = asyncio.get_running_loop()
-        home = self._homes.get(loop)
-        if home is None:
-            self._forget_closed_loops()
-            home = self._homes[loop] = _Home()
-        return home
-
-    def _forget_closed_loops(self) -> None:
-        for loop in [loop for loop in self._homes if loop.is_closed()]:
-            for connection in self._homes.pop(loop).idle:
-                connection.pgconn.finish()
-
-    def _reuse(self, home: _Home) -> Connection | None:
-        while home.idle:
-            connection = home.idle.pop()
+    def _reuse(self, pool: _Pool) -> Connection | None:
+        while pool.idle:
+            connection = pool.idle.pop()
             if not _has_data(connection):
                 return connection
-            connection.pgconn.finish()  # an idle connection has news only when the server hung up
+            connection.pgconn.finish()  # an idle connection has data only when the server hung up
         return None
 
     def _explained(self) -> "_Explained":

@@ -27,6 +27,7 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.batching import AddBatcher
+from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.sqlite import adding, management, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
@@ -52,7 +53,7 @@ class SqliteEngine:
         self._origin = secrets.token_hex(6)
         self._claims = count()
         self._wakeups: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._add_batchers: dict[asyncio.AbstractEventLoop, AddBatcher] = {}
+        self._add_batchers = PerLoop(lambda: AddBatcher(self._add_together))
         self._due: dict[str, Millis | None] = {}
         self._poller: asyncio.Task[None] | None = None
         self._changed_elsewhere = asyncio.Event()
@@ -65,7 +66,7 @@ class SqliteEngine:
             self._poller.cancel()
             with suppress(asyncio.CancelledError):
                 await self._poller
-        await self._add_batcher().empty()
+        await self._add_batchers.get().empty()
         await asyncio.to_thread(self._file.close)
 
     async def ping(self) -> None:
@@ -74,15 +75,9 @@ class SqliteEngine:
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        created = await self._add_batcher().add(queue, jobs)
+        created = await self._add_batchers.get().add(queue, jobs)
         self._wake_up(queue)
         return created
-
-    def _add_batcher(self) -> AddBatcher:
-        loop = asyncio.get_running_loop()
-        if loop not in self._add_batchers:
-            self._add_batchers[loop] = AddBatcher(self._add_together)
-        return self._add_batchers[loop]
 
     async def _add_together(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         now = self._clock.now()

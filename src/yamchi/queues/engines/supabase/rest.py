@@ -1,6 +1,5 @@
 """The six functions of `pgmq_public` over PostgREST, and their errors as sentences."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +9,12 @@ import orjson
 from yamchi.errors import EngineError, EngineUnavailable, InvalidJob
 from yamchi.outgoing import Answer, TooMuch, ask
 from yamchi.queues.engines.names import pgmq_name
+from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.supabase.reading import Message, read_messages
 
 REQUEST_SECONDS = 30.0
-DEADLINE = 60.0
-"""Seconds for a whole call; a batch of large jobs takes its time."""
+CALL_SECONDS = 60.0
+"""For a whole call; a batch of large jobs takes its time."""
 
 LARGEST_ANSWER = 64 * 1_048_576
 
@@ -38,7 +38,7 @@ class Rest:
             "Content-Profile": "pgmq_public",
             "Content-Type": "application/json",
         }
-        self._clients: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
+        self._clients = PerLoop(self._make_client)
 
     async def send(self, queue: str, bodies: Sequence[bytes], *, suffix: str = "") -> list[int]:
         """Messages at once; their numbers, in the same order."""
@@ -67,18 +67,16 @@ class Rest:
         return True
 
     async def close(self) -> None:
-        clients, self._clients = self._clients, {}
-        here = asyncio.get_running_loop()
-        for loop, client in clients.items():
-            if loop is here:
-                await client.aclose()
+        here, _ = self._clients.take_all()  # one of another event loop can't be closed from this one
+        if here:
+            await here.aclose()
 
     async def _call(self, function: str, body: dict[str, Any]) -> bytes:
         """What the function gives, as JSON."""
         url, content = f"{self.project}/rest/v1/rpc/{function}", orjson.dumps(body)
         try:
             answer = await ask(
-                self._client(), "POST", url, seconds=DEADLINE, most=LARGEST_ANSWER, content=content
+                self._clients.get(), "POST", url, seconds=CALL_SECONDS, most=LARGEST_ANSWER, content=content
             )
         except TooMuch as error:
             raise TooLarge(f"Supabase answered, but {error}.") from error
@@ -91,12 +89,8 @@ class Rest:
             return answer.content or b"null"
         raise self._explain(answer, str(body["queue_name"]))
 
-    def _client(self) -> httpx2.AsyncClient:
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            client = self._clients[loop] = httpx2.AsyncClient(headers=self._headers, timeout=REQUEST_SECONDS)
-        return client
+    def _make_client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(headers=self._headers, timeout=REQUEST_SECONDS)
 
     def _explain(self, answer: Answer, queue: str) -> EngineError | InvalidJob:
         code, said = _read_error(answer)

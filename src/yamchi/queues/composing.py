@@ -1,0 +1,72 @@
+"""Which engine each queue lives on: made from the settings, opened when first used, with a spool beside each broker."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from yamchi.clock import Clock
+from yamchi.queues.engines import find_scheme, is_embedded, make_engine, make_keys, make_spool
+from yamchi.queues.engines.base import Engine
+from yamchi.queues.failover import Spool, with_failover
+from yamchi.queues.lazy import LazyEngine
+from yamchi.settings import Settings
+from yamchi.storage.private import close_folder
+
+if TYPE_CHECKING:
+    from yamchi.storage.keys import Keys
+
+
+class Engines:
+    """The engines of an application, one for each URL; or the one that it was given for all its queues."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        on_switch: Callable[[str, str], None],
+        given: Engine | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._on_switch = on_switch
+        self._given = LazyEngine(lambda: given) if given else None
+        self._by_url: dict[str, LazyEngine] = {}
+        self._spool: Spool | None = None
+        for url in settings.all_queue_urls:
+            find_scheme(url)  # a wrong one is told at once
+
+    def of(self, queue: str) -> Engine:
+        """The engine of a queue, not opened yet."""
+        if self._given:
+            return self._given
+        url = self._settings.queue_url(queue)
+        if url not in self._by_url:
+            self._by_url[url] = LazyEngine(partial(self._make, url))
+        return self._by_url[url]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any engine has been opened."""
+        return any(engine.is_open for engine in (*self._by_url.values(), self._given) if engine)
+
+    def keys(self) -> "Keys | None":
+        """Keys with a lifetime on the broker, if it has a place for them."""
+        return None if self._given else make_keys(self._settings.queue_url(""))
+
+    async def close(self) -> None:
+        for engine in (*self._by_url.values(), self._given, self._spool):
+            if engine:
+                await engine.close()
+
+    def _make(self, url: str) -> Engine:
+        """A broker gets a local spool to fall back on; an embedded engine is local already."""
+        close_folder(self._settings.var)
+        engine = make_engine(url, self._clock, self._settings.var, self._settings)
+        fallback = self._settings.queue_fallback
+        if fallback == "off" or is_embedded(url):
+            return engine
+        if self._spool is None:
+            self._spool = make_spool(fallback, self._settings.var / "spool.db", self._clock)
+        return with_failover(
+            engine, self._spool, self._on_switch, lambda queue: self._settings.queue_url(queue) == url
+        )
