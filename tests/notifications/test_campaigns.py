@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from sqlalchemy import func, insert, select, update
 from yamchi.clock import isoformat
 from yamchi.errors import InvalidJob, WrongState
 from yamchi.notifications.campaigns.audience import Audience
-from yamchi.notifications.campaigns.fanout import BATCH, HOLD, FanOut
+from yamchi.notifications.campaigns.fanout import AHEAD, BATCH, HOLD, FanOut
 from yamchi.notifications.campaigns.lists import LONGEST_ROW, Broken, Entry, read_list
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
 from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.channels.null import NullLedger, count_ledger
+from yamchi.notifications.people.preferences import Preferences
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.notifications.tables import campaign_people, notification_delivery, null_ledger, users
@@ -100,6 +102,15 @@ async def send_all(app: TestApp) -> None:
     """Fan out and send until nothing is left that is due."""
     await app.notifications.fan_out.run()
     await app.drain()
+
+
+async def sending_moments(app: TestApp) -> list[int]:
+    query = select(null_ledger.c.received_at).order_by(null_ledger.c.received_at)
+    return list(await app.database.read(lambda connection: connection.execute(query).scalars().all()))
+
+
+def busiest_second(moments: list[int]) -> int:
+    return max(sum(start <= one < start + 1_000 for one in moments) for start in moments)
 
 
 async def reached(app: TestApp) -> Counter[str]:
@@ -454,11 +465,41 @@ async def test_a_rate_holds_over_all_processes(app: TestApp) -> None:
         for other in others:
             await other.run()
         await app.clock.advance("100ms")
-    query = select(null_ledger.c.received_at).order_by(null_ledger.c.received_at)
-    moments = await app.database.read(lambda connection: connection.execute(query).scalars().all())
+    moments = await sending_moments(app)
     assert len(moments) == 60
-    assert max(sum(start <= one < start + 1_000 for one in moments) for start in moments) <= 10
+    assert busiest_second(moments) <= 10
     assert moments[-1] - moments[0] < 9_000, "as fast as it may be"
+
+
+async def test_a_rate_is_applied_when_sending_and_nowhere_else(app: TestApp) -> None:
+    """The fan-out gives no message a moment of its own; it only queues no more than will be sent soon."""
+    await populate(app, 200)
+    await app.notifications.campaigns.create(wish(rate="20/s"))
+    await app.notifications.fan_out.run()
+    jobs = await app.notifications.queue.jobs("waiting", limit=200)
+    assert 1 <= len(jobs) <= 20 * AHEAD / 1000 + 1
+    assert {job.data["send_after"] for job in jobs} == {None}
+    assert (await app.notifications.queue.counts())["delayed"] == 0
+
+
+async def test_messages_that_become_due_together_keep_to_the_rate(app: TestApp) -> None:
+    await populate(app, 20)
+    at_night = Preferences.model_validate({"quiet_hours": {"from": "22:00", "until": "08:00"}})
+    for number in range(20):
+        await app.notifications.preferences.put(person(number), at_night)
+    await app.clock.advance_to(datetime(2026, 1, 1, 22, 30, tzinfo=UTC))
+    await app.notifications.campaigns.create(wish(rate="5/s"))
+    for _ in range(60):
+        await app.notifications.fan_out.run()
+        await app.clock.advance("100ms")
+    assert await reached(app) == {}
+    assert (await app.notifications.campaigns.show("news-1"))["progress"]["fanned_out"] == 20
+    await app.clock.advance_to(datetime(2026, 1, 2, 8, 0, tzinfo=UTC))
+    for _ in range(150):
+        await app.clock.advance("100ms")
+    moments = await sending_moments(app)
+    assert len(moments) == 20
+    assert busiest_second(moments) <= 5
 
 
 async def test_a_slow_rate(app: TestApp) -> None:

@@ -14,7 +14,7 @@ from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.policy.caps import Caps
-from yamchi.notifications.policy.context import Errand
+from yamchi.notifications.policy.context import SendContext, SendRequest
 from yamchi.notifications.policy.model import NONE, Cap
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
 from yamchi.storage.database import Database
@@ -122,7 +122,7 @@ async def processes(url: str) -> AsyncIterator[list[Caps]]:
 
 
 @pytest.fixture
-def errand() -> Callable[[str], Errand]:
+def context() -> Callable[[str], SendContext]:
     job: dict[str, Any] = {
         "user_id": USER,
         "channel": "telegram",
@@ -133,35 +133,38 @@ def errand() -> Callable[[str], Errand]:
         "created_at": "2026-01-01T00:00:00Z",
     }
 
-    def make(name: str) -> Errand:
+    def make(name: str) -> SendContext:
         notification = NotificationJob.model_validate({**job, "job_id": derived_id(name)})
-        return Errand(notification, NONE, Recipient(USER), ScriptedChannel(), None, 1, 5, "UTC")
+        request = SendRequest(None, notification)  # type: ignore[arg-type] - caps ask nothing of the job
+        return SendContext(request, notification, NONE, Recipient(USER), ScriptedChannel(), None, "UTC")
 
     return make
 
 
-async def test_two_processes_keep_to_one_cap(processes: list[Caps], errand: Callable[[str], Errand]) -> None:
+async def test_two_processes_keep_to_one_cap(
+    processes: list[Caps], context: Callable[[str], SendContext]
+) -> None:
     cap = Cap(most=7, per="1d")
-    claims = [caps.claim(errand(f"{n}"), cap) for n in range(100) for caps in [processes[n % 2]]]
+    claims = [caps.claim(context(f"{n}"), cap) for n in range(100) for caps in [processes[n % 2]]]
     outcomes = await asyncio.gather(*claims)
     assert outcomes.count(None) == 7
 
 
 async def test_the_same_job_in_two_processes_counts_once(
-    processes: list[Caps], errand: Callable[[str], Errand]
+    processes: list[Caps], context: Callable[[str], SendContext]
 ) -> None:
     cap = Cap(most=2, per="1d")
-    claims = [caps.claim(errand("same"), cap) for caps in processes for _ in range(10)]
+    claims = [caps.claim(context("same"), cap) for caps in processes for _ in range(10)]
     assert await asyncio.gather(*claims) == [None] * 20
-    assert await processes[0].claim(errand("other"), cap) is None
-    assert await processes[1].claim(errand("third"), cap) is not None
+    assert await processes[0].claim(context("other"), cap) is None
+    assert await processes[1].claim(context("third"), cap) is not None
 
 
 async def test_caps_of_different_lengths_see_the_same_messages(
-    processes: list[Caps], errand: Callable[[str], Errand]
+    processes: list[Caps], context: Callable[[str], SendContext]
 ) -> None:
     caps = processes[0]
-    assert await caps.claim(errand("a"), Cap(most=3, per="1h")) is None
-    assert await caps.claim(errand("b"), Cap(most=1, per="7d")) is not None
-    assert await caps.claim(errand("c"), Cap(most=3, per="1h")) is None
-    assert await caps.claim(errand("d"), Cap(most=2, per="1h")) is not None
+    assert await caps.claim(context("a"), Cap(most=3, per="1h")) is None
+    assert await caps.claim(context("b"), Cap(most=1, per="7d")) is not None
+    assert await caps.claim(context("c"), Cap(most=3, per="1h")) is None
+    assert await caps.claim(context("d"), Cap(most=2, per="1h")) is not None

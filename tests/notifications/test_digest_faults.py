@@ -17,7 +17,7 @@ from tests.notifications.harness import ScriptedChannel
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.policy.context import Errand
+from yamchi.notifications.policy.context import SendContext, SendRequest
 from yamchi.notifications.policy.model import NONE, Digest
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
@@ -110,7 +110,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres_database")().url)
 
 
-def errand(number: int) -> Errand:
+def context(number: int) -> SendContext:
     fields: dict[str, Any] = {"user_id": USER, "channel": "telegram", "template_code": "t", "locale": "en"}
     meta = {"event_type": "test", "event_id": f"e-{number}"}
     job = NotificationJob.model_validate(
@@ -118,7 +118,8 @@ def errand(number: int) -> Errand:
         | {"job_id": derived_id(str(number)), "data": {"number": number}, "meta": meta}
         | {"created_at": "2026-01-01T00:00:00Z"}
     )
-    return Errand(job, NONE, Recipient(USER), ScriptedChannel(), None, 1, 5, "UTC")
+    request = SendRequest(None, job)  # type: ignore[arg-type] - digests ask nothing of it
+    return SendContext(request, job, NONE, Recipient(USER), ScriptedChannel(), None, "UTC")
 
 
 async def test_nothing_slips_into_a_digest_that_is_being_told(url: str) -> None:
@@ -126,11 +127,11 @@ async def test_nothing_slips_into_a_digest_that_is_being_told(url: str) -> None:
     databases = [Database(url, [Notifications.schema()]) for _ in range(3)]
     await databases[0].migrate()
     processes = [Digests(database, Deliveries(database, clock), clock) for database in databases]
-    first = await processes[0].collect(errand(0), digest)
+    first = await processes[0].collect(context(0), digest)
 
     async def collect(digests: Digests, numbers: range) -> None:
         for number in numbers:
-            await digests.collect(errand(number), digest)
+            await digests.collect(context(number), digest)
 
     async def tell() -> list[int]:
         await asyncio.sleep(random.uniform(0, 0.05))

@@ -176,4 +176,4 @@ async def test_jobs_leave_the_queue_wherever_it_is(
 
 def test_every_table_that_names_people_is_thought_of() -> None:
     named = {name for name, table in metadata.tables.items() if "user_id" in table.columns}
-    assert named == {table.name for table in erasure.THOUGHT_OF}
+    assert named == {table.name for table in erasure.TABLES_WITH_PEOPLE}

@@ -20,7 +20,7 @@ from yamchi.errors import ConfigurationError
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.channels.parts import Parts
 from yamchi.notifications.channels.push.channel import WebPushChannel
-from yamchi.notifications.channels.push.client import Post
+from yamchi.notifications.channels.push.client import PushClient
 from yamchi.notifications.channels.push.encryption import LARGEST_MESSAGE, seal
 from yamchi.notifications.channels.push.endpoints import NotPublic, check_endpoint
 from yamchi.notifications.channels.push.subscriptions import MOST_BROWSERS, BrowserSubscription, Subscriptions
@@ -353,7 +353,7 @@ async def test_redirects_are_not_followed(app: TestApp, service: PushService) ->
 
 
 async def test_a_retry_after_may_be_a_date(app: TestApp, service: PushService) -> None:
-    post = Post(app.clock, allows_private=True)
+    post = PushClient(app.clock, allows_private=True)
     service.answers.append(Response(429, b"slow down", {"Retry-After": "Thu, 01 Jan 2026 00:01:00 GMT"}))
     reply = await post.send(f"{service.origin}/push/x", {}, b"", "here")
     assert reply.retry_after is not None

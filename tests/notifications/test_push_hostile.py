@@ -19,7 +19,7 @@ from yamchi.clock import to_millis
 from yamchi.notifications.channels.base import AnswerLost
 from yamchi.notifications.channels.circuits import SEVERAL
 from yamchi.notifications.channels.push import client as push_client
-from yamchi.notifications.channels.push.client import LONGEST_ANSWER, Post
+from yamchi.notifications.channels.push.client import LONGEST_ANSWER, PushClient
 from yamchi.notifications.channels.push.endpoints import is_public
 from yamchi.notifications.channels.push.subscriptions import BrowserSubscription
 from yamchi.testing import MovableClock, TestApp, eventually
@@ -41,8 +41,8 @@ async def serving(serve: Serve) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def a_post() -> AsyncIterator[Post]:
-    post = Post(MovableClock(), allows_private=True)
+async def a_post() -> AsyncIterator[PushClient]:
+    post = PushClient(MovableClock(), allows_private=True)
     try:
         yield post
     finally:

@@ -47,7 +47,7 @@ DELETED: tuple[Table, ...] = (
 )
 """Of no use to anybody else."""
 
-THOUGHT_OF = (*DELETED, users, suppressions, deliveries, events, campaign_people, null_ledger)
+TABLES_WITH_PEOPLE = (*DELETED, users, suppressions, deliveries, events, campaign_people, null_ledger)
 """Every table that names people."""
 
 AT_ONCE = 500

@@ -10,7 +10,7 @@ from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.http.tokens import PageToken
 from yamchi.notifications.campaigns.fanout import FanOut
-from yamchi.notifications.campaigns.limits import CampaignGate
+from yamchi.notifications.campaigns.limits import CampaignLimits
 from yamchi.notifications.campaigns.rehearsal import Rehearsal
 from yamchi.notifications.campaigns.store import Campaigns
 from yamchi.notifications.channels.base import Channel
@@ -19,7 +19,7 @@ from yamchi.notifications.channels.configured import channels_of
 from yamchi.notifications.channels.email.channel import EmailChannel, Mailbox, MailboxChannel
 from yamchi.notifications.channels.email.smtp import SmtpServer
 from yamchi.notifications.channels.null import NullChannel, NullLedger
-from yamchi.notifications.channels.stand_in import Instead
+from yamchi.notifications.channels.test_mode import TestModeChannels
 from yamchi.notifications.erasure import Erasure
 from yamchi.notifications.inbox.channel import InboxChannel
 from yamchi.notifications.inbox.feed import Feed
@@ -27,29 +27,31 @@ from yamchi.notifications.inbox.hub import Hub
 from yamchi.notifications.inbox.live_channel import LiveChannel
 from yamchi.notifications.inbox.store import Inbox
 from yamchi.notifications.inbox.tokens import PREFIX, PersonTokens
-from yamchi.notifications.people.preferences import PreferenceBook
+from yamchi.notifications.people.preferences import PreferenceStore
 from yamchi.notifications.people.recipients import Recipients
 from yamchi.notifications.people.suppressions import Suppressions
-from yamchi.notifications.people.unsubscribe import Unsubscribing
+from yamchi.notifications.people.unsubscribe import UnsubscribeLinks
 from yamchi.notifications.policy.caps import Caps
-from yamchi.notifications.policy.checks import Gate
-from yamchi.notifications.policy.context import Errands
+from yamchi.notifications.policy.checks import SendChecks
+from yamchi.notifications.policy.context import ContextLoader
 from yamchi.notifications.policy.escalation import InboxReceipts
-from yamchi.notifications.policy.rulebook import RuleBook
+from yamchi.notifications.policy.rule_store import RuleStore
 from yamchi.notifications.policy.rules import EventRulesHandler
 from yamchi.notifications.schemas.notification_job import AnyNotification, know_channel
 from yamchi.notifications.sending import email_queue
 from yamchi.notifications.sending.attachments import Attachments
+from yamchi.notifications.sending.composer import Composer
 from yamchi.notifications.sending.counters import Counters
 from yamchi.notifications.sending.dead_letters import DLQPublisher
 from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.email_queue import EmailQueue
 from yamchi.notifications.sending.history import History
-from yamchi.notifications.sending.http_input import Intake
+from yamchi.notifications.sending.http_input import HttpInput
+from yamchi.notifications.sending.outcomes import Outcomes
 from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.notifications.sending.service import JOB, NotificationService
-from yamchi.notifications.sending.unknown import Doubts
+from yamchi.notifications.sending.unknown import UnknownDeliveries
 from yamchi.notifications.settings import NotificationSettings
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.templates.versions import VersionedTemplates
@@ -91,7 +93,7 @@ class Notifications(Plugin):
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)
-        self.intake = Intake(app.database)
+        self.http_input = HttpInput(app.database)
         self.declare()
         self.settings: NotificationSettings
         settings, database, clock = app.settings, app.database, app.clock
@@ -101,7 +103,7 @@ class Notifications(Plugin):
         self.channels: dict[str, Channel] = {}
         self.attachments = Attachments(self.settings.attachments_max_bytes)
         self.recipients = Recipients(database, clock)
-        self.preferences = PreferenceBook(database, clock)
+        self.preferences = PreferenceStore(database, clock)
         self.suppressions = Suppressions(database, clock)
         self.deliveries = Deliveries(database, clock, self.counters.count_delivery)
         self.circuits = Circuits(database, clock)
@@ -112,10 +114,10 @@ class Notifications(Plugin):
         self.inbox = Inbox(database, self.feed, clock)
         self.hub = Hub(self.feed, self.inbox, clock)
         self.templates = VersionedTemplates(database, FileTemplates([settings.home / "templates"]), clock)
-        self.rules = RuleBook(
+        self.rules = RuleStore(
             database, (settings.home / "rules.yaml", HERE / "defaults" / "rules.yaml"), clock
         )
-        self.gate = CampaignGate(database, queue, clock)
+        self.campaign_limits = CampaignLimits(database, queue, clock)
         self.service = NotificationService(
             database,
             queue,
@@ -125,38 +127,45 @@ class Notifications(Plugin):
             clock,
         )
         self.public_url = _public_url(settings, self.settings)
-        self.unsubscribing = Unsubscribing(self.signer, self.preferences, self.public_url)
+        self.unsubscribe_links = UnsubscribeLinks(self.signer, self.preferences, self.public_url)
+        caps, digests = Caps(database, clock), Digests(database, self.deliveries, clock)
         self.processor = JobProcessor(
-            Errands(
+            ContextLoader(
                 self.channels,
                 self.templates,
                 self.recipients,
                 settings.default_timezone,
-                Instead(database, self.settings.smtp_from, clock),
+                TestModeChannels(database, self.settings.smtp_from, clock),
             ),
-            Gate(self.suppressions, Caps(database, clock), InboxReceipts(database), clock),
-            self.unsubscribing,
-            Digests(database, self.deliveries, clock),
-            self.deliveries,
-            self.suppressions,
+            SendChecks(self.suppressions, caps, InboxReceipts(database), clock),
+            self.campaign_limits,
+            digests,
+            Composer(self.unsubscribe_links, self.attachments, clock),
             self.circuits,
-            self.gate,
-            self.service.send,
-            self.attachments,
+            self.deliveries,
+            Outcomes(
+                self.deliveries,
+                digests,
+                self.suppressions,
+                caps,
+                self.circuits,
+                self.service.send,
+                clock,
+                self.counters.count_answer,
+            ),
             clock,
-            self.counters.count_answer,
         )
         counts = self.deliveries.campaign_counts
         rehearsal = Rehearsal(
-            self.templates, self.recipients, has_links=self.unsubscribing.has_links, clock=clock
+            self.templates, self.recipients, has_links=self.unsubscribe_links.has_links, clock=clock
         )
         self.campaigns = Campaigns(
-            database, clock, self.channels, self.templates, counts, self.gate, rehearsal
+            database, clock, self.channels, self.templates, counts, self.campaign_limits, rehearsal
         )
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
         self.emails = EmailQueue(self.processor, self.deliveries, lambda: self.channels["email"], clock)
-        self.doubts = Doubts(self.deliveries, self.service, queue)
+        self.unknown_deliveries = UnknownDeliveries(self.deliveries, self.service, queue)
         self.history = History(database, queue, clock)
         self.erasure = Erasure(database, self.service, queue)
         self.register(self._email())
@@ -179,11 +188,11 @@ class Notifications(Plugin):
         definition = self.app.define(
             QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
         )
-        definition.take_in = self.intake.data
+        definition.take_in = self.http_input.data
         emails = self.app.define(
             email_queue.QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
         )
-        emails.take_in = self.intake.email
+        emails.take_in = self.http_input.email
 
     def serve(self) -> None:
         """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""
@@ -192,7 +201,7 @@ class Notifications(Plugin):
         self._is_serving = True
 
         async def send(job: Job[AnyNotification]) -> dict[str, object]:
-            return await self.processor.handle_job(job)
+            return (await self.processor.handle_job(job)).as_json()
 
         definition = self.queue.definition
         definition.handlers[JOB] = Handler(JOB, send)

@@ -78,8 +78,8 @@ class Messages:
             ),
             created_at=as_datetime(self._clock.now()),
         )
-        answer = await self._processor.deliver(job, notification, recipient, entering)
-        return {**answer, "delivery": notification.delivery_id, "channel": channel}
+        result = await self._processor.deliver(job, notification, recipient, entering)
+        return {**result.as_json(), "delivery": notification.delivery_id, "channel": channel}
 
     async def _recipient(self, send: Send, run: Run, scene: Scene, values: Mapping[str, Any]) -> Recipient:
         person = await self._database.read(lambda c: self._scenes.recipient(c, run, scene))

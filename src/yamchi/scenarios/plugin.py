@@ -76,7 +76,7 @@ class Scenarios(Plugin):
             self.scenes,
             self.engine,
             app.links,
-            notifications.unsubscribing.base,
+            notifications.unsubscribe_links.base,
             self.settings.scenario_link_lifetime,
         )
         self.messages = Messages(

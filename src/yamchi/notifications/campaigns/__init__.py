@@ -7,5 +7,5 @@ audience.py   whom a campaign is for, window by window
 counts.py     how many are in which state: kept, not counted
 store.py      the campaigns themselves: made once, paused, resumed, cancelled, shown
 fanout.py     from the audience to the queue, so that a crash anywhere loses and doubles nobody
-gate.py       what a worker asks at the last moment: is the campaign still on, and is it this message's turn
+limits.py     what a worker asks right before sending: is the campaign running, does its rate allow one more
 """

@@ -8,7 +8,6 @@ The queue is never flooded: when many jobs wait in it, people stay where they ar
 
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil
 from typing import Any
 
 import structlog
@@ -40,8 +39,11 @@ BATCH = 1_000
 BACKLOG = 5_000
 """Jobs that wait in the queue; when there are more, nobody is added."""
 
-AHEAD: Millis = 2_000
-"""With a rate, this much of the future is queued."""
+AHEAD: Millis = 250
+"""A campaign with a rate queues what it may send within this time. The rate itself is enforced in `limits.py`, at sending."""
+
+CATCH_UP: Millis = 1_000
+"""What the fan-out missed of a rate, it queues later, but no more than for this time."""
 
 HOLD: Millis = 5_000
 """How long a campaign belongs to a process that gives no sign of life."""
@@ -154,15 +156,20 @@ class FanOut:
         """One window: a look, a transaction, a call to the queue. False if there was nothing to do."""
         if campaign.expires_at and campaign.expires_at <= self._clock.now():
             return await self._finish(campaign)
-        size, turns = self._allowance(campaign)
+        now = self._clock.now()
+        size = self._window_size(campaign, now)
         if size == 0:
             return False
         window = await Audience.of(self._database, campaign).window(campaign.cursor, size)
         if window.end is None:
             return await self._finish(campaign)
-        planned = plan(campaign, window.people, self._clock.now(), turns)
-        next_turn = turns[len(planned)] if turns else None
-        advance = {"cursor": window.end, "queued": campaign.cursor, "next_turn": next_turn}
+        planned = plan(campaign, window.people, now)
+        next_window = (
+            _paced_from(campaign, now) + round(len(planned) * campaign.rate.spacing)
+            if campaign.rate
+            else None
+        )
+        advance = {"cursor": window.end, "queued": campaign.cursor, "next_turn": next_window}
         if not await self._database.write(lambda c: self._store(c, campaign, planned, advance)):
             return False
         fault_point("campaign.stored")
@@ -170,16 +177,14 @@ class FanOut:
         fault_point("campaign.enqueued")
         return True
 
-    def _allowance(self, campaign: Campaign) -> tuple[int, list[Millis]]:
-        """How many people may be queued now, and the turn of each where the campaign has a rate."""
-        rate, now = campaign.rate, self._clock.now()
-        if rate is None:
-            return BATCH, []
-        start = max(campaign.next_turn or 0, now)
+    def _window_size(self, campaign: Campaign, now: Millis) -> int:
+        """How many people may be queued now: with a rate, about as many as will be sent until the next look."""
+        if campaign.rate is None:
+            return BATCH
+        start = _paced_from(campaign, now)
         if start > now + AHEAD // 2:
-            return 0, []
-        size = min(BATCH, 1 + int((now + AHEAD - start) / rate.spacing))
-        return size, [start + ceil(number * rate.spacing) for number in range(size + 1)]
+            return 0
+        return min(BATCH, 1 + int((now + AHEAD - start) / campaign.rate.spacing))
 
     def _store(
         self, connection: Connection, campaign: Campaign, planned: Sequence[Planned], advance: dict[str, Any]
@@ -202,7 +207,7 @@ class FanOut:
         if planned:
             options = self._queue.definition.options
             priority = PRIORITIES[campaign.body["priority"]]
-            jobs = [NewJob(one.job_id, JOB, one.payload, options, priority, one.run_at) for one in planned]
+            jobs = [NewJob(one.job_id, JOB, one.payload, options, priority) for one in planned]
             await self._queue.add_prepared(jobs)
 
     async def _finish(self, campaign: Campaign) -> bool:
@@ -214,6 +219,11 @@ class FanOut:
         self._holds.forget(campaign.campaign_id)
         log.info(f"campaign {campaign.campaign_id} is fanned out")
         return True
+
+
+def _paced_from(campaign: Campaign, now: Millis) -> Millis:
+    """Up to which moment the campaign has queued what its rate allows."""
+    return now if campaign.next_turn is None else max(campaign.next_turn, now - CATCH_UP)
 
 
 def _is(campaign: Campaign) -> Any:

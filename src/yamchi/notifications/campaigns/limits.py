@@ -1,7 +1,7 @@
-"""The gate before sending: is the campaign still on, and is it this message's turn?
+"""What a worker asks right before it sends a message of a campaign: is the campaign running, does its rate allow one more?
 
-Pausing and cancelling a campaign touch one row, not a million: each of its messages asks here at the last moment. The
-answer may be half a second old. Turns under a campaign's rate are kept by the queue's engine, so all processes share them.
+Pausing and cancelling a campaign change one row, not a million: each of its messages asks here. The answer may be half a
+second old. This is the only place where the rate is enforced; the queue's engine counts, so all processes share it.
 """
 
 import random
@@ -19,23 +19,25 @@ from yamchi.queues.rates import LONGEST_PERIOD, RateLimit
 from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
 
-FRESH: Millis = 500
-PAUSED: Millis = 30_000
+MAX_AGE: Millis = 500
+"""How old the known status of a campaign may be."""
+
+PAUSED_WAIT: Millis = 30_000
 """How long a message of a paused campaign waits before it asks again."""
 
-SHORT: Millis = 250
-"""A turn that is this near is waited for; for a later one the message goes back to the queue."""
+LONGEST_SLEEP: Millis = 250
+"""The worker sleeps until a permit that is this near; for a later one the message goes back to the queue."""
 
-LATE: Millis = 20
-"""Who is later than this has missed the turn: others have theirs now."""
+TOLERANCE: Millis = 20
+"""A permit is used within this time after its moment, or lost."""
 
 TRIES = 3
-LONGEST: Millis = 300_000
-REMEMBERED = 1_000
+LONGEST_SPREAD: Millis = 300_000
+MOST_REMEMBERED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CampaignStatus:
     """What messages need to know of their campaign."""
 
     state: str
@@ -44,67 +46,67 @@ class Standing:
     read_at: Millis = 0
 
 
-UNKNOWN = Standing("running", None, 0)
-"""A message may name a campaign of somebody else's."""
+UNKNOWN = CampaignStatus("running", None, 0)
+"""A message may name a campaign that another system runs."""
 
 
-class CampaignGate:
-    """Lets messages of campaigns pass, wait or end."""
+class CampaignLimits:
+    """Lets a message of a campaign be sent, wait or end."""
 
     def __init__(self, database: Database, queue: Queue, clock: Clock) -> None:
         self._database = database
         self._queue = queue
         self._clock = clock
-        self._known: dict[str, Standing] = {}
+        self._known: dict[str, CampaignStatus] = {}
         self._loader = Loader(self._fetch)
 
     async def is_cancelled(self, campaign_id: str) -> bool:
         """Whether its messages are not to be sent any more; while it is paused, they wait."""
-        standing = await self._standing(campaign_id)
-        if standing.state == "paused":
-            wait = timedelta(milliseconds=PAUSED * random.uniform(0.5, 1.5))
+        status = await self._status(campaign_id)
+        if status.state == "paused":
+            wait = timedelta(milliseconds=PAUSED_WAIT * random.uniform(0.5, 1.5))
             raise Snooze(wait, f"the campaign {campaign_id} is paused")
-        return standing.state == "cancelled"
+        return status.state == "cancelled"
 
-    async def take_turn(self, campaign_id: str) -> None:
-        """Return when the campaign's rate allows one more message; if that takes long, send it back to wait."""
-        standing = await self._standing(campaign_id)
-        if standing.rate is None:
+    async def wait_for_rate(self, campaign_id: str) -> None:
+        """Return when the campaign's rate allows one more message; raise `Snooze` if that takes long."""
+        status = await self._status(campaign_id)
+        if status.rate is None:
             return
         for _ in range(TRIES):
-            turn = await self._reserve(campaign_id, standing, standing.rate)
-            if (wait := turn - self._clock.now()) > 0:
+            moment = await self._take_permit(campaign_id, status, status.rate)
+            if (wait := moment - self._clock.now()) > 0:
                 await self._clock.sleep(wait)
-            if self._clock.now() - turn <= LATE:
+            if self._clock.now() - moment <= TOLERANCE:
                 return
 
-    async def _reserve(self, campaign_id: str, standing: Standing, rate: RateLimit) -> Millis:
-        """The next turn, if it is near."""
+    async def _take_permit(self, campaign_id: str, status: CampaignStatus, rate: RateLimit) -> Millis:
+        """The moment of the next permit, if it is near."""
         key = f"campaign-{campaign_id}"
-        turn = await self._queue.take_permit(rate, key)
-        wait = turn - self._clock.now()
-        if wait <= SHORT:
-            return turn
+        moment = await self._queue.take_permit(rate, key)
+        wait = moment - self._clock.now()
+        if wait <= LONGEST_SLEEP:
+            return moment
         await self._queue.return_permit(rate, key)
-        # Spread over the time that all who wait will take, so that they do not come back all at once.
-        crowd = min(standing.waiting * rate.spacing, LONGEST)
-        later = timedelta(milliseconds=wait + random.uniform(0, max(crowd, wait)))
+        # Spread over the time that all waiting messages will take, so that they do not come back all at once.
+        spread = min((status.waiting - 1) * rate.spacing, LONGEST_SPREAD)
+        later = timedelta(milliseconds=wait + random.uniform(0, max(spread, 0)))
         raise Snooze(later, f"the campaign {campaign_id} sends {rate.count} per {rate.period / 1000:g} s")
 
     def forget(self, campaign_id: str) -> None:
-        """Look again at the next message: the campaign has just changed."""
+        """Read the status again at the next message: the campaign has just changed."""
         self._known.pop(campaign_id, None)
 
-    async def _standing(self, campaign_id: str) -> Standing:
+    async def _status(self, campaign_id: str) -> CampaignStatus:
         known = self._known.get(campaign_id)
-        if known is None or self._clock.now() - known.read_at >= FRESH:
+        if known is None or self._clock.now() - known.read_at >= MAX_AGE:
             known = await self._loader.get(campaign_id) or UNKNOWN
-            if len(self._known) >= REMEMBERED:
+            if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()
             self._known[campaign_id] = known
         return known
 
-    async def _fetch(self, campaign_ids: Sequence[str]) -> Mapping[str, Standing]:
+    async def _fetch(self, campaign_ids: Sequence[str]) -> Mapping[str, CampaignStatus]:
         now = self._clock.now()
         counted = (
             select(func.sum(campaign_counts.c.n))
@@ -118,8 +120,8 @@ class CampaignGate:
             campaigns.c.campaign_id.in_(campaign_ids)
         )
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        found = {key: Standing(state, _rate(body), int(n or 0), now) for key, state, body, n in rows}
-        return {key: found.get(key) or Standing("running", None, 0, now) for key in campaign_ids}
+        found = {key: CampaignStatus(state, _rate(body), int(n or 0), now) for key, state, body, n in rows}
+        return {key: found.get(key) or CampaignStatus("running", None, 0, now) for key in campaign_ids}
 
 
 def _rate(body: Mapping[str, object]) -> RateLimit | None:

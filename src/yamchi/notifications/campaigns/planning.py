@@ -7,7 +7,7 @@ common is written as JSON once.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -30,11 +30,10 @@ class Planned:
     variant: str | None
     template_code: str
     payload: bytes
-    run_at: Millis | None
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class VariantMessage:
     """What the messages of one variant have in common."""
 
     variant: str | None
@@ -43,7 +42,7 @@ class Form:
     common: dict[str, Any]
 
     @classmethod
-    def of(cls, campaign: Campaign, variant: dict[str, Any] | None, now: Millis) -> "Form":
+    def of(cls, campaign: Campaign, variant: dict[str, Any] | None, now: Millis) -> "VariantMessage":
         body, name = campaign.body, variant["name"] if variant else None
         meta = {
             "event_type": EVENT_TYPE,
@@ -65,12 +64,10 @@ class Form:
         }
         return cls(name, code, data, common)
 
-    def fill(self, job_id: str, person: Person, locale: str, run_at: Millis | None) -> bytes:
+    def fill(self, job_id: str, person: Person, locale: str) -> bytes:
         own: dict[str, Any] = {"job_id": job_id, "user_id": person.user_id, "locale": locale}
         if person.data:
             own["data"] = {**self.data, **person.data}
-        if run_at is not None:
-            own["send_after"] = isoformat(run_at)
         return orjson.dumps({**self.common, **own})
 
 
@@ -86,24 +83,22 @@ class Message:
 def messages_to(person: Person, campaign: Campaign, now: Millis) -> list[Message]:
     """What this person would get in each variant."""
     locale = person.locale or campaign.body["locale"] or DEFAULT_LOCALE
-    forms = [Form.of(campaign, variant, now) for variant in campaign.variants or (None,)]
-    return [Message(form.template_code, locale, {**form.data, **(person.data or {})}) for form in forms]
+    variants = [VariantMessage.of(campaign, variant, now) for variant in campaign.variants or (None,)]
+    return [Message(one.template_code, locale, {**one.data, **(person.data or {})}) for one in variants]
 
 
-def plan(
-    campaign: Campaign, people: Sequence[Person], now: Millis, turns: Sequence[Millis] = ()
-) -> list[Planned]:
-    """A message to each of these people, at their turns if there are any."""
+def plan(campaign: Campaign, people: Sequence[Person], now: Millis) -> list[Planned]:
+    """A message to each of these people."""
     body = campaign.body
     default = body["locale"] or DEFAULT_LOCALE
-    forms = [Form.of(campaign, variant, now) for variant in (*campaign.variants, None)]
+    variants = [VariantMessage.of(campaign, variant, now) for variant in (*campaign.variants, None)]
     bounds = [bound / WHOLE for bound in accumulate(variant["percent"] for variant in campaign.variants)]
     planned = []
-    for person, turn in zip_longest(people, turns[: len(people)]):
-        form = forms[_place(campaign.campaign_id, person.user_id, bounds) if bounds else 0]
+    for person in people:
+        chosen = variants[_place(campaign.campaign_id, person.user_id, bounds) if bounds else 0]
         job_id = _job_id(campaign.campaign_id, person.user_id, body["channel"])
-        payload = form.fill(job_id, person, person.locale or default, turn)
-        planned.append(Planned(job_id, person.user_id, form.variant, form.template_code, payload, turn))
+        payload = chosen.fill(job_id, person, person.locale or default)
+        planned.append(Planned(job_id, person.user_id, chosen.variant, chosen.template_code, payload))
     return planned
 
 

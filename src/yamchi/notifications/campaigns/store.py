@@ -18,7 +18,7 @@ from yamchi.clock import Clock, isoformat
 from yamchi.errors import InvalidJob, UnknownJob, WrongState
 from yamchi.notifications.campaigns.audience import Audience
 from yamchi.notifications.campaigns.enrollment import Enrollment, Guard
-from yamchi.notifications.campaigns.limits import CampaignGate
+from yamchi.notifications.campaigns.limits import CampaignLimits
 from yamchi.notifications.campaigns.lists import Report
 from yamchi.notifications.campaigns.model import Campaign, CampaignIn, ShownState, State
 from yamchi.notifications.campaigns.planning import DEFAULT_LOCALE
@@ -49,7 +49,7 @@ class Campaigns:
         channels: Mapping[str, Channel],
         templates: TemplateStore,
         counts: CampaignCounts,
-        gate: CampaignGate,
+        limits: CampaignLimits,
         rehearsal: Rehearsal,
     ) -> None:
         self._database = database
@@ -57,7 +57,7 @@ class Campaigns:
         self._channels = channels
         self._templates = templates
         self._counts = counts
-        self._gate = gate
+        self._limits = limits
         self._rehearsal = rehearsal
         self._enrollment = Enrollment(database, clock)
         self._new = database.insert(table).on_conflict_do_nothing()
@@ -176,7 +176,7 @@ class Campaigns:
             turn = update(table).where(table.c.campaign_id == campaign_id, table.c.state.in_(before))
             turned = turn.values(state=after)
             if await self._database.write(lambda connection: connection.execute(turned).rowcount):
-                self._gate.forget(campaign_id)
+                self._limits.forget(campaign_id)
                 return await self.show(campaign_id)
         raise WrongState(f"The campaign {campaign_id} can't become {after}: it is {shown['state']}.")
 

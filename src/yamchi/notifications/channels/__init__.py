@@ -4,10 +4,10 @@ from yamchi.notifications.channels.base import (
     AnswerLost,
     Attachment,
     Channel,
-    Kept,
     Message,
     Recipient,
+    StoredMessage,
     Unreachable,
 )
 
-__all__ = ["AnswerLost", "Attachment", "Channel", "Kept", "Message", "Recipient", "Unreachable"]
+__all__ = ["AnswerLost", "Attachment", "Channel", "Message", "Recipient", "StoredMessage", "Unreachable"]

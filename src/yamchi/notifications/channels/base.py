@@ -60,7 +60,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredMessage:
     """The answer of a channel whose messages stay in Yamchi's own tables: the row, written together with the status.
 
     So a message is there if and only if its delivery says `SENT`, whenever the process ends.
@@ -93,7 +93,7 @@ class Channel(ABC):
         """Where this person is reached; None when there is no such address."""
 
     @abstractmethod
-    async def send(self, message: Message) -> str | Kept | None:
+    async def send(self, message: Message) -> str | StoredMessage | None:
         """Hand the message over; the provider's own id for it, if there is one."""
 
     async def ping(self) -> str | None:

@@ -36,7 +36,7 @@ def _telegram(settings: NotificationSettings, database: Database, clock: Clock) 
 def _push(settings: NotificationSettings, database: Database, circuits: Circuits, clock: Clock) -> Channel:
     try:
         from yamchi.notifications.channels.push.channel import WebPushChannel
-        from yamchi.notifications.channels.push.client import Post
+        from yamchi.notifications.channels.push.client import PushClient
         from yamchi.notifications.channels.push.subscriptions import Subscriptions
         from yamchi.notifications.channels.push.vapid import Vapid, VapidKey
     except ImportError as error:
@@ -46,7 +46,7 @@ def _push(settings: NotificationSettings, database: Database, circuits: Circuits
     return WebPushChannel(
         Subscriptions(database, clock),
         Vapid(key, settings.required("VAPID_SUBJECT"), clock),
-        Post(clock, allows_private=allows_private),
+        PushClient(clock, allows_private=allows_private),
         Parts(database, clock),
         circuits,
         clock,

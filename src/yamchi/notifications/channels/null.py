@@ -9,7 +9,7 @@ from collections import Counter
 from sqlalchemy import delete, distinct, func, insert, select
 
 from yamchi.clock import Clock, Millis
-from yamchi.notifications.channels.base import Channel, Kept, Message, Recipient
+from yamchi.notifications.channels.base import Channel, Message, Recipient, StoredMessage
 from yamchi.notifications.tables import null_ledger
 from yamchi.storage.database import Database, Put
 
@@ -33,9 +33,9 @@ class NullChannel(Channel):
     def address(self, recipient: Recipient) -> str | None:
         return recipient.user_id or recipient.email or recipient.phone or recipient.telegram_id
 
-    async def send(self, message: Message) -> Kept:
+    async def send(self, message: Message) -> StoredMessage:
         line = {"job_id": message.job_id, "user_id": message.user_id, "received_at": self._clock.now()}
-        return Kept(Put(NEW_LINE, line))
+        return StoredMessage(Put(NEW_LINE, line))
 
 
 class NullLedger:

@@ -52,7 +52,7 @@ class Preferences(BaseModel):
     quiet_hours: Quiet | None = None
 
 
-class PreferenceBook:
+class PreferenceStore:
     """The table `preferences`, and the quiet hours beside the person."""
 
     def __init__(self, database: Database, clock: Clock) -> None:

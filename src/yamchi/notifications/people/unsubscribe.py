@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from yamchi.http.signing import Signer
 from yamchi.notifications.people.model import ANY
-from yamchi.notifications.people.preferences import PreferenceBook
+from yamchi.notifications.people.preferences import PreferenceStore
 
 PURPOSE = "unsubscribe"
 PATH = "/unsubscribe"
@@ -25,10 +25,10 @@ class Link:
     category: str
 
 
-class Unsubscribing:
+class UnsubscribeLinks:
     """Makes the links and does what they say."""
 
-    def __init__(self, signer: Signer, preferences: PreferenceBook, base: str | None) -> None:
+    def __init__(self, signer: Signer, preferences: PreferenceStore, base: str | None) -> None:
         self._signer = signer
         self._preferences = preferences
         self.base = base

@@ -7,7 +7,7 @@ first writes the row of this person, channel and category; the others wait for t
 from sqlalchemy import Connection, delete, desc, select
 
 from yamchi.clock import Clock, Millis
-from yamchi.notifications.policy.context import Errand
+from yamchi.notifications.policy.context import SendContext
 from yamchi.notifications.policy.model import LONGEST_CAP, Cap
 from yamchi.notifications.tables import cap_turns, cap_uses
 from yamchi.storage.database import Database
@@ -25,16 +25,16 @@ class Caps:
         )
         self._use = database.insert(cap_uses).on_conflict_do_nothing()
 
-    async def claim(self, errand: Errand, cap: Cap) -> Millis | None:
+    async def claim(self, context: SendContext, cap: Cap) -> Millis | None:
         """Count this message, if there may be one more; else when there may be."""
-        return await self._database.write(lambda connection: self._claim(connection, errand, cap))
+        return await self._database.write(lambda connection: self._claim(connection, context, cap))
 
-    def _claim(self, connection: Connection, errand: Errand, cap: Cap) -> Millis | None:
-        now, job_id = self._clock.now(), errand.job.delivery_id
+    def _claim(self, connection: Connection, context: SendContext, cap: Cap) -> Millis | None:
+        now, job_id = self._clock.now(), context.job.delivery_id
         key = {
-            "user_id": str(errand.job.user_id),
-            "channel": errand.channel.name,
-            "category": errand.category,
+            "user_id": str(context.job.user_id),
+            "channel": context.channel.name,
+            "category": context.category,
         }
         connection.execute(self._take_turn, {**key, "touched_at": now})
         counted = select(cap_uses.c.used_at).where(cap_uses.c.job_id == job_id)

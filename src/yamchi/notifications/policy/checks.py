@@ -1,7 +1,7 @@
-"""May this go now? The one question before a message is made, and its answers as values.
+"""Whether a message may be sent now: one decision, with its results as values.
 
-Asked in this order: does the person want it, is it still needed, is it to be collected, is there an address that works,
-is it night there, has there been enough of it. What nobody set costs nothing: preferences were loaded with the person, and only
+In this order: does the person want it, is it still needed, is it to be collected for a digest, is there an address that
+works, are there quiet hours, is there a cap. What nobody set costs nothing: preferences were loaded with the person, and only
 a job that has a cap or an escalation asks for more.
 """
 
@@ -11,7 +11,7 @@ from yamchi.clock import Clock, Millis, isoformat
 from yamchi.notifications.channels.base import NoAddress
 from yamchi.notifications.people.suppressions import Suppressions
 from yamchi.notifications.policy.caps import Caps
-from yamchi.notifications.policy.context import Errand
+from yamchi.notifications.policy.context import SendContext
 from yamchi.notifications.policy.escalation import ReadReceipts
 from yamchi.notifications.policy.model import Digest
 
@@ -20,13 +20,13 @@ SILENT = ("database", "ws")
 
 
 @dataclass(frozen=True, slots=True)
-class Go:
-    """Now."""
+class Send:
+    """Send it now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not before this moment."""
+    """Do not send it before this moment."""
 
     until: Millis
     reason: str
@@ -34,7 +34,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Suppress:
-    """Never. `is_unreachable` says that another channel may do."""
+    """Never send it. `is_unreachable`: another channel may reach the person."""
 
     reason: str
     is_unreachable: bool = False
@@ -42,16 +42,16 @@ class Suppress:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Not by itself: it is told of together with others."""
+    """Do not send it by itself: it becomes part of a digest."""
 
     digest: Digest
 
 
-Answer = Go | Wait | Suppress | Collect
+CheckResult = Send | Wait | Suppress | Collect
 
 
-class Gate:
-    """Decides; changes nothing but the count of a cap."""
+class SendChecks:
+    """Decides; writes nothing but the count of a cap."""
 
     def __init__(self, suppressions: Suppressions, caps: Caps, receipts: ReadReceipts, clock: Clock) -> None:
         self._suppressions = suppressions
@@ -59,65 +59,61 @@ class Gate:
         self._receipts = receipts
         self._clock = clock
 
-    async def ask(self, errand: Errand) -> Answer:
+    async def decide(self, context: SendContext) -> CheckResult:
         return (
-            _unwanted(errand)
-            or await self._needless(errand)
-            or _collected(errand)
-            or await self._unreachable(errand)
-            or self._quiet(errand)
-            or await self._capped(errand)
-            or Go()
+            _unwanted(context)
+            or await self._needless(context)
+            or _collected(context)
+            or await self._unreachable(context)
+            or self._quiet(context)
+            or await self._capped(context)
+            or Send()
         )
 
-    async def give_back(self, errand: Errand) -> None:
-        """It went, but did not arrive: that does not count."""
-        await self._caps.release(errand.job.delivery_id)
-
-    async def _needless(self, errand: Errand) -> Suppress | None:
-        first = errand.policy.unless_read
+    async def _needless(self, context: SendContext) -> Suppress | None:
+        first = context.policy.unless_read
         if first and await self._receipts.was_read(first):
             return Suppress("The person has read it in the inbox")
         return None
 
-    async def _unreachable(self, errand: Errand) -> Suppress | None:
-        address, channel = errand.address, errand.channel.name
+    async def _unreachable(self, context: SendContext) -> Suppress | None:
+        address, channel = context.address, context.channel.name
         if not address:
             raise NoAddress(f"User has no {channel}")
-        reason = errand.recipient.preferences.suppressed.get((channel, address))
-        if errand.recipient.user_id is None:  # nobody was loaded, so nothing with them
+        reason = context.recipient.preferences.suppressed.get((channel, address))
+        if context.recipient.user_id is None:  # nobody was loaded, so nothing with them
             reason = await self._suppressions.reason(channel, address)
         said = f"The address is suppressed: {reason}"
         return Suppress(said, is_unreachable=True) if reason else None
 
-    def _quiet(self, errand: Errand) -> Wait | None:
-        hours = errand.recipient.preferences.quiet_hours
-        if hours is None or errand.is_urgent or errand.channel.name in SILENT:
+    def _quiet(self, context: SendContext) -> Wait | None:
+        hours = context.recipient.preferences.quiet_hours
+        if hours is None or context.is_urgent or context.channel.name in SILENT:
             return None
-        end = hours.until(self._clock.now(), errand.zone)
-        return None if end is None else _wait(errand, end, f"quiet hours in {errand.zone.key}")
+        end = hours.until(self._clock.now(), context.zone)
+        return None if end is None else _wait(context, end, f"quiet hours in {context.zone.key}")
 
-    async def _capped(self, errand: Errand) -> Wait | Suppress | None:
-        cap = errand.policy.cap
-        until = await self._caps.claim(errand, cap) if cap else None
+    async def _capped(self, context: SendContext) -> Wait | Suppress | None:
+        cap = context.policy.cap
+        until = await self._caps.claim(context, cap) if cap else None
         if cap is None or until is None:
             return None
-        said = f"there may be {cap} of {errand.category!r} on {errand.channel.name}"
-        return _wait(errand, until, said) if cap.over == "wait" else Suppress(f"Over the cap: {said}")
+        said = f"there may be {cap} of {context.category!r} on {context.channel.name}"
+        return _wait(context, until, said) if cap.over == "wait" else Suppress(f"Over the cap: {said}")
 
 
-def _unwanted(errand: Errand) -> Suppress | None:
-    channel, category = errand.channel.name, errand.category
-    if errand.is_transactional or errand.recipient.preferences.allow(channel, category):
+def _unwanted(context: SendContext) -> Suppress | None:
+    channel, category = context.channel.name, context.category
+    if context.is_transactional or context.recipient.preferences.allow(channel, category):
         return None
     return Suppress(f"The person opted out of {category!r} on {channel}")
 
 
-def _collected(errand: Errand) -> Collect | None:
-    return Collect(errand.policy.digest) if errand.policy.digest else None
+def _collected(context: SendContext) -> Collect | None:
+    return Collect(context.policy.digest) if context.policy.digest else None
 
 
-def _wait(errand: Errand, until: Millis, reason: str) -> Wait:
+def _wait(context: SendContext, until: Millis, reason: str) -> Wait:
     """A message that expires while it waits is looked at then, not later."""
-    end = min(until, errand.expires_at or until)
+    end = min(until, context.expires_at or until)
     return Wait(end, f"waits until {isoformat(until)}: {reason}")

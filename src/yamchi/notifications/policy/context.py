@@ -1,6 +1,6 @@
-"""An errand: one notification on its way, with everything known of it before it is decided whether it goes."""
+"""What is known of one notification before it is decided whether it is sent."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from yamchi.clock import Millis, to_moment
 from yamchi.errors import Outage
 from yamchi.notifications.channels.base import Channel, NoAddress, Recipient
-from yamchi.notifications.channels.stand_in import Instead
+from yamchi.notifications.channels.test_mode import TestModeChannels
 from yamchi.notifications.people.quiet_hours import zone_of
 from yamchi.notifications.people.recipients import Recipients
 from yamchi.notifications.policy.model import Policy, policy_of
@@ -17,21 +17,49 @@ from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import Rendered, Template, TemplateStore, UnknownTemplate
 from yamchi.queues.job import Job
 
+BeforeSending = Callable[[], Awaitable[None]]
+"""Called right before the message is handed to its channel; if it raises, nothing is sent."""
+
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """The job as the table knows it, for whom, by what, and which attempt it is."""
+class SendRequest:
+    """A job of the queue, the notification in it, and what the caller has already."""
 
+    job: Job[Any]
+    notification: NotificationJob
+    recipient: Recipient | None = None
+    """None: the user of the notification is looked up."""
+
+    rendered: Rendered | None = None
+    """None: the template of the notification is rendered."""
+
+    subject: str | None = None
+    """Replaces the subject of the template."""
+
+    before_sending: BeforeSending | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendContext:
+    """The request with its policy, recipient, channel and template."""
+
+    request: SendRequest
     job: NotificationJob
     policy: Policy
     recipient: Recipient
     channel: Channel
     template: Template | None
-    """None where the words are given and not made from a template."""
+    """None where the request has its content."""
 
-    attempt: int
-    attempts: int
     default_zone: str
+
+    @property
+    def attempt(self) -> int:
+        return self.request.job.attempts_made
+
+    @property
+    def attempts(self) -> int:
+        return self.request.job.attempts
 
     @property
     def circuit(self) -> str:
@@ -65,8 +93,8 @@ class Errand:
         return zone_of(self.recipient.timezone, self.default_zone)
 
 
-class Errands:
-    """Finds what an errand needs. People are looked up in batches; channels and templates are at hand."""
+class ContextLoader:
+    """Loads what a context needs. People are read in batches; channels and templates are in memory."""
 
     def __init__(
         self,
@@ -74,35 +102,29 @@ class Errands:
         templates: TemplateStore,
         recipients: Recipients,
         zone: str,
-        instead: Instead,
+        test_mode: TestModeChannels,
     ) -> None:
         self._channels = channels
         self._templates = templates
         self._recipients = recipients
         self._zone = zone
-        self._instead = instead
+        self._test_mode = test_mode
 
-    async def of(
-        self,
-        job: Job[Any],
-        notification: NotificationJob,
-        recipient: Recipient | None,
-        ready: Rendered | None,
-    ) -> Errand:
+    async def load(self, request: SendRequest) -> SendContext:
+        notification = request.notification
         name = ALIASES.get(notification.channel, notification.channel)
         channel = self._channels.get(name)
         if is_test(notification):
-            channel = self._instead.of(name, channel)
+            channel = self._test_mode.of(name, channel)
         if channel is None:
             raise NoAddress(f"The channel {name} is not set up here")
-        return Errand(
+        return SendContext(
+            request,
             notification,
             policy_of(notification),
-            recipient or await self._person(str(notification.user_id)),
+            request.recipient or await self._person(str(notification.user_id)),
             channel,
-            None if ready else await self._template(notification, name),
-            job.attempts_made,
-            job.attempts,
+            None if request.rendered else await self._template(notification, name),
             self._zone,
         )
 

@@ -8,7 +8,7 @@ from yamchi.notifications.policy.model import Policy, as_meta
 from yamchi.notifications.schemas.notification_job import Meta, NotificationJob, derived_id
 
 
-def going_on(job: NotificationJob, policy: Policy) -> NotificationJob | None:
+def next_channel_job(job: NotificationJob, policy: Policy) -> NotificationJob | None:
     """The same message for the next channel, if there is one."""
     if not policy.then:
         return None

@@ -63,7 +63,7 @@ async def cancel_delivery(notifications: TheNotifications, job_id: Key) -> None:
     responses=documented(409),
 )
 async def confirm_delivery(notifications: TheNotifications, job_id: Key) -> None:
-    await notifications.doubts.it_arrived(job_id)
+    await notifications.unknown_deliveries.mark_sent(job_id)
 
 
 @router.post(
@@ -73,7 +73,7 @@ async def confirm_delivery(notifications: TheNotifications, job_id: Key) -> None
     responses=documented(409),
 )
 async def resend_delivery(notifications: TheNotifications, job_id: Key) -> None:
-    await notifications.doubts.send_again(job_id)
+    await notifications.unknown_deliveries.send_again(job_id)
 
 
 @router.get("/rules", summary="The rules in force, of the file and of the table")

@@ -85,7 +85,7 @@ def _read_batch(body: bytes) -> Sequence[Event]:
 async def send_notification(
     given: Annotated[NotificationJob, Body()], caller: TheCaller, notifications: TheNotifications
 ) -> PlannedJob:
-    job = await notifications.intake.job(given, is_test=caller.is_test)
+    job = await notifications.http_input.job(given, is_test=caller.is_test)
     await notifications.service.send([job])
     status = await notifications.deliveries.status(job.delivery_id)
     return PlannedJob(

@@ -34,7 +34,7 @@ Scope = Literal["category", "channel"]
 @pages.api_route(PATH, methods=["GET", "HEAD"])
 @pages.api_route(LINK, methods=["GET", "HEAD"])
 async def ask(request: Request, notifications: TheNotifications) -> Response:
-    link = await notifications.unsubscribing.read(request.path_params.get("token", ""))
+    link = await notifications.unsubscribe_links.read(request.path_params.get("token", ""))
     if link is None:
         return _wrong(request, notifications)
     person = await notifications.recipients.get(link.user_id) or Recipient()
@@ -45,13 +45,15 @@ async def ask(request: Request, notifications: TheNotifications) -> Response:
 @pages.post(PATH)
 @pages.post(LINK)
 async def stop(request: Request, notifications: TheNotifications) -> Response:
-    link = await notifications.unsubscribing.read(request.path_params.get("token", ""))
+    link = await notifications.unsubscribe_links.read(request.path_params.get("token", ""))
     if link is None:
         return _wrong(request, notifications)
     form = await read_form(request)
     scope: Scope = "channel" if form.get("scope") == "channel" else "category"
     is_allowed = form.get("allow") == "yes"
-    await notifications.unsubscribing.choose(link, whole_channel=scope == "channel", is_allowed=is_allowed)
+    await notifications.unsubscribe_links.choose(
+        link, whole_channel=scope == "channel", is_allowed=is_allowed
+    )
     person = await notifications.recipients.get(link.user_id) or Recipient()
     page = _Page(notifications, link, _language(request, person.locale))
     return page.allowed() if is_allowed else page.stopped(scope)

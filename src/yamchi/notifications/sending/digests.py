@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, asc, delete, func, literal, or
 
 from yamchi.clock import Clock, Millis, as_datetime
 from yamchi.notifications.people.quiet_hours import moment_of, read_time
-from yamchi.notifications.policy.context import Errand
+from yamchi.notifications.policy.context import SendContext
 from yamchi.notifications.policy.model import DAY, Digest, Policy, as_meta
 from yamchi.notifications.schemas.notification_job import Meta, NotificationJob, derived_id
 from yamchi.notifications.sending.deliveries import FINAL, Deliveries
@@ -72,34 +72,34 @@ class Digests:
 
     # ── Collecting ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def collect(self, errand: Errand, digest: Digest) -> NotificationJob:
+    async def collect(self, context: SendContext, digest: Digest) -> NotificationJob:
         """Keep this for its digest; the job that will tell of it. Twice is once."""
-        found = await self._database.write(lambda connection: self._collect(connection, errand, digest))
-        return _carrier(errand, digest, found.digest_id, found.due_at)
+        found = await self._database.write(lambda connection: self._collect(connection, context, digest))
+        return _carrier(context, digest, found.digest_id, found.due_at)
 
-    def _collect(self, connection: Connection, errand: Errand, digest: Digest) -> Any:
-        job_id = errand.job.delivery_id
+    def _collect(self, connection: Connection, context: SendContext, digest: Digest) -> Any:
+        job_id = context.job.delivery_id
         place = select(items.c.digest_id, table.c.due_at).join_from(items, table, _belongs())
         place = place.where(items.c.job_id == job_id)
         if known := connection.execute(place).first():
             return known
         connection.execute(
-            self._add, _item(errand, self._into(connection, errand, digest), self._clock.now())
+            self._add, _item(context, self._into(connection, context, digest), self._clock.now())
         )
         return connection.execute(place).one()
 
-    def _into(self, connection: Connection, errand: Errand, digest: Digest) -> str:
+    def _into(self, connection: Connection, context: SendContext, digest: Digest) -> str:
         """The next digest that is still open; its row is ours until this transaction ends."""
-        user_id, now = str(errand.job.user_id), self._clock.now()
-        due = next_due(digest, now, errand.zone)
+        user_id, now = str(context.job.user_id), self._clock.now()
+        due = next_due(digest, now, context.zone)
         while True:
-            digest_id = str(derived_id("digest", digest.template, user_id, errand.channel.name, str(due)))
+            digest_id = str(derived_id("digest", digest.template, user_id, context.channel.name, str(due)))
             row = {"digest_id": digest_id, "user_id": user_id, "due_at": due, "touched_at": now}
             connection.execute(self._open, row | {"carrier": digest_id})
             is_open = (table.c.digest_id == digest_id) & table.c.closed_at.is_(None)
             if connection.execute(update(table).where(is_open).values(touched_at=now)).rowcount:
                 return digest_id
-            due = next_due(digest, due, errand.zone)
+            due = next_due(digest, due, context.zone)
 
     # ── Telling ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -180,8 +180,8 @@ def _collected(digest_id: str, *which: ColumnElement[bool]) -> ColumnElement[boo
     return delivered.c.job_id.in_(query)
 
 
-def _item(errand: Errand, digest_id: str, now: Millis) -> dict[str, Any]:
-    job = errand.job
+def _item(context: SendContext, digest_id: str, now: Millis) -> dict[str, Any]:
+    job = context.job
     return {
         "job_id": job.delivery_id,
         "digest_id": digest_id,
@@ -189,13 +189,13 @@ def _item(errand: Errand, digest_id: str, now: Millis) -> dict[str, Any]:
         "event_type": job.meta.event_type,
         "data": job.data,
         "collected_at": now,
-        "expires_at": errand.expires_at,
+        "expires_at": context.expires_at,
     }
 
 
-def _carrier(errand: Errand, digest: Digest, digest_id: str, due: Millis) -> NotificationJob:
+def _carrier(context: SendContext, digest: Digest, digest_id: str, due: Millis) -> NotificationJob:
     """The job that tells of a digest: the same for everything collected into it."""
-    job, policy = errand.job, errand.policy
+    job, policy = context.job, context.policy
     handling = Policy(then=policy.then, cap=policy.cap, escalate=policy.escalate, gathers=digest_id)
     return job.model_copy(
         update={

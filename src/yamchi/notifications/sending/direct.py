@@ -33,8 +33,8 @@ def at(address: str) -> Recipient:
     )
 
 
-def ready_words(options: DirectOptions) -> Rendered | None:
-    """What it says, where it names no template."""
+def rendered_of(options: DirectOptions) -> Rendered | None:
+    """The text of the message; None where it names a template."""
     if options.template is not None:
         return None
     return Rendered(options.text or "", html=options.html, subject=options.subject)

@@ -27,6 +27,7 @@ from yamchi.notifications.schemas.notification_job import (
 from yamchi.notifications.sending import direct as directs
 from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.processor import JobProcessor
+from yamchi.notifications.sending.results import Sent, Split
 from yamchi.queues.handlers import decode_json
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New
@@ -54,24 +55,25 @@ class EmailQueue:
         if len(task.addresses) > 1:
             single = _split(job)
             await job.queue.add_many(single)
-            return {"status": "SPLIT", "jobs": [new.id for new in single]}
+            return Split([new.id for new in single]).as_json()
         (address,) = task.addresses
         log.info(f"Processing email task: {address} - {task.subject or task.template}")
         notification = self._notification(job, task)
         with job.holding(JOB):
-            answer = await self._processor.send_to(job, notification, address, _direct(task).options)
-        if "provider_message_id" in answer:
+            result = await self._processor.send_to(job, notification, address, _direct(task).options)
+        answer = result.as_json()
+        if isinstance(result, Sent):
             self._say_sent(address, is_test(notification))
         else:
             log.info(f"Email to {address} was not sent now: it is {answer['status']}", **_reason(answer))
         return answer
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
-        """A job that ended without its handler's last word, such as one that killed its workers."""
+        """Record a job that failed outside its handler, such as one that killed its workers."""
         try:
             task = EmailTask.model_validate_json(job.record.payload)
         except ValidationError:
-            return  # poison: there is no delivery to speak of
+            return  # poison: it has no delivery
         if len(task.addresses) > 1:
             return
         notification = self._notification(job, task)

@@ -21,7 +21,7 @@ OWN_POLICY = ("gathers", "unless_read")
 LONGEST_EVENT_ID = 255
 
 
-class Intake:
+class HttpInput:
     """The way in for callers that are not this application itself."""
 
     def __init__(self, database: Database) -> None:

@@ -13,7 +13,7 @@ from yamchi.notifications.sending.service import NotificationService
 from yamchi.queues.queue import Queue
 
 
-class Doubts:
+class UnknownDeliveries:
     """What a person may decide about a delivery that is `UNKNOWN`."""
 
     def __init__(self, deliveries: Deliveries, service: NotificationService, queue: Queue) -> None:
@@ -21,7 +21,7 @@ class Doubts:
         self._service = service
         self._queue = queue
 
-    async def it_arrived(self, job_id: str) -> None:
+    async def mark_sent(self, job_id: str) -> None:
         """It is `SENT`."""
         delivery, job = await self._doubtful(job_id)
         answer = delivery["provider_message_id"]

@@ -17,7 +17,7 @@ from aiosmtplib import SMTPAuthenticationError, SMTPException, SMTPHeloError
 from yamchi.errors import Outage, Retryable, Unrecoverable
 from yamchi.notifications.channels.base import AnswerLost, Unreachable
 from yamchi.notifications.channels.email.mime import Letter
-from yamchi.notifications.channels.email.smtp_connection import Conversation, Refused
+from yamchi.notifications.channels.email.smtp_connection import Refused, SmtpConnection
 
 Security = Literal["starttls", "tls", "none"]
 TIMEOUT = 30.0
@@ -49,41 +49,41 @@ class SmtpPool:
 
     def __init__(self, server: SmtpServer) -> None:
         self._server = server
-        self._idle: list[Conversation] = []
+        self._idle: list[SmtpConnection] = []
         self._slots = asyncio.Semaphore(server.connections)
 
     async def send(self, letter: Letter) -> str:
         """The server's answer. A connection that failed is not used again."""
         async with self._slots:
-            conversation = await self._connected()
-            _check_writable(letter, conversation)
+            connection = await self._connected()
+            _check_writable(letter, connection)
             try:
-                answer = await conversation.send(letter)
+                answer = await connection.send(letter)
             except Refused as refusal:
-                self._idle.append(conversation)
+                self._idle.append(connection)
                 raise _refused(refusal) from refusal
             except OSError as error:  # a timeout is one too
-                conversation.close()
-                raise await self._broken(conversation, error) from error
+                connection.close()
+                raise await self._broken(connection, error) from error
             except BaseException:
-                conversation.close()  # interrupted in the middle
+                connection.close()  # interrupted in the middle
                 raise
-            self._idle.append(conversation)
+            self._idle.append(connection)
             return answer
 
     async def close(self) -> None:
         while self._idle:
             self._idle.pop().say_goodbye()
 
-    async def _connected(self) -> Conversation:
+    async def _connected(self) -> SmtpConnection:
         while self._idle:
-            conversation = self._idle.pop()
-            if conversation.is_open:
-                return conversation
-            conversation.close()
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+            connection.close()
         return await self._connect()
 
-    async def _connect(self) -> Conversation:
+    async def _connect(self) -> SmtpConnection:
         server = self._server
         client = aiosmtplib.SMTP(
             hostname=server.host,
@@ -105,11 +105,11 @@ class SmtpPool:
         except (SMTPException, OSError) as error:
             client.close()
             raise Outage(f"The mail server {server.name} can't be reached: {error}") from error
-        return Conversation(client, TIMEOUT)
+        return SmtpConnection(client, TIMEOUT)
 
-    async def _broken(self, conversation: Conversation, error: OSError) -> Exception:
+    async def _broken(self, connection: SmtpConnection, error: OSError) -> Exception:
         why = str(error) or "it did not answer in time"
-        if conversation.handed_over:
+        if connection.handed_over:
             said = f"{self._server.name} took the letter, but its answer was lost: {why}"
             return AnswerLost(said, outage=await self._gone())
         return Outage(f"The mail server {self._server.name} broke off: {why}")
@@ -132,9 +132,9 @@ async def _greet(client: aiosmtplib.SMTP) -> None:
             await client.helo()  # a very old server
 
 
-def _check_writable(letter: Letter, conversation: Conversation) -> None:
+def _check_writable(letter: Letter, connection: SmtpConnection) -> None:
     is_ascii = letter.recipient.isascii() and letter.sender.isascii()
-    if not is_ascii and not conversation.speaks_utf8:
+    if not is_ascii and not connection.speaks_utf8:
         raise Unrecoverable(
             f"The mail server can't write to {letter.recipient}: it knows only addresses in ASCII (no SMTPUTF8)."
         )

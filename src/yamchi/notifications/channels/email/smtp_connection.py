@@ -26,7 +26,7 @@ class Answer(NamedTuple):
         return 200 <= self.code < 400
 
 
-class BrokenOff(ConnectionError):
+class ConnectionBroken(ConnectionError):
     """The server has closed the connection, or does not speak SMTP."""
 
 
@@ -39,18 +39,18 @@ class Refused(Exception):
         self.is_recipient = is_recipient
 
 
-class Conversation(asyncio.Protocol):
+class SmtpConnection(asyncio.Protocol):
     """One connection, one letter after another. `handed_over`: the present letter may have been taken."""
 
     def __init__(self, client: aiosmtplib.SMTP, timeout: float) -> None:
         assert client.transport is not None
-        self._client = client  # whose transport it is: it must live as long as the conversation
+        self._client = client  # whose transport it is: it must live as long as the connection
         self._transport = cast("asyncio.Transport", client.transport)
         self._timeout = timeout
         self._buffer = bytearray()
         self._answers: deque[Answer] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._trouble: BrokenOff | None = None
+        self._trouble: ConnectionBroken | None = None
         self._is_pipelined = client.supports_extension("pipelining")
         self.speaks_utf8 = client.supports_extension("smtputf8")
         self.handed_over = False
@@ -124,7 +124,7 @@ class Conversation(asyncio.Protocol):
             while (answer := self._next_answer()) is not None:
                 self._answers.append(answer)
         except ValueError:
-            self._end(BrokenOff(f"its answer is not SMTP: {bytes(self._buffer[:60])!r}"))
+            self._end(ConnectionBroken(f"its answer is not SMTP: {bytes(self._buffer[:60])!r}"))
             self._transport.abort()
         else:
             self._wake()
@@ -145,9 +145,9 @@ class Conversation(asyncio.Protocol):
         return None
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._end(BrokenOff(str(error or "it closed the connection")))
+        self._end(ConnectionBroken(str(error or "it closed the connection")))
 
-    def _end(self, trouble: BrokenOff) -> None:
+    def _end(self, trouble: ConnectionBroken) -> None:
         self._trouble = self._trouble or trouble
         self._wake(self._trouble)
 

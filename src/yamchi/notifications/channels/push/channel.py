@@ -19,7 +19,7 @@ from yamchi.notifications.channels.base import AnswerLost, Channel, Message, NoA
 from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.channels.parts import Parts
 from yamchi.notifications.channels.push.base64url import from_base64url
-from yamchi.notifications.channels.push.client import BadEndpoint, Post, Reply
+from yamchi.notifications.channels.push.client import BadEndpoint, PushClient, Reply
 from yamchi.notifications.channels.push.encryption import is_browser_key, seal
 from yamchi.notifications.channels.push.endpoints import check_endpoint
 from yamchi.notifications.channels.push.payload import payload_of, topic_of
@@ -51,7 +51,7 @@ class WebPushChannel(Channel):
         self,
         subscriptions: Subscriptions,
         vapid: Vapid,
-        post: Post,
+        post: PushClient,
         parts: Parts,
         circuits: Circuits,
         clock: Clock,

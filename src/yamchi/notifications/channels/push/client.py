@@ -58,7 +58,7 @@ class BadEndpoint(Exception):
     """Nothing can be written to this endpoint, now or later: it is no address, or leads where it must not."""
 
 
-class Post:
+class PushClient:
     """One pool of connections for all push services."""
 
     def __init__(self, clock: Clock, *, allows_private: bool = False) -> None:

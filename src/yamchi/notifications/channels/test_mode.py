@@ -1,4 +1,4 @@
-"""Instead of a channel: what a test sends is rendered as the channel would have it, and kept in the mailbox."""
+"""TestModeChannels of a channel: what a test sends is rendered as the channel would have it, and kept in the mailbox."""
 
 import re
 from dataclasses import replace
@@ -14,7 +14,7 @@ NOWHERE = "test.invalid"
 _UNFIT = re.compile(r"[^A-Za-z0-9]+")
 
 
-class MailboxInstead(Channel):
+class TestModeChannel(Channel):
     """Has the name of the channel it stands for, so that its templates and preferences are those of the real one."""
 
     provider = "mailbox"
@@ -42,11 +42,11 @@ class MailboxInstead(Channel):
         return f"{_UNFIT.sub('-', f'{self.name}-{address}').strip('-')[:60].rstrip('-')}@{NOWHERE}"
 
 
-class Instead:
+class TestModeChannels:
     """Makes one for each channel that a test goes to."""
 
     def __init__(self, database: Database, sender: str, clock: Clock) -> None:
         self._mailbox = MailboxChannel(database, sender, clock)
 
-    def of(self, name: str, real: Channel | None) -> MailboxInstead:
-        return MailboxInstead(name, real, self._mailbox)
+    def of(self, name: str, real: Channel | None) -> TestModeChannel:
+        return TestModeChannel(name, real, self._mailbox)

@@ -26,7 +26,7 @@ FRESH: Millis = 1_000
 """How old the view of the table may be."""
 
 
-class RuleBook:
+class RuleStore:
     """Rules by event type. The first file that exists counts; a change of it is noticed by its time of change."""
 
     def __init__(self, database: Database, files: Sequence[Path], clock: Clock) -> None:
