@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from yamchi import Outage
-from yamchi.notifications.channels.circuits import FRESH, LONGEST, PROBE, SHORTEST, Circuits
+from yamchi.notifications.channels.circuits import (
+    LONGEST_WAIT,
+    MAX_AGE,
+    PROBE_TIMEOUT,
+    SHORTEST_WAIT,
+    Circuits,
+)
 from yamchi.testing import TestApp
 
 NAME = "email:smtp"
@@ -43,7 +49,7 @@ async def test_what_another_process_found_out_is_known_within_half_a_second(
 ) -> None:
     assert await _is_closed(circuits)
     await others.failed(NAME, Outage("refused"), app.clock.now())
-    await app.clock.advance((FRESH - 1) / 1000)
+    await app.clock.advance((MAX_AGE - 1) / 1000)
     assert await _is_closed(circuits), "the database is not asked for every message"
     await app.clock.advance(0.001)
     assert not await _is_closed(circuits)
@@ -75,7 +81,7 @@ async def test_what_began_before_the_circuit_opened_tells_nothing_new(
     for _ in range(5):  # five that were on their way when the provider went down
         await circuits.failed(NAME, Outage("refused"), began)
     (known,) = await circuits.all()
-    assert (known.failures, known.retry_at) == (1, app.clock.now() + SHORTEST)
+    assert (known.failures, known.retry_at) == (1, app.clock.now() + SHORTEST_WAIT)
     await circuits.failed(NAME, Outage("refused"), known.opened_at or 0)
     (known,) = await circuits.all()
     assert known.failures == 1, "at the same moment is not after it"
@@ -89,7 +95,7 @@ async def test_what_began_after_it_opened_keeps_it_open_for_longer(app: TestApp,
         waits.append((known.retry_at or 0) - app.clock.now())
         await app.clock.advance(waits[-1] / 1000)
         await circuits.failed(NAME, Outage(f"refused {len(waits)}"), app.clock.now())
-    assert waits == [1_000, 2_000, 4_000, 8_000, LONGEST, LONGEST]
+    assert waits == [1_000, 2_000, 4_000, 8_000, LONGEST_WAIT, LONGEST_WAIT]
     (known,) = await circuits.all()
     assert (known.failures, known.opened_at, known.reason) == (7, opened, "refused 6"), "down since the first"
     assert known.describe(app.clock.now()).startswith("down for 45 s (7 failures)")
@@ -111,16 +117,16 @@ async def test_since_when_it_is_down_is_the_same_in_every_process(
 
 async def test_one_probe_at_a_time(app: TestApp, circuits: Circuits, others: Circuits) -> None:
     await circuits.failed(NAME, Outage("refused"), app.clock.now())
-    await app.clock.advance(SHORTEST / 1000)
+    await app.clock.advance(SHORTEST_WAIT / 1000)
     assert [await _is_closed(one) for one in (circuits, others, circuits)] == [True, False, False]
-    await app.clock.advance(PROBE / 1000)
+    await app.clock.advance(PROBE_TIMEOUT / 1000)
     assert [await _is_closed(one) for one in (others, circuits)] == [True, False], "the first never came back"
     await others.succeeded(NAME)
-    await app.clock.advance(FRESH / 1000)
+    await app.clock.advance(MAX_AGE / 1000)
     assert await _is_closed(circuits)
 
 
 async def test_a_providers_own_wish_is_obeyed(app: TestApp, circuits: Circuits) -> None:
     told = await circuits.failed(NAME, Outage("busy", retry_after=timedelta(minutes=2)), app.clock.now())
     assert told.retry_after is not None
-    assert timedelta(minutes=2) <= told.retry_after <= timedelta(minutes=2, milliseconds=LONGEST)
+    assert timedelta(minutes=2) <= told.retry_after <= timedelta(minutes=2, milliseconds=LONGEST_WAIT)

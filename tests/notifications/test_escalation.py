@@ -100,13 +100,13 @@ async def test_a_crash_before_the_second_was_queued(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = {job["channel"]: job["job_id"] for job in await harness.event("film_out")}
-    processor = harness.app.notifications.processor
+    outcomes = harness.app.notifications.processor._outcomes
     with monkeypatch.context() as patch:
 
         async def nothing(*_: object) -> None:
             """As when the process ends here."""
 
-        patch.setattr(processor, "_follow_up", nothing)
+        patch.setattr(outcomes, "queue_escalation", nothing)
         await harness.app.drain()
     await harness.again(jobs["database"])
     await harness.app.clock.advance("1h")

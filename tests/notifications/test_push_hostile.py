@@ -17,7 +17,7 @@ from tests.services.push import PushService
 from tests.services.webserver import Response
 from yamchi.clock import to_millis
 from yamchi.notifications.channels.base import AnswerLost
-from yamchi.notifications.channels.circuits import SEVERAL
+from yamchi.notifications.channels.circuits import SOURCES_TO_OPEN
 from yamchi.notifications.channels.push import client as push_client
 from yamchi.notifications.channels.push.client import LONGEST_ANSWER, PushClient
 from yamchi.notifications.channels.push.endpoints import is_public
@@ -240,7 +240,7 @@ async def test_one_browser_in_trouble_waits_alone(app: TestApp, service: PushSer
 
 
 async def test_several_in_trouble_are_an_outage(app: TestApp, service: PushService) -> None:
-    people = [str(uuid4()) for _ in range(SEVERAL)]
+    people = [str(uuid4()) for _ in range(SOURCES_TO_OPEN)]
     for person in people:
         await subscribe(app, service, person)
         assert await open_circuits(app) == []
@@ -249,19 +249,19 @@ async def test_several_in_trouble_are_an_outage(app: TestApp, service: PushServi
     assert await open_circuits(app) == [f"push:127.0.0.1:{service.port}"]
     await app.clock.advance("10m")
     assert await open_circuits(app) == []
-    assert len(service.log) == SEVERAL
+    assert len(service.log) == SOURCES_TO_OPEN
 
 
 async def test_a_success_in_between_clears_the_service(app: TestApp, service: PushService) -> None:
     neighbor = str(uuid4())
     await subscribe(app, service, neighbor)
-    for person in [str(uuid4()) for _ in range(SEVERAL + 1)]:
+    for person in [str(uuid4()) for _ in range(SOURCES_TO_OPEN + 1)]:
         await subscribe(app, service, person)
         service.answers.append(Response(500, b"only for you"))
         await put(app, job(user_id=person))
         await put(app, job(user_id=neighbor))
     assert await open_circuits(app) == []
-    assert len(service.log) == SEVERAL + 1
+    assert len(service.log) == SOURCES_TO_OPEN + 1
 
 
 async def test_a_name_server_that_is_away_costs_nobody_their_subscription(

@@ -193,14 +193,42 @@ async def test_a_pause_that_telegram_asks_for_costs_no_attempt(app: TestApp, bot
     await put(app, *messages)
     await app.clock.advance("59m")
     assert len(bot.log) == 1
-    (circuit,) = await app.notifications.circuits.all()
-    assert "retry after 3600" in (circuit.reason or "")
     await app.clock.advance("2m")
     assert len(bot.messages) == 3
     assert min(sent.at for sent in bot.messages) >= began + 3_600
     for message in messages:
         found = await delivery(app, message)
         assert (found["status"], found["attempts"]) == ("SENT", 1)
+
+
+async def test_a_pause_of_one_chat_leaves_the_others_alone(app: TestApp, bot: BotServer) -> None:
+    bot.refusals["700"] = refusal(429, "Too Many Requests: retry after 600", retry_after=600)
+    await put(app, direct("700", text="first"), direct("700", text="second"))
+    await app.drain()
+    await put(app, *(direct(str(chat), text="hello") for chat in range(701, 711)))
+    await app.clock.advance("5s")
+    assert bot.by_chat() == {str(chat): 1 for chat in range(701, 711)}
+    assert [sent.chat for sent in bot.log].count("700") == 1, "the second to this chat waits too"
+    assert [one for one in await app.notifications.circuits.all() if one.is_open] == []
+    del bot.refusals["700"]
+    await app.clock.advance("11m")
+    assert sorted(bot.texts("700")) == ["first", "second"]
+
+
+async def test_pauses_of_several_chats_pause_the_bot(app: TestApp, bot: BotServer) -> None:
+    for chat in ("700", "701", "702"):
+        bot.refusals[chat] = refusal(429, "Too Many Requests: retry after 600", retry_after=600)
+        await put(app, direct(chat, text="hello"))
+        await app.drain()
+    (circuit,) = await app.notifications.circuits.all()
+    assert circuit.is_open
+    assert "retry after 600" in (circuit.reason or "")
+    await put(app, direct("703", text="hello"))
+    await app.clock.advance("9m")
+    assert len(bot.log) == 3
+    bot.refusals.clear()
+    await app.clock.advance("11m")
+    assert bot.by_chat() == {str(chat): 1 for chat in range(700, 704)}
 
 
 async def test_a_wrong_token_is_our_own_mistake(bot: BotServer, tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Circuits: when a provider is down, its jobs wait, one probe at a time looks whether it is back, and nobody pays an attempt.
+"""Circuits: when a provider is down, its jobs wait and pay no attempt, and one probe at a time looks whether it is back.
 
 The state is a row in the database, so all worker processes share it: whoever meets an outage opens the circuit, and of
 all who come when the wait is over one wins the right to try. A process asks the database at most twice a second.
 
-Where one of many may be the cause of the trouble itself (a subscription whose address is nonsense), it has to wait alone:
-the circuit opens only when several different ones have failed, with nobody's success in between.
+Where the trouble may be that of one source (one browser's push endpoint, one chat), only that source waits: the circuit
+opens when several different sources have failed with no success in between.
 """
 
 import random
@@ -20,21 +20,22 @@ from yamchi.notifications.tables import circuits
 from yamchi.observe.logging import mask
 from yamchi.storage.database import Database
 
-SHORTEST: Millis = 1_000
-LONGEST: Millis = 15_000
-PROBE: Millis = 5_000
+SHORTEST_WAIT: Millis = 1_000
+LONGEST_WAIT: Millis = 15_000
+PROBE_TIMEOUT: Millis = 5_000
 """How long a probe may take before another may try."""
 
-FRESH: Millis = 500
+MAX_AGE: Millis = 500
+"""How old the known state of the circuits may be."""
 
-SEVERAL = 3
-"""So many different sources have to fail before the trouble is the provider's."""
+SOURCES_TO_OPEN = 3
+"""So many different sources have to fail before the circuit opens."""
 
-LONGEST_ALONE: Millis = 300_000
-"""How long a source that fails alone waits at most."""
+LONGEST_SOURCE_WAIT: Millis = 300_000
+"""How long one failing source waits at most, unless its provider asks for more."""
 
-MOST_SUSPECTS = 10_000
-"""Sources that failed alone are remembered in this process, those of late."""
+MOST_SOURCES = 10_000
+"""Failing sources that a process remembers, the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,42 +61,42 @@ class Circuit:
 
 
 @dataclass(slots=True)
-class Suspect:
-    """A source that failed while others may do well."""
+class FailingSource:
+    """A source that failed while others may succeed."""
 
     failures: int = 0
     retry_at: Millis = 0
 
 
 @dataclass(slots=True)
-class Suspects:
+class FailingSources:
     """The sources of a circuit that failed since the last success of anybody, and how long each of them is to wait."""
 
-    waits: OrderedDict[tuple[str, str], Suspect] = field(default_factory=OrderedDict)
+    waits: OrderedDict[tuple[str, str], FailingSource] = field(default_factory=OrderedDict)
     failed: dict[str, set[str]] = field(default_factory=dict)
 
     def note(self, name: str, source: str, now: Millis, wish: Millis) -> tuple[int, Millis]:
         """One more failure: how many different sources have failed by now, and when this one may try again."""
-        suspect = self.waits.pop((name, source), None) or Suspect()
-        if suspect.retry_at <= now:  # others that began with the one before tell nothing new
-            wait = min(SHORTEST * 2 ** min(suspect.failures, 10), LONGEST_ALONE)
-            suspect = Suspect(suspect.failures + 1, now + max(wait, wish))
-        self.waits[name, source] = suspect
-        while len(self.waits) > MOST_SUSPECTS:
+        failing = self.waits.pop((name, source), None) or FailingSource()
+        if failing.retry_at <= now:  # others that began with the one before tell nothing new
+            wait = min(SHORTEST_WAIT * 2 ** min(failing.failures, 10), LONGEST_SOURCE_WAIT)
+            failing = FailingSource(failing.failures + 1, now + max(wait, wish))
+        self.waits[name, source] = failing
+        while len(self.waits) > MOST_SOURCES:
             self.waits.popitem(last=False)
-        if len(self.failed) > MOST_SUSPECTS:
+        if len(self.failed) > MOST_SOURCES:
             self.failed.clear()
         known = self.failed.setdefault(name, set())
-        if len(known) < SEVERAL:
+        if len(known) < SOURCES_TO_OPEN:
             known.add(source)
-        return len(known), suspect.retry_at
+        return len(known), failing.retry_at
 
     def waits_until(self, name: str, source: str | None) -> Millis:
-        suspect = self.waits.get((name, source)) if source and self.waits else None
-        return suspect.retry_at if suspect else 0
+        failing = self.waits.get((name, source)) if source and self.waits else None
+        return failing.retry_at if failing else 0
 
     def clear(self, name: str, source: str | None) -> None:
-        """Somebody got through: the provider works, whatever else there is."""
+        """A message was accepted: the provider works."""
         if self.failed:
             self.failed.pop(name, None)
         if source and self.waits:
@@ -110,7 +111,7 @@ class Circuits:
         self._clock = clock
         self._known: dict[str, Circuit] = {}
         self._read_at: Millis = 0
-        self._suspects = Suspects()
+        self._failing_sources = FailingSources()
         opened = database.insert(circuits)
         self._open = opened.on_conflict_do_update(
             index_elements=["name"],
@@ -124,9 +125,9 @@ class Circuits:
 
     async def enter(self, name: str, source: str | None = None) -> None:
         """Pass if the circuit is closed, or as the probe when its wait is over; else an `Outage` says when to come back."""
-        alone = self._suspects.waits_until(name, source)
-        if alone > (now := self._clock.now()):
-            raise _alone(name, source, alone, now)
+        source_waits_until = self._failing_sources.waits_until(name, source)
+        if source_waits_until > (now := self._clock.now()):
+            raise _wait_of_source(name, source, source_waits_until, now)
         circuit = await self._state(name)
         if not circuit.is_open:
             return
@@ -139,12 +140,14 @@ class Circuits:
 
     def _win(self, connection: Connection, name: str, now: Millis) -> bool:
         due = (circuits.c.name == name) & (circuits.c.retry_at <= now)
-        return connection.execute(update(circuits).where(due).values(retry_at=now + PROBE)).rowcount == 1
+        return (
+            connection.execute(update(circuits).where(due).values(retry_at=now + PROBE_TIMEOUT)).rowcount == 1
+        )
 
     def _wait(self, circuit: Circuit, now: Millis) -> Outage:
         # Spread, so that those who wait do not come back all at once.
         left = max((circuit.retry_at or now) - now, 0)
-        spread = random.uniform(0, min(max(left, SHORTEST), LONGEST))
+        spread = random.uniform(0, min(max(left, SHORTEST_WAIT), LONGEST_WAIT))
         span = timedelta(milliseconds=left + spread)
         return Outage(
             f"{circuit.name} is down ({circuit.reason}); waiting for it to come back", retry_after=span
@@ -161,10 +164,10 @@ class Circuits:
             return self._wait(before, now)
         wish = 0 if error.retry_after is None else to_millis(error.retry_after)
         if error.source is not None:
-            failed, retry_at = self._suspects.note(name, error.source, now, wish)
-            if failed < SEVERAL and not before.is_open:
-                return _alone(name, error.source, retry_at, now, str(error))
-        wait = max(min(SHORTEST * 2 ** min(before.failures, 10), LONGEST), wish)
+            failed, retry_at = self._failing_sources.note(name, error.source, now, wish)
+            if failed < SOURCES_TO_OPEN and not before.is_open:
+                return _wait_of_source(name, error.source, retry_at, now, str(error))
+        wait = max(min(SHORTEST_WAIT * 2 ** min(before.failures, 10), LONGEST_WAIT), wish)
         row = {
             "name": name,
             "failures": 1,
@@ -180,7 +183,7 @@ class Circuits:
 
     async def succeeded(self, name: str, source: str | None = None) -> None:
         """Close the circuit. Costs nothing while it is closed, which is nearly always."""
-        self._suspects.clear(name, source)
+        self._failing_sources.clear(name, source)
         if (known := self._known.get(name)) and known.is_open:
             closing = update(circuits).where(circuits.c.name == name)
             values = closing.values(failures=0, opened_at=None, retry_at=None, reason=None)
@@ -193,7 +196,7 @@ class Circuits:
         return list(self._known.values())
 
     async def _state(self, name: str, *, at_once: bool = False) -> Circuit:
-        if at_once or self._clock.now() - self._read_at >= FRESH:
+        if at_once or self._clock.now() - self._read_at >= MAX_AGE:
             await self._refresh()
         return self._known.get(name, Circuit(name))
 
@@ -205,8 +208,8 @@ class Circuits:
         }
 
 
-def _alone(
+def _wait_of_source(
     name: str, source: str | None, until: Millis, now: Millis, why: str = "it failed before"
 ) -> Outage:
     wait = timedelta(milliseconds=max(until - now, 1))
-    return Outage(f"{name} fails for one of many, which waits alone: {why}", retry_after=wait, source=source)
+    return Outage(f"{name} failed for one source only, which waits: {why}", retry_after=wait, source=source)

@@ -8,7 +8,7 @@ from yamchi.notifications.channels.apprise import SmsChannel
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.channels.parts import Parts
-from yamchi.notifications.channels.shared_limits import Turns
+from yamchi.notifications.channels.send_limits import SendLimits
 from yamchi.notifications.channels.telegram.bot_api import BotApi
 from yamchi.notifications.channels.telegram.channel import TelegramChannel
 from yamchi.notifications.settings import NotificationSettings
@@ -29,8 +29,8 @@ def channels_of(
 
 def _telegram(settings: NotificationSettings, database: Database, clock: Clock) -> Channel:
     api = BotApi(settings.telegram_api_url, settings.required("TELEGRAM_BOT_TOKEN"))
-    turns, parts = Turns(database, clock), Parts(database, clock)
-    return TelegramChannel(api, turns, parts, clock, admin_group=settings.telegram_admin_group_id)
+    limits, parts = SendLimits(database, clock), Parts(database, clock)
+    return TelegramChannel(api, limits, parts, clock, admin_group=settings.telegram_admin_group_id)
 
 
 def _push(settings: NotificationSettings, database: Database, circuits: Circuits, clock: Clock) -> Channel:

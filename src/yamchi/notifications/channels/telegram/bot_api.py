@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0
 DEADLINE = 50.0
-"""Seconds for a whole call: a large document takes its time, but a turn to send is held no longer than a minute."""
+"""Seconds for a whole call: a large document takes its time, but a permit to send is held for at most a minute."""
 
 LARGEST_ANSWER = 1_048_576
 LONGEST_REASON = 1_000

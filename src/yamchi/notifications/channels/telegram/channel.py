@@ -1,19 +1,21 @@
 """Telegram: messages from a bot, within the limits that Telegram sets it.
 
 However many workers there are, together they send at most 30 messages a second, one a second to a chat and 20 a minute
-to a group, and when Telegram asks for a pause, all of them pause. A text that is too long, or that has a picture or a
-document with it, goes out in several messages; each that has arrived is remembered.
+to a group. When Telegram asks for a pause (429), all of them pause for that chat, and the bot goes on with others; if several
+chats are asked for a pause with no success in between, the bot pauses. A text that is too long, or that has a picture or a
+document with it, is sent as several messages; each that has arrived is remembered.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from yamchi.clock import Clock, to_millis
 from yamchi.errors import Outage, Unrecoverable
 from yamchi.notifications.channels.base import Attachment, Channel, Message, Recipient
 from yamchi.notifications.channels.parts import Parts
-from yamchi.notifications.channels.shared_limits import Limit, Turns
+from yamchi.notifications.channels.send_limits import Limit, SendLimits
 from yamchi.notifications.channels.telegram import telegram_html
 from yamchi.notifications.channels.telegram.bot_api import BotApi
 from yamchi.notifications.channels.telegram.telegram_html import BOLD, LONGEST_CAPTION, Run
@@ -57,7 +59,7 @@ class TelegramChannel(Channel):
     def __init__(
         self,
         api: BotApi,
-        turns: Turns,
+        limits: SendLimits,
         parts: Parts,
         clock: Clock,
         *,
@@ -65,7 +67,7 @@ class TelegramChannel(Channel):
     ) -> None:
         self.provider = f"bot{api.bot_id}"
         self._api = api
-        self._turns = turns
+        self._limits = limits
         self._parts = parts
         self._clock = clock
         self._admin_group = admin_group
@@ -109,20 +111,27 @@ class TelegramChannel(Channel):
         return self._admin_group
 
     async def _call(self, chat: str, call: Call, is_urgent: bool) -> str:
-        """One message to a chat in its turn; its id."""
-        async with self._turns.hold(self._limits(chat), is_urgent=is_urgent):
+        """One message to a chat, when the limits allow it; its id."""
+        async with self._limits.hold(self._limits_of(chat), is_urgent=is_urgent):
             try:
                 sent = await self._api.call(call.method, {"chat_id": chat, **call.fields}, call.file)
             except Outage as outage:
-                if outage.retry_after is not None:
-                    until = self._clock.now() + to_millis(outage.retry_after)
-                    await self._turns.pause(self._overall, until)
-                raise
+                if outage.retry_after is None:
+                    raise
+                raise await self._paused(chat, outage, outage.retry_after) from outage
         return str(sent["message_id"])
 
-    def _limits(self, chat: str) -> list[Limit]:
+    async def _paused(self, chat: str, outage: Outage, pause: timedelta) -> Outage:
+        """Pause the chat in all processes. As the outage's source it counts for the circuit, which may pause the bot."""
+        await self._limits.pause(self._chat_limit(chat), self._clock.now() + to_millis(pause))
+        return Outage(str(outage), retry_after=pause, source=chat)
+
+    def _chat_limit(self, chat: str) -> Limit:
+        return Limit(f"{self.provider}:{chat}"[:LONGEST_KEY], *TO_A_CHAT)
+
+    def _limits_of(self, chat: str) -> list[Limit]:
         """The ids of groups and channels are negative, or names."""
-        limits = [Limit(f"{self.provider}:{chat}"[:LONGEST_KEY], *TO_A_CHAT), self._overall]
+        limits = [self._chat_limit(chat), self._overall]
         if chat.startswith(("-", "@")):
             limits.insert(0, Limit(f"{self.provider}:group{chat}"[:LONGEST_KEY], *TO_A_GROUP))
         return limits

@@ -1,12 +1,11 @@
-"""Limits that all worker processes share: who may send now, and when the others are to come back.
+"""Rate limits of providers that all worker processes share: a message takes a permit, or learns when to come back.
 
-A limit of 30 a second has 30 turns, rows that say from when each may be used again. Whoever sends holds a turn until the
-answer is there, and only then does its second begin. The message came to the provider before the answer left it, so no
-two uses of one turn come closer than a second there, however late either was on its way: never more than 30 in any second.
+A limit of 30 a second has 30 permits: rows that say from when each may be used again. Who sends holds a permit until the
+answer is there, and only then does the permit's second begin. The provider got the message before it answered, so two uses
+of one permit are never closer than a second there: it sees at most 30 messages in any second.
 
-Who finds no turn gets a place in the line: a moment to come back, as far from the others' as turns come free. Nobody
-occupies a worker there. So a backlog of a million costs each message one look more, a message in a hurry waits in no
-line but a short one, and what a dead process held is free again after a while.
+A message that finds no permit gets a moment to come back, spaced from the others' as permits come free. No worker waits for
+it. Urgent messages are spaced apart from the others, in a shorter line. What a dead process held is free after `LEASE`.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -24,17 +23,17 @@ from yamchi.storage.database import Database
 log = structlog.get_logger("yamchi.notifications")
 
 LONGEST_SLEEP: Millis = 250
-"""A turn that comes free within this time is slept for; longer, and others could not work meanwhile."""
+"""The worker sleeps until a permit that comes free within this time; for a later one the message goes back to the queue."""
 
-NAPS = 2
+SLEEPS = 2
 LEASE: Millis = 60_000
-"""How long a turn is held by a process that gives no sign of life: longer than a request takes."""
+"""How long a process holds a permit without a sign of life: longer than a request takes."""
 
-LINE_PACE = 1.1
-"""How much slower than the limit the line moves: an answer takes its time too."""
+LINE_FACTOR = 1.1
+"""Messages in line are spaced this much wider than the limit, since requests take time too."""
 
-OLD: Millis = 3_600_000
-"""Turns that nobody used for so long are forgotten."""
+PERMIT_RETENTION: Millis = 3_600_000
+"""Permits that were not used for this time are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A turn in use; `until` is what tells our use of it from another's."""
+    """A permit in use; `until` tells our use of it from another's."""
 
     limit: Limit
     number: int
@@ -56,15 +55,15 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _NoTurn:
-    """Which limit has none, and when it may have one again."""
+class _NoPermit:
+    """Which limit has no permit, and when it may have one."""
 
     limit: Limit
     free_at: Millis
 
 
-class Turns:
-    """Turns to send. Two short transactions a message, which messages at the same time share."""
+class SendLimits:
+    """The table `send_turns`. Two short transactions a message, shared by messages at the same time."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -83,7 +82,7 @@ class Turns:
 
     @asynccontextmanager
     async def hold(self, limits: Sequence[Limit], *, is_urgent: bool = False) -> AsyncIterator[None]:
-        """Hold a turn of each limit while sending; a `Snooze` says when to come back for it."""
+        """Hold a permit of each limit while sending; raise `Snooze` with the moment to come back."""
         held = await self._take(limits, is_urgent)
         try:
             yield
@@ -91,64 +90,72 @@ class Turns:
             await self._release(held)
 
     async def _release(self, held: Sequence[_Held]) -> None:
-        """What was sent is sent, even if the database is away by now: then the turn comes back by itself."""
+        """Give the permits back. If the database is away, they come back by themselves when the lease ends."""
         now = self._clock.now()
         rows = [
-            {"of": turn.limit.key, "nth": turn.number, "ours": turn.until, "free_at": now + turn.limit.period}
-            for turn in held
+            {
+                "of": permit.limit.key,
+                "nth": permit.number,
+                "ours": permit.until,
+                "free_at": now + permit.limit.period,
+            }
+            for permit in held
         ]
         try:
             await self._database.write(lambda connection: connection.execute(self._used, rows).rowcount)
         except EngineError as error:
             log.warning(
-                "a turn could not be given back now",
-                limits=[turn.limit.key for turn in held],
+                "permits could not be given back; they come free when their lease ends",
+                limits=[permit.limit.key for permit in held],
                 error=str(error),
             )
 
     async def pause(self, limit: Limit, until: Millis) -> None:
-        """Nobody gets a turn before this moment."""
+        """Give no permit of this limit before this moment."""
         new = self._database.insert(table)
         latest = self._greatest(table.c.next, new.excluded.next)
         pausing = new.on_conflict_do_update(index_elements=["key", "number"], set_={"next": latest})
-        turns = [
+        permits = [
             {"key": limit.key, "number": number, "next": until, "held_until": 0}
             for number in range(limit.count)
         ]
-        await self._database.write(lambda connection: connection.execute(pausing, turns).rowcount)
+        await self._database.write(lambda connection: connection.execute(pausing, permits).rowcount)
 
     async def _take(self, limits: Sequence[Limit], is_urgent: bool) -> list[_Held]:
         answer = await self._try(limits)
-        for _ in range(NAPS):
-            if isinstance(answer, _NoTurn) and (wait := answer.free_at - self._clock.now()) <= LONGEST_SLEEP:
+        for _ in range(SLEEPS):
+            if (
+                isinstance(answer, _NoPermit)
+                and (wait := answer.free_at - self._clock.now()) <= LONGEST_SLEEP
+            ):
                 await self._clock.sleep(max(wait, 1))
                 answer = await self._try(limits)
-        if isinstance(answer, _NoTurn):
+        if isinstance(answer, _NoPermit):
             missed = answer
-            place = await self._database.write(lambda c: self._stand_in_line(c, missed, is_urgent))
-            raise Snooze(as_datetime(place), "waiting for its turn under the provider's limits")
+            place = await self._database.write(lambda c: self._line_up(c, missed, is_urgent))
+            raise Snooze(as_datetime(place), "waiting for the provider's rate limit")
         return answer
 
-    async def _try(self, limits: Sequence[Limit]) -> list[_Held] | _NoTurn:
+    async def _try(self, limits: Sequence[Limit]) -> list[_Held] | _NoPermit:
         now = self._clock.now()
         return await self._database.write(lambda connection: self._ask(connection, limits, now))
 
     # ── In a transaction ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, connection: Connection, limits: Sequence[Limit], now: Millis) -> list[_Held] | _NoTurn:
-        """A turn of each limit, or none of any."""
+    def _ask(self, connection: Connection, limits: Sequence[Limit], now: Millis) -> list[_Held] | _NoPermit:
+        """A permit of each limit, or none of any."""
         self._sweep(connection, now)
         held: list[_Held] = []
         for limit in limits:
             number = self._use(connection, limit, now)
             if number is None:
                 self._give_back(connection, held, now)
-                return _NoTurn(limit, self._free_at(connection, limit, now))
+                return _NoPermit(limit, self._free_at(connection, limit, now))
             held.append(_Held(limit, number, now + LEASE))
         return held
 
     def _use(self, connection: Connection, limit: Limit, now: Millis) -> int | None:
-        """Take a turn that is free, or make one while there are fewer than the limit has."""
+        """Take a free permit, or create one while the limit has fewer rows than it allows."""
         is_free = and_(table.c.key == limit.key, table.c.next <= now, table.c.held_until <= now)
         free = select(table.c.number).where(is_free).limit(1).with_for_update(skip_locked=True)
         taken = (
@@ -171,18 +178,18 @@ class Turns:
         return None
 
     def _give_back(self, connection: Connection, held: Sequence[_Held], now: Millis) -> None:
-        for turn in held:
-            row = {"of": turn.limit.key, "nth": turn.number, "ours": turn.until, "free_at": now}
+        for permit in held:
+            row = {"of": permit.limit.key, "nth": permit.number, "ours": permit.until, "free_at": now}
             connection.execute(self._unused, row)
 
     def _free_at(self, connection: Connection, limit: Limit, now: Millis) -> Millis:
         soonest = select(func.min(table.c.next)).where(table.c.key == limit.key)
         return max(round(connection.execute(soonest).scalar() or 0), now + 1)
 
-    def _stand_in_line(self, connection: Connection, missed: _NoTurn, is_urgent: bool) -> Millis:
-        """When to come back: after all who stand there already. Those in a hurry have a line of their own."""
+    def _line_up(self, connection: Connection, missed: _NoPermit, is_urgent: bool) -> Millis:
+        """When to come back: after all that wait already. Urgent messages have a line of their own."""
         limit, earliest = missed.limit, missed.free_at
-        spacing = limit.period / limit.count * LINE_PACE
+        spacing = limit.period / limit.count * LINE_FACTOR
         row = {"key": f"{'rush' if is_urgent else 'line'}:{limit.key}", "number": 0, "held_until": 0}
         standing = (
             self._database.insert(table)
@@ -196,6 +203,8 @@ class Turns:
         return round(float(connection.execute(standing).scalar_one()) - spacing)
 
     def _sweep(self, connection: Connection, now: Millis) -> None:
-        if now - self._swept_at >= OLD:
+        if now - self._swept_at >= PERMIT_RETENTION:
             self._swept_at = now
-            connection.execute(delete(table).where(table.c.next < now - OLD, table.c.held_until <= now))
+            connection.execute(
+                delete(table).where(table.c.next < now - PERMIT_RETENTION, table.c.held_until <= now)
+            )
