@@ -10,19 +10,23 @@ from typing import Any
 from weakref import WeakSet
 
 from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import SMTP, Envelope, Session
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
 from tests.services.server import free_port
 
 
 @dataclass
 class MailServer:
-    """Letters by recipient. `answers` are given to the next letters instead of 250, in order; each takes `seconds`."""
+    """Letters by recipient. `answers` are given to the next letters instead of 250, in order; each takes `seconds`.
+
+    `refusals` are answers to addresses, of recipients and of senders. With `login`, nobody writes without that name and password.
+    """
 
     port: int = field(default_factory=free_port)
     answers: deque[str] = field(default_factory=deque)
     hang_up_after_data: int = 0
     seconds: float = 0
+    login: tuple[str, str] | None = None
     letters: list[tuple[str, EmailMessage]] = field(default_factory=list)
     connections: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
@@ -51,6 +55,15 @@ class MailServer:
             return {str(letter["Message-ID"]) for to, letter in self.letters if to == recipient}
 
     # ── aiosmtpd's hooks ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def handle_MAIL(  # noqa: N802
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if address in self.refusals:
+            return self.refusals[address]
+        envelope.mail_from = address
+        envelope.mail_options.extend(options)
+        return "250 OK"
 
     async def handle_RCPT(  # noqa: N802
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
@@ -81,9 +94,19 @@ class _Controller(Controller):
 
     def factory(self) -> Any:
         self.handler.connections += 1
-        conversation = SMTP(self.handler, enable_SMTPUTF8=True)
+        conversation = SMTP(
+            self.handler,
+            enable_SMTPUTF8=True,
+            authenticator=self._check if self.handler.login else None,
+            auth_required=self.handler.login is not None,
+            auth_require_tls=False,
+        )
         self._conversations.add(conversation)
         return conversation
+
+    def _check(self, server: SMTP, session: Session, envelope: Envelope, how: str, data: Any) -> AuthResult:
+        given = (data.login.decode(), data.password.decode())
+        return AuthResult(success=given == self.handler.login, handled=False)
 
     def hang_up(self) -> None:
         self.loop.call_soon_threadsafe(self._abort_all)

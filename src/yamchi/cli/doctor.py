@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Annotated
@@ -33,6 +34,9 @@ EXTRAS = {
 }
 
 Migrate = Annotated[bool, typer.Option("--migrate", help="First bring Yamchi's tables up to date.")]
+MakeQueues = Annotated[
+    bool, typer.Option("--make-queues", help="First make the queues that are not there, where we may.")
+]
 Make = Annotated[
     str | None,
     typer.Option("--make", metavar="NAME", help="Make something to keep, such as vapid, print it, and stop."),
@@ -47,6 +51,7 @@ def run(
     host: HostOption = None,
     port: PortOption = None,
     migrate: Migrate = False,
+    make_queues: MakeQueues = False,
     make: Make = None,
     make_vapid: MakeVapid = False,
     as_json: JsonOption = False,
@@ -61,6 +66,9 @@ def run(
     if migrate:
         loaded = load_app(app)
         run_async(using(loaded, loaded.database.migrate()))
+    if make_queues:
+        loaded = load_app(app)
+        run_async(using(loaded, _make_queues(loaded)))
     checks = run_async(_all(app, host, port))
     if as_json:
         print_json([asdict(check) for check in checks])
@@ -78,6 +86,13 @@ def _make(name: str, app: str | None, as_json: bool) -> None:
         known = ", ".join(sorted(makers)) or "nothing"
         raise ConfigurationError(f"There is no {name!r} to make; there is: {known}.")
     load_attribute(makers[name])(as_json=as_json)
+
+
+async def _make_queues(app: Yamchi) -> None:
+    """Asking for its counts makes a queue; what can't be made is told by the checks that follow."""
+    for queue in app.queues:
+        with suppress(YamchiError):
+            await queue.stats()
 
 
 async def _all(reference: str | None, host: str | None, port: int | None) -> list[Check]:

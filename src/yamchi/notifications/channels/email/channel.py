@@ -1,5 +1,7 @@
 """E-mail: over SMTP, or into the mailbox of the board where no server is set, so that a newcomer sees real letters."""
 
+from email.utils import parseaddr
+
 from sqlalchemy import desc, select
 
 from yamchi.clock import Clock
@@ -29,6 +31,10 @@ class EmailChannel(Channel):
         letter = compose(message, self._sender, self._clock.now())
         await self._pool.send(letter)
         return letter.message_id
+
+    async def ping(self) -> str:
+        """Whether the server lets us in, and takes letters from our sender."""
+        return await self._pool.try_sender(parseaddr(self._sender)[1])
 
     async def close(self) -> None:
         await self._pool.close()

@@ -71,6 +71,23 @@ class SmtpPool:
             self._idle.append(connection)
             return answer
 
+    async def try_sender(self, sender: str) -> str:
+        """Log in and name the sender, without a letter; what the server makes of it."""
+        name, user = self._server.name, self._server.user
+        connection = await self._connect()
+        try:
+            await connection.offer_sender(sender)
+        except Refused as refusal:
+            raise Unrecoverable(
+                f"{name} lets us in but takes no letters from {sender} ({refusal}): "
+                "does that mailbox exist, and may SMTP_USER send as SMTP_FROM?"
+            ) from refusal
+        except OSError as error:
+            raise await self._broken(connection, error) from error
+        finally:
+            connection.say_goodbye()
+        return f"{name} {f'knows {user} and ' if user else ''}takes letters from {sender}"
+
     async def close(self) -> None:
         while self._idle:
             self._idle.pop().say_goodbye()

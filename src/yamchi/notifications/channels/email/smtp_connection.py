@@ -82,6 +82,14 @@ class SmtpConnection(asyncio.Protocol):
             raise Refused(taken)
         return taken.text
 
+    async def offer_sender(self, sender: str) -> None:
+        """Ask whether letters from this address are taken, and take the question back; raises `Refused`."""
+        async with asyncio.timeout(self._timeout):
+            (answer,) = await self._ask(f"MAIL FROM:<{sender}>\r\n".encode(), 1)
+            await self._ask(b"RSET\r\n", 1)
+        if not answer.is_yes:
+            raise Refused(answer)
+
     async def _offer(self, letter: Letter) -> None:
         """Up to the point where the server waits for the letter itself."""
         is_ascii = letter.recipient.isascii() and letter.sender.isascii()
