@@ -24,5 +24,5 @@ VOLUME ["/srv/yamchi/var", "/srv/yamchi/public/uploads"]
 EXPOSE 3030
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:3030/healthz', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request as web; web.urlopen('http://127.0.0.1:' + os.environ['PORT'] + '/healthz', timeout=4)"]
 CMD ["yamchi", "up"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from compose_spec import PyCompose
 from typer.main import get_command
 
 from yamchi.cli import cli
@@ -82,6 +83,16 @@ def test_the_image_gets_what_it_copies_and_sets_what_there_is() -> None:
     assert named - {"PATH", "PYTHONUNBUFFERED"} <= settings()
 
 
+def test_compose_is_as_the_specification_has_it() -> None:
+    """`docker compose config` asks for the same; it resolves the merge keys first, as loading them does."""
+    checked = PyCompose.from_yaml(yaml.safe_dump(compose()))
+    assert set(checked.service_names()) == compose()["services"].keys()
+    mistaken = compose()
+    mistaken["services"]["api"]["stop_grace"] = "4s"
+    with pytest.raises(ValueError, match="stop_grace"):
+        PyCompose.from_yaml(yaml.safe_dump(mistaken))
+
+
 def test_the_services_of_compose() -> None:
     services = compose()["services"]
     assert {"api", "queue-worker", "redis", "postgres", "kafka"} == services.keys()
@@ -139,6 +150,12 @@ def test_systemd_starts_what_there_is_and_waits_for_jobs(unit: Path) -> None:
 
 
 # ── Watching ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_alert_and_panel_asks_for_a_metric_of_ours() -> None:
+    asked = [rule["expr"] for rule in alerts()]
+    asked += [target["expr"] for panel in panels() for target in panel["targets"]]
+    assert [expression for expression in asked if not _METRIC.search(expression)] == []
 
 
 async def test_dashboard_and_alerts_ask_for_metrics_that_there_are(tmp_path: Path) -> None:

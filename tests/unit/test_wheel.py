@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/yamchi"
@@ -23,8 +25,11 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("wheel")
-    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(ROOT))
+    """As `python -m build` makes it: the archive of the sources, and from that the wheel."""
+    place = tmp_path_factory.mktemp("dist")
+    said = _run(sys.executable, "-m", "build", "--outdir", str(place), str(ROOT))
+    assert "warning" not in said.lower(), said
+    assert len(list(place.iterdir())) == 2
     (built,) = place.glob("*.whl")
     return built
 
@@ -37,6 +42,31 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = (str(place / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     _run(*pip, "-c", str(ROOT / "constraints.txt"), str(wheel))
     return place / "bin/yamchi"
+
+
+def test_the_sources_are_whole(wheel: Path) -> None:
+    (archive,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(archive) as sources:
+        packed = {name.partition("/")[2] for name in sources.getnames()}
+    listed = subprocess.run(
+        ["git", "ls-files", "src", "tests", "docs"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert set(listed.stdout.split()) - packed == set()
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Dockerfile", "PKG-INFO"} <= packed
+    assert not any("node_modules" in name or "__pycache__" in name for name in packed)
+
+
+def test_an_index_would_take_its_description(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        described = Metadata.from_email(archive.read(name), validate=True)
+    assert described.description_content_type == "text/markdown"
+    assert described.license_expression == "Apache-2.0"
+    assert described.project_urls
+    assert {"Typing :: Typed", "Framework :: AsyncIO"} <= set(described.classifiers or ())
+    assert described.requires_python is not None
+    assert "3.11" in described.requires_python
+    assert {"redis", "postgres", "kafka", "reports", "payments", "all"} <= set(described.provides_extra or ())
 
 
 def test_everything_is_in_the_wheel(wheel: Path) -> None:
@@ -101,6 +131,7 @@ def _status(url: str) -> int | None:
         return None
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
