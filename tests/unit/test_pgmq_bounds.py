@@ -1,7 +1,7 @@
 """How far a worker has come in a queue: what its looks skip, and that nothing below is skipped for long."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -10,7 +10,8 @@ from tests.services.databases import Database
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.pgmq import PgmqEngine
-from yamchi.queues.engines.pgmq.bounds import BANDS, LATE, LOOK_EVERY, Bounds, Seen
+from yamchi.queues.engines.pgmq.bounds import BANDS, LATE, LOOK_EVERY, MANY_PUT, Bounds, Place, Seen
+from yamchi.queues.engines.pgmq.listening import Listener, read_places
 from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.records import Claim, Completed, NewJob, Released, RetryAt
 from yamchi.storage.sweeping import SHARE, Sweep
@@ -79,6 +80,28 @@ def test_a_look_does_not_pass_what_was_put_back_meanwhile() -> None:
     assert bounds.begin().lows[-1] == AT + 1_000_000 - LATE
 
 
+def test_a_look_moves_on_although_something_is_put_all_the_time() -> None:
+    bounds = moved()
+    look = bounds.begin()
+    bounds.lower(AT + 900_000)
+    bounds.lower(AT - 7 * STEP * 1_000 - 5_000_000, is_untended=True)
+    bounds.finish(look, Seen(AT + 1_000_000, EMPTY, None), [])
+    lows = bounds.begin().lows
+    assert lows[-1] == AT + 900_000, "as far as what was put there last"
+    assert lows[-8] == AT - 7 * STEP * 1_000 - 5_000_000
+    assert lows[-2] == AT + 1_000_000 - LATE - STEP * 1_000, "another band is not held up"
+    assert bounds.tended == AT - 7 * STEP * 1_000 - 5_000_000
+
+
+def test_a_look_that_missed_more_than_is_remembered_is_not_heeded() -> None:
+    bounds = moved()
+    look, lows = bounds.begin(), bounds.begin().lows
+    for _ in range(MANY_PUT + 1):
+        bounds.lower(AT + 900_000)
+    bounds.finish(look, Seen(AT + 1_000_000, EMPTY, None), [])
+    assert bounds.begin().lows == lows
+
+
 def test_an_older_look_that_comes_late_counts_no_more() -> None:
     bounds = moved()
     older, newer = bounds.begin(), bounds.begin()
@@ -94,24 +117,48 @@ def test_looks_below_come_in_time_and_one_after_another() -> None:
     assert below is not None
     assert (below.lows, below.highs) == (Bounds(NOW).begin().lows, bounds.begin().lows)
     assert bounds.begin_below(9.0) is None, "one is under way"
-    assert bounds.finish_below(Seen(AT, EMPTY, None)) is False
+    assert bounds.finish_below(Seen(AT, EMPTY, None), 1.0) is False
     assert bounds.begin_below(1.0 + LOOK_EVERY / 2) is None
     assert bounds.begin_below(1.0 + LOOK_EVERY) is not None
+
+
+def test_long_looks_below_take_no_more_than_their_share_of_time() -> None:
+    bounds = moved()
+    bounds.begin_below(1.0)
+    bounds.finish_below(Seen(AT, EMPTY, None), 1.1)
+    assert bounds.begin_below(1.1 + 0.09 * SHARE) is None
+    assert bounds.begin_below(1.1 + 0.11 * SHARE) is not None
+    bounds.finish_below(Seen(AT, EMPTY, None), 30.0)
+    bounds.look_soon()
+    assert bounds.begin_below(30.0) is not None, "what was not heard may be anywhere"
 
 
 def test_what_a_look_below_finds_is_in_reach_again() -> None:
     bounds = moved()
     bounds.begin_below(1.0)
-    assert bounds.finish_below(Seen(AT, banded(AT - 60_000_000, priority=0), AT - 70_000_000))
+    assert bounds.finish_below(Seen(AT, banded(AT - 60_000_000, priority=0), AT - 50_000_000), 1.0)
     look = bounds.begin()
-    assert (look.lows[-1], look.tended) == (AT - 60_000_000, AT - 70_000_000)
+    assert (look.lows[-1], look.tended) == (AT - 60_000_000, AT - 50_000_000)
 
 
 def test_a_look_below_that_failed_is_owed() -> None:
     bounds = moved()
     bounds.begin_below(1.0)
-    bounds.finish_below(None)
+    bounds.finish_below(None, 1.0)
     assert bounds.look_in(1.0) == pytest.approx(LOOK_EVERY)
+
+
+@pytest.mark.parametrize(
+    ("note", "places"),
+    [
+        ("q_mail", []),
+        ("q_mail 1800000000000000", [Place(1_800_000_000_000_000)]),
+        ("q_mail -30610224000000000 u5", [Place(-30_610_224_000_000_000), Place(5, is_untended=True)]),
+        ("q_mail now u 1e9 99999999999999999999 \N{ARABIC-INDIC DIGIT FIVE}", []),
+    ],
+)
+def test_a_note_says_where_something_was_put(note: str, places: list[Place]) -> None:
+    assert read_places(note) == ("q_mail", places)
 
 
 def test_a_sweep_goes_over_everything_again_when_that_costs_little() -> None:
@@ -151,7 +198,8 @@ async def opened(database: Database) -> AsyncIterator[Open]:
 
 @pytest.fixture
 async def engine(opened: Open, monkeypatch: pytest.MonkeyPatch) -> PgmqEngine:
-    """A worker that has come far, and looks below only when a test lets it."""
+    """A worker that has come far, hears nothing, and looks below only when a test lets it."""
+    monkeypatch.setattr(Listener, "start", lambda listener: None)
     monkeypatch.setattr("yamchi.queues.engines.pgmq.bounds.LOOK_EVERY", float("inf"))
     engine = await opened()
     await engine.add("mail", [NewJob("first", "email", b"{}")])
@@ -288,6 +336,117 @@ async def test_ones_own_changes_are_in_reach_at_once(engine: PgmqEngine, priorit
     assert held.job.id == "past"
 
 
+# ── What is told ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def listening(opened: Open, monkeypatch: pytest.MonkeyPatch) -> PgmqEngine:
+    """A worker that has come far and hears, but never looks below: beside many dead rows that may take long."""
+    monkeypatch.setattr(Bounds, "is_time", lambda bounds, now: False)
+    engine = await opened()
+    await engine.add("mail", [NewJob("first", "email", b"{}")])
+    await complete(engine, "mail", await claim_all(engine, "mail", 1))
+    await engine._loops.get().listener.ready()
+    return engine
+
+
+async def heard(engine: PgmqEngine, job_id: str) -> Claim:
+    async def claimed() -> Sequence[Claim]:
+        return await claim(engine, "mail")
+
+    (held,) = await eventually(claimed)
+    assert held.job.id == job_id
+    return held
+
+
+@pytest.mark.parametrize("priority", [0, 7])
+async def test_a_late_commit_is_told(listening: PgmqEngine, other: Any, priority: int) -> None:
+    insert(other, "late", f"clock_timestamp() - {priority} * {STEP} * interval '1 ms'", priority)
+    await passed(listening)
+    other.commit()
+    assert (await heard(listening, "late")).job.priority == priority
+
+
+async def test_a_late_commit_of_every_band_is_told(listening: PgmqEngine, other: Any) -> None:
+    other.execute(
+        "INSERT INTO pgmq.q_mail (vt, message, headers) SELECT clock_timestamp() - n * %s * interval '1 ms', '{}', "
+        "jsonb_build_object('yamchi_id', n::text, 'name', 'email', 'priority', n) FROM generate_series(0, 10) AS n",
+        (STEP,),
+    )
+    await passed(listening)
+    other.commit()
+    claims: list[Claim] = []
+
+    async def has_all() -> bool:
+        claims.extend(await claim(listening, "mail", 20))
+        return len(claims) == BANDS
+
+    await eventually(has_all)
+
+
+@pytest.mark.parametrize("vt", ["clock_timestamp()", "'1999-12-31'", "'0044-03-15 BC'", "'-infinity'"])
+async def test_another_programs_message_below_is_told(listening: PgmqEngine, other: Any, vt: str) -> None:
+    other.execute(
+        f"""INSERT INTO pgmq.q_mail (vt, message) VALUES ({vt}, '{{"job_id": "foreign"}}')""".encode()
+    )
+    await passed(listening)
+    other.commit()
+    await heard(listening, "foreign")
+
+
+async def test_messages_of_many_times_are_no_burden_to_who_writes_them(
+    listening: PgmqEngine, other: Any
+) -> None:
+    """A notification holds 8,000 bytes; more would make their statement fail."""
+    other.execute(
+        "INSERT INTO pgmq.q_mail (vt, message) SELECT now() - n * interval '1 year', '{}' FROM generate_series(1, 2000) AS n"
+    )
+    other.commit()
+    await eventually(lambda: claim(listening, "mail", 2_000))
+
+
+async def test_a_delay_that_another_program_ends_late_is_told(listening: PgmqEngine, other: Any) -> None:
+    await listening.add("mail", [NewJob("set", "email", b"{}", run_at=now() + 600_000)])
+    other.execute("SELECT pgmq.set_vt('mail', msg_id, 0) FROM pgmq.q_mail")
+    await passed(listening)
+    other.commit()
+    await heard(listening, "set")
+
+
+@pytest.mark.parametrize("way", ["given back", "promoted", "retried"])
+async def test_what_another_process_puts_back_is_told(listening: PgmqEngine, opened: Open, way: str) -> None:
+    another = await opened()
+    past = now() - 3_600_000
+    await another.add("mail", [NewJob("back", "email", b"{}", priority=3, run_at=past)])
+    (held,) = await claim_all(another, "mail", 1)
+    if way == "promoted":
+        await settle(another, "mail", [RetryAt(held, now() + 600_000, "later")])
+    elif way == "retried":
+        await settle(another, "mail", [failure(held)])
+    await passed(listening)
+    if way == "given back":
+        await settle(another, "mail", [RetryAt(held, past, "again")])
+    elif way == "promoted":
+        assert await another.promote("mail", ["back"]) == ["back"]
+    else:
+        assert await another.retry("mail", ["back"]) == ["back"]
+    await heard(listening, "back")
+
+
+async def test_tables_of_before_tell_too(listening: PgmqEngine, opened: Open, other: Any) -> None:
+    """A database of the version before: its triggers are made anew when the first process starts."""
+    other.execute(
+        "DROP TRIGGER yamchi_moved ON pgmq.q_mail; DROP FUNCTION yamchi.wrote CASCADE; DROP FUNCTION yamchi.moved"
+    )
+    other.execute("DROP FUNCTION yamchi.watch; UPDATE yamchi.schema_version SET version = 3")
+    other.commit()
+    await opened()
+    insert(other, "late")
+    await passed(listening)
+    other.commit()
+    await heard(listening, "late")
+
+
 async def test_an_idle_worker_is_woken_for_what_is_below(opened: Open, other: Any) -> None:
     engine = await opened()
     await engine.add("mail", [NewJob("first", "email", b"{}")])
@@ -295,7 +454,7 @@ async def test_an_idle_worker_is_woken_for_what_is_below(opened: Open, other: An
     insert(other, "late")
     await passed(engine)
     waking = asyncio.create_task(engine.wake("mail", 60_000))
-    await engine._here().listener.ready()
+    await engine._loops.get().listener.ready()
     other.commit()
     await asyncio.wait_for(waking, 30)
 

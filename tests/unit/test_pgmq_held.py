@@ -20,6 +20,7 @@ from yamchi.queues.engines.pgmq.rows import instant
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.records import Completed, JobOptions, NewJob
 from yamchi.testing.conformance.base import claim, failure
+from yamchi.testing.waiting import eventually
 
 ROUND, ROUNDS, BATCH = 300, 6, 50
 OPTIONS = JobOptions(attempts=1, keep_completed=10, keep_failed=10)
@@ -176,7 +177,7 @@ async def test_trimming_stays_as_short_as_it_was(engine: PgmqEngine, state: str)
 
 @pytest.mark.usefixtures("held")
 async def test_a_sweep_for_the_stalled_need_not_go_over_everything(engine: PgmqEngine) -> None:
-    """What ended long ago lies behind it; a sweep goes back a minute, however much is dead before that."""
+    """What ended long ago lies behind it; a sweep goes back a moment, however much is dead before that."""
     async with engine._connections.lend() as db:
         for number in range(ROUNDS):
             await _ours(engine, number)
@@ -192,6 +193,32 @@ async def test_a_sweep_for_the_stalled_need_not_go_over_everything(engine: PgmqE
     assert since is not None
     whole = await _touched(engine, leasing._STALLED, since=instant(None))
     assert await _touched(engine, leasing._STALLED, since=instant(since)) < whole / 2
+
+
+@pytest.mark.usefixtures("held")
+async def test_forgetting_what_others_took_stays_as_short_as_it_was(
+    engine: PgmqEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some pages at a time, round and round; what others took is forgotten in the end, wherever its row is."""
+    monkeypatch.setattr("yamchi.queues.engines.pgmq.adding._PAGES", 2)
+    touched = []
+    for number in range(ROUNDS):
+        await _ours(engine, number)
+        await _drain(engine)
+        touched.append(await _touched(engine, adding._TIDY, begin="(0,0)", end="(2,0)"))
+    assert touched[-1] <= 1.3 * touched[0] + 20, touched
+    await engine.add("mail", [NewJob("taken", "email", b"{}")])
+    async with engine._connections.lend() as db:
+        await db.execute("DELETE FROM pgmq.q_mail")
+
+    async def is_forgotten() -> bool:
+        await engine._tidy("mail")
+        async with engine._connections.lend() as db:
+            found = await db.execute("SELECT FROM yamchi.jobs WHERE id = 'taken'")
+            return await found.fetchone() is None
+
+    assert not await is_forgotten(), "one step went over everything: this shows nothing"
+    await eventually(is_forgotten)
 
 
 async def test_a_table_that_was_analyzed_empty_is_not_walked_over_when_it_is_long(

@@ -4,7 +4,7 @@ It begins at the old end, where on PostgreSQL the dead rows are that somebody's 
 long, it does so only now and then, and between begins where it left off.
 """
 
-SHARE = 20
+SHARE = 50
 """After a sweep over everything the next such one waits for so many times as long as it took."""
 
 

@@ -29,6 +29,7 @@ from yamchi.queues.engines.base import (
 from yamchi.queues.engines.batching import AddBatcher
 from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.pgmq import adding, leasing, letters, management, ratelimits, working
+from yamchi.queues.engines.pgmq.bounds import Place
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
 from yamchi.queues.engines.pgmq.listening import EVENTS, WAKE, Listener, events_of, read_events, write_events
 from yamchi.queues.engines.pgmq.looking import Lookout
@@ -70,10 +71,13 @@ class PgmqEngine:
         self._connections = Connections(url)
         self._clock = clock
         self._origin = secrets.token_hex(6)
-        self._loops = PerLoop(lambda: _Loop(Listener(self._connections), AddBatcher(self._write)))
+        self._loops = PerLoop(
+            lambda: _Loop(Listener(self._connections, self._note_put), AddBatcher(self._write))
+        )
         self._tables: dict[str, Tables] = {}
+        self._queues: dict[str, str] = {}
         self._listened_to_until = self._asked_at = 0.0
-        self._tidied: dict[str, tuple[float, str]] = {}
+        self._tidied: dict[str, tuple[float, int]] = {}
         self._added: dict[str, int] = {}
         self._keep: dict[str, int] = {}
         self._lookout = Lookout(self._do, clock)
@@ -142,6 +146,7 @@ class PgmqEngine:
             if trip.seen and trip.seen.untended is not None:
                 for risen in await adding.tend(db, tables, trip.seen.untended, trip.seen.at):
                     reach.bounds.lower(risen)
+                reach.bounds.lower(trip.seen.untended)
                 if short := want - len(trip.claims):
                     again = await working.exchange(db, tables, [], short, lease, worker, reach)
                     trip.claims += again.claims
@@ -152,6 +157,7 @@ class PgmqEngine:
             return Exchange([verdict.claim.job.id for verdict in settled], trip.claims)
 
         if want:
+            self._loops.get().listener.start()
             self._lookout.look(queue)
         return await self._do(queue, work)
 
@@ -328,6 +334,12 @@ class PgmqEngine:
 
     # ── How statements are run ────────────────────────────────────────────────────────────────────────────────────
 
+    def _note_put(self, table: str | None, places: Sequence[Place]) -> None:
+        if table is None:
+            self._lookout.look_soon()
+        elif queue := self._queues.get(table):
+            self._lookout.go_back(queue, places)
+
     def _wakeup(self, tables: Tables) -> asyncio.Event:
         return self._loops.get().listener.wakeups[f"q_{tables.name}"]
 
@@ -342,6 +354,7 @@ class PgmqEngine:
         if tables is None:
             async with self._connections.lend() as db:
                 tables = self._tables[queue] = await prepare_queue(db, queue)
+            self._queues[f"q_{tables.name}"] = queue
         return tables
 
     async def _do(self, queue: str, work: Work[T]) -> T:
@@ -364,10 +377,10 @@ class PgmqEngine:
             await db.execute(statement, values)
 
     def _may_tidy(self, queue: str, after: float = 0.0) -> bool:
-        return asyncio.get_running_loop().time() > self._tidied.get(queue, (0.0, ""))[0] + after
+        return asyncio.get_running_loop().time() > self._tidied.get(queue, (0.0, 0))[0] + after
 
     async def _tidy(self, queue: str) -> None:
         now = asyncio.get_running_loop().time
-        began, (_, after) = now(), self._tidied.get(queue, (0.0, ""))
-        reached = await self._do(queue, lambda db, tables: adding.tidy(db, tables, after))
+        began, (_, page) = now(), self._tidied.get(queue, (0.0, 0))
+        reached = await self._do(queue, lambda db, tables: adding.tidy(db, tables, page))
         self._tidied[queue] = (now() + SHARE * (now() - began), reached)

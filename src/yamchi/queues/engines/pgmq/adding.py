@@ -161,20 +161,23 @@ async def tend(
 
 # ── What other programs took ──────────────────────────────────────────────────────────────────────────────────────
 
+_PAGES = 100
+"""So much of the table at a time, however many of its rows are dead."""
+
 _TIDY = """
-WITH checked AS MATERIALIZED (
-    SELECT id FROM yamchi.jobs WHERE queue = %(queue)s AND id > %(after)s AND ended IS NULL ORDER BY id LIMIT 5000
-), forgotten AS (
-    DELETE FROM yamchi.jobs j USING checked WHERE j.queue = %(queue)s AND j.id = checked.id AND j.ended IS NULL
-    AND (SELECT q.msg_id FROM {q} q WHERE q.msg_id = j.msg_id) IS NULL
+WITH forgotten AS (
+    DELETE FROM yamchi.jobs j WHERE j.ctid >= %(begin)s::tid AND j.ctid < %(end)s::tid AND j.queue = %(queue)s
+    AND j.ended IS NULL AND (SELECT q.msg_id FROM {q} q WHERE q.msg_id = j.msg_id) IS NULL
 ), aged AS (
     DELETE FROM yamchi.minutes WHERE queue = %(queue)s AND minute < statement_timestamp() - interval '7 days'
 )
-SELECT max(id) FROM checked
+SELECT pg_relation_size('yamchi.jobs') / current_setting('block_size')::int
 """
 
 
-async def tidy(db: Connection, tables: Tables, after: str) -> str:
-    """Forget the ids of messages that other programs have deleted or archived, some at a time; where to go on."""
-    row = await (await db.execute(tables.sql(_TIDY), {"queue": tables.queue, "after": after})).fetchone()
-    return row[0] if row and row[0] else ""
+async def tidy(db: Connection, tables: Tables, page: int) -> int:
+    """Forget the ids of messages that other programs have deleted or archived, some pages at a time; where to go on."""
+    reached = page + _PAGES
+    span = {"begin": f"({page},0)", "end": f"({reached},0)"}
+    row = await (await db.execute(tables.sql(_TIDY), {"queue": tables.queue, **span})).fetchone()
+    return reached if row and reached < row[0] else 0

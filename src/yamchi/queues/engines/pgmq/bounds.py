@@ -5,19 +5,22 @@ forgotten session. A claim that began at the lowest `vt` would walk over every j
 So a process remembers how far it has come, in each band of priority for itself, and begins there.
 
 A bound only says where nothing was left *when it was set*. What turns up below it later (a transaction that wrote early
-and committed late, a job that was put back, another program's message with an old `vt`, a claim that was rolled back) is
-found by a look at all that lies below the bounds, at least every `LOOK_EVERY` seconds while there is work or news.
+and committed late, a job that was put back, another program's message with an old `vt`) is told by a trigger when it is
+committed, with its place (`schema`), and the bound goes back to there. What no trigger tells (a claim that was rolled back, a
+table that is somebody else's) is found by a look at all that lies below the bounds: every `LOOK_EVERY` seconds while there is
+work or news, or less often where the dead rows are so many that looks would take more than their share of time.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.pgmq.rows import STEP
-from yamchi.storage.sweeping import Sweep
+from yamchi.storage.sweeping import SHARE, Sweep
 
 Micros = int
 """Microseconds since 1970 of the database's clock, as exact as `vt` itself."""
@@ -31,16 +34,27 @@ LOOK_EVERY = 0.2
 LATE: Micros = 100_000
 """An empty band's bound stays so far behind, because an insert shows only when it is committed."""
 
+MANY_PUT = 4_096
+"""So many places are remembered where something was put; a look that missed more is not heeded."""
+
 POLITE = 0.05
 """Between two tries to claim what somebody else has locked, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was put, perhaps below the bounds; untended if it needs a hand before it can be claimed."""
+
+    vt: Micros
+    is_untended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
-    """A look under way: its number, what had been lowered before it, and where it begins."""
+    """A look under way: its number, how often something had been put below before it, and where it begins."""
 
     number: int
-    lowered: int
+    put: int
     lows: tuple[Micros | None, ...]
     highs: tuple[Micros | None, ...]
     tended: Micros | None
@@ -67,8 +81,9 @@ class Bounds:
         self._ends: tuple[Micros | None, ...] = (*ends, None)
         self._lows = list(self._begins)
         self._tended: Micros | None = None
-        self._looks = self._newest = self._lowered = 0
-        self._next_full = 0.0
+        self._looks = self._newest = self._put = 0
+        self._puts: deque[Place] = deque(maxlen=MANY_PUT)
+        self._next_full = self._began = 0.0
         self._is_looking = self._has_news = False
         self.pause = 0.0
         """Before the next try in seconds: all that is due may be locked by somebody who takes their time."""
@@ -79,12 +94,13 @@ class Bounds:
         """From the bounds on. `has_news` says that something was written since the last look, who knows where."""
         self._has_news |= has_news
         self._looks += 1
-        return Look(self._looks, self._lowered, tuple(self._lows), self._ends, self._tended)
+        return Look(self._looks, self._put, tuple(self._lows), self._ends, self._tended)
 
     def finish(self, look: Look, seen: Seen, taken: Iterable[Micros]) -> None:
         """Move on to what a look saw; `taken` are the times of the messages it claimed."""
-        if look.lowered != self._lowered or look.number < self._newest:
-            return  # what is below now may have come after its snapshot
+        missed = self._put - look.put
+        if missed > len(self._puts) or look.number < self._newest:
+            return
         self._newest = look.number
         firsts_taken: list[Micros | None] = [None] * BANDS
         for vt in taken:
@@ -94,6 +110,8 @@ class Bounds:
         for band, (first, mine) in enumerate(zip(seen.firsts, firsts_taken, strict=True)):
             self._move(band, seen.at, first, mine)
         self._tended = seen.at - LATE if seen.untended is None else seen.untended
+        for place in islice(reversed(self._puts), missed):
+            self._go_back(place)  # it may have come after the look's snapshot
         self.pause = (
             POLITE if any(first is not None for first in seen.firsts) and not any(firsts_taken) else 0.0
         )
@@ -108,13 +126,20 @@ class Bounds:
         reached = reached if begin is None else max(begin, reached)
         self._lows[band] = reached if end is None else min(end, reached)
 
-    def lower(self, vt: Micros) -> None:
-        """A message was put at this time by ourselves, or found there."""
-        self._lowered += 1  # looks that are under way may have missed it
-        band = self._band(vt)
+    def lower(self, vt: Micros, *, is_untended: bool = False) -> None:
+        """A message was put at this time by ourselves or somebody else, or found there."""
+        place = Place(vt, is_untended)
+        self._put += 1
+        self._puts.append(place)
+        self._go_back(place)
+
+    def _go_back(self, place: Place) -> None:
+        band = self._band(place.vt)
         low = self._lows[band]
-        if low is not None and vt < low:
-            self._lows[band] = vt
+        if low is not None and place.vt < low:
+            self._lows[band] = place.vt
+        if place.is_untended and self._tended is not None and place.vt < self._tended:
+            self._tended = place.vt
 
     # ── The full look ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -126,21 +151,25 @@ class Bounds:
         if not self.is_time(now):
             return None
         self._is_looking, self._has_news = True, False
-        self._next_full = now + LOOK_EVERY
+        self._began, self._next_full = now, now + LOOK_EVERY
         return Look(0, 0, self._begins, tuple(self._lows), self._tended)
 
-    def finish_below(self, seen: Seen | None) -> bool:
+    def finish_below(self, seen: Seen | None, now: float) -> bool:
         """Go back to what a full look saw, None if it failed; whether it saw anything."""
         self._is_looking = False
+        self._next_full = max(self._next_full, now + SHARE * (now - self._began))
         found = [] if seen is None else [first for first in seen.firsts if first is not None]
         for first in found:
             self.lower(first)
         if seen is not None and seen.untended is not None:
-            self._tended = seen.untended
-            self._lowered += 1
+            self.lower(seen.untended, is_untended=True)
         has_found = bool(found) or (seen is not None and seen.untended is not None)
         self._has_news |= seen is None or has_found
         return has_found
+
+    def look_soon(self) -> None:
+        """Something may have been put below without a word."""
+        self._next_full, self._has_news = 0.0, True
 
     def look_in(self, now: float) -> float:
         """In how many seconds a full look is due even if nobody claims; never if there was no news since the last."""

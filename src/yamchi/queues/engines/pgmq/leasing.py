@@ -33,8 +33,9 @@ SELECT {micros("statement_timestamp()")}, EXISTS (
     SELECT FROM {{q}} WHERE last_read_at IS NOT NULL AND vt >= %(since)s::timestamptz
     AND vt <= statement_timestamp() AND headers ? 'yamchi_id')
 """
-_LATE_LEASE: Micros = 60_000_000
-"""A sweep that does not go over everything goes back this far: a lease may be committed after its end."""
+_LATE_LEASE: Micros = 2_000_000
+"""A sweep that does not go over everything goes back this far. A lease that is committed even longer after its end is found by
+the next one that does."""
 
 
 async def renew(db: Connection, tables: Tables, claims: Sequence[Claim], lease: Millis) -> list[str]:

@@ -2,8 +2,9 @@
 
 import asyncio
 import random
+import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import orjson
@@ -11,6 +12,7 @@ import psycopg
 import structlog
 
 from yamchi.queues.engines.base import Event
+from yamchi.queues.engines.pgmq.bounds import Place
 from yamchi.queues.engines.pgmq.connections import Connection, Connections, explain
 from yamchi.queues.engines.pgmq.rows import clean
 from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Verdict
@@ -18,24 +20,33 @@ from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Verdict
 log = structlog.get_logger("yamchi.pgmq")
 
 WAKE, EVENTS = "yamchi_wake", "yamchi_events"
+_PLACE = re.compile("u?-?[0-9]{1,18}")
 LONGEST = 7_000
 """PostgreSQL carries 8,000 bytes in a notification."""
 
 
 class Listener:
-    """Wakes up the workers of each queue that got a message, and hands on the events of other processes."""
+    """Wakes up the workers of each queue that got a message, and hands on the events of other processes.
 
-    def __init__(self, connections: Connections) -> None:
+    `put` is called with a table and the places in it that were written to; with no table when some may have been missed.
+    """
+
+    def __init__(self, connections: Connections, put: Callable[[str | None, Sequence[Place]], None]) -> None:
         self.wakeups: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._connections = connections
+        self._put = put
         self._task: asyncio.Task[None] | None = None
         self._is_listening = asyncio.Event()
         self._readers: list[asyncio.Queue[str]] = []
 
-    async def ready(self) -> None:
-        """Return when the connection listens; it is made anew whenever it breaks."""
+    def start(self) -> None:
+        """Listen from now on; the connection is made anew whenever it breaks."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="pgmq-listener")
+
+    async def ready(self) -> None:
+        """Return when the connection listens."""
+        self.start()
         await self._is_listening.wait()
 
     async def close(self) -> None:
@@ -72,14 +83,29 @@ class Listener:
 
     async def _read_notifications(self, connection: Connection) -> None:
         self._is_listening.set()
+        self._put(None, ())
         for wakeup in self.wakeups.values():
             wakeup.set()  # what came while nobody listened
         async for notice in connection.notifies():
             if notice.channel == WAKE:
-                self.wakeups[notice.payload].set()
+                table, places = read_places(notice.payload)
+                self._put(table, places)
+                self.wakeups[table].set()
             else:
                 for inbox in self._readers:
                     inbox.put_nowait(notice.payload)
+
+
+def read_places(note: str) -> tuple[str, list[Place]]:
+    """A table, and where in it something was put, as the triggers write it: `q_mail 1800000000000000 u1700000000000000`.
+
+    Anybody may send a notification: what is no place is none."""
+    table, *places = note.split(" ")
+    return table, [
+        Place(int(place.removeprefix("u")), place.startswith("u"))
+        for place in places
+        if _PLACE.fullmatch(place)
+    ]
 
 
 # ── Events on the wire ────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ import orjson
 
 from yamchi.clock import Clock
 from yamchi.errors import EngineError
-from yamchi.queues.engines.pgmq.bounds import Bounds, Look, Micros, Reach, Seen
+from yamchi.queues.engines.pgmq.bounds import Bounds, Look, Micros, Place, Reach, Seen
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import instant, instants, micros
 from yamchi.queues.engines.pgmq.schema import UNTENDED
@@ -110,6 +110,17 @@ class Lookout:
         """The queue was dropped, and begins anew."""
         self._reach.pop(queue, None)
 
+    def go_back(self, queue: str, places: Sequence[Place]) -> None:
+        """Something was put there, and is committed now."""
+        if reach := self._reach.get(queue):
+            for place in places:
+                reach.bounds.lower(place.vt, is_untended=place.is_untended)
+
+    def look_soon(self) -> None:
+        """For a while nobody heard what was put where."""
+        for reach in self._reach.values():
+            reach.bounds.look_soon()
+
     async def close(self) -> None:
         looks, self._looks = self._looks, {}
         self._reach.clear()
@@ -139,17 +150,17 @@ class Lookout:
         try:
             seen = await self._do(queue, lambda db, tables: look_below(db, tables, look))
         finally:
-            has_found = bounds.finish_below(seen)
+            has_found = bounds.finish_below(seen, asyncio.get_running_loop().time())
         return has_found
 
-    async def wait(self, queue: str, bell: asyncio.Event) -> None:
-        """Return when something is due, or the bell rings: it has rung for nothing that came before anybody listened."""
-        while not await self._is_due(queue, bell):
+    async def wait(self, queue: str, wakeup: asyncio.Event) -> None:
+        """Return when something is due, or on a wake-up; there was none for what came before anybody listened."""
+        while not await self._is_due(queue, wakeup):
             if await self.look_below(queue):
                 return
 
-    async def _is_due(self, queue: str, bell: asyncio.Event) -> bool:
-        """Wait for a bell or a moment; False if it is time for a look below the bounds instead."""
+    async def _is_due(self, queue: str, wakeup: asyncio.Event) -> bool:
+        """Wait for a wake-up or a moment; False if it is time for a look below the bounds instead."""
         bounds = self.of(queue).bounds
         due_in = await self._do(queue, lambda db, tables: next_due(db, tables, bounds.begin()))
         due_in = inf if due_in is None else max(due_in, bounds.pause)
@@ -159,7 +170,7 @@ class Lookout:
             return True
         try:
             async with asyncio.timeout(soonest if soonest < inf else None):
-                await bell.wait()
+                await wakeup.wait()
         except TimeoutError:
             return due_in <= look_in
         return True

@@ -19,11 +19,54 @@ from psycopg import errors as pg
 from yamchi.errors import EngineError, MissingExtra
 from yamchi.queues.engines.names import pgmq_name, second_name
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
+from yamchi.queues.engines.pgmq.rows import STEP, micros
 from yamchi.queues.engines.pgmq.tables import Tables
 
 log = structlog.get_logger("yamchi.pgmq")
 
+UNTENDED = "((headers ? 'yamchi_id') IS NOT TRUE OR headers ? 'rise')"
+"""Rows that need a hand before they can be claimed: messages that another program wrote, and urgent ones whose moment has come."""
+
 _LOCK = 0x79616D63  # "yamc": one process at a time changes tables
+
+# Where a statement put messages, told when it is committed: the first place in each band of priority, and the first that
+# needs a hand. A process whose bound is beyond goes back to there (`bounds`).
+_PLACES = f"""
+    CREATE FUNCTION yamchi.wrote() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM pg_notify('yamchi_wake', concat_ws(' ', TG_TABLE_NAME, string_agg(concat_ws(' ', first, untended), ' ')))
+        FROM (
+            SELECT min(at) AS first, 'u' || min(at) FILTER (WHERE is_untended) AS untended FROM (
+                SELECT {micros("vt")} AS at, {UNTENDED} AS is_untended FROM written) AS written
+            GROUP BY round(at / {STEP}e3) LIMIT 24) AS bands;
+        RETURN NULL;
+    END $$;
+    CREATE FUNCTION yamchi.moved() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM pg_notify('yamchi_wake', concat_ws(' ', TG_TABLE_NAME, {micros("NEW.vt")},
+            CASE WHEN {UNTENDED.replace("headers", "NEW.headers")} THEN 'u' || {micros("NEW.vt")} END));
+        RETURN NULL;
+    END $$;
+    CREATE FUNCTION yamchi.watch(queue text) RETURNS void LANGUAGE plpgsql AS $$
+    BEGIN
+        EXECUTE format('CREATE OR REPLACE TRIGGER yamchi_wake AFTER INSERT ON pgmq.%1$I REFERENCING NEW TABLE AS written
+            FOR EACH STATEMENT EXECUTE FUNCTION yamchi.wrote()', queue);
+        EXECUTE format('CREATE OR REPLACE TRIGGER yamchi_moved AFTER UPDATE OF vt ON pgmq.%1$I
+            FOR EACH ROW WHEN (NEW.last_read_at IS NULL) EXECUTE FUNCTION yamchi.moved()', queue);
+    END $$;
+    DO $$
+    DECLARE
+        q text;
+    BEGIN
+        FOR q IN SELECT 'q_' || pgmq_name FROM yamchi.queues WHERE to_regclass('pgmq.q_' || pgmq_name) IS NOT NULL LOOP
+            BEGIN
+                PERFORM yamchi.watch(q);
+            EXCEPTION WHEN insufficient_privilege THEN
+                NULL;  -- it is somebody else's, and only looked at, as before
+            END;
+        END LOOP;
+    END $$;
+"""
 
 MIGRATIONS = (
     """
@@ -77,6 +120,7 @@ MIGRATIONS = (
         END IF;
     END $$;
     """,
+    _PLACES,
 )
 
 
@@ -153,13 +197,11 @@ def _pgmq_sql() -> str:
 
 # ── A queue ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Held rows by the end of their lease, and rows that need a hand before they can be claimed: messages that another
-# program wrote, and urgent ones whose moment has come. Both indexes are nearly empty, so they cost nothing.
-UNTENDED = "((headers ? 'yamchi_id') IS NOT TRUE OR headers ? 'rise')"
+# Held rows by the end of their lease, and the untended. Both indexes are nearly empty, so they cost nothing.
 _ADDITIONS = (
     "CREATE INDEX IF NOT EXISTS {name}_held ON {q} (vt) WHERE last_read_at IS NOT NULL",
     f"CREATE INDEX IF NOT EXISTS {{name}}_untended ON {{q}} (vt) WHERE {UNTENDED}",
-    "CREATE OR REPLACE TRIGGER yamchi_wake AFTER INSERT ON {q} FOR EACH STATEMENT EXECUTE FUNCTION yamchi.wake()",
+    "SELECT yamchi.watch({table})",
     "CREATE INDEX IF NOT EXISTS {name}_dlq_id ON {dlq} ((headers->>'yamchi_id'))",
 )
 
