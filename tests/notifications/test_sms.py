@@ -8,11 +8,13 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+import requests
 
 from tests.notifications.conftest import USER
 from tests.services.gateway import SECRET, Gateway
+from tests.services.webserver import Response, WebService
 from yamchi.errors import ConfigurationError, WrongState
-from yamchi.notifications.channels import apprise
+from yamchi.notifications.channels import apprise, bounded_requests
 from yamchi.notifications.channels.apprise import AppriseChannel
 from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
 from yamchi.notifications.channels.sms_parts import size_of
@@ -192,7 +194,7 @@ def test_parts(text: str, encoding: str, length: int, parts: int) -> None:
 
 async def test_a_gateway_whose_answer_drips(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes in time; the message's slot is free after the deadline all the same."""
-    monkeypatch.setattr(apprise, "DEADLINE", 0.5)
+    monkeypatch.setattr(apprise, "DEADLINE_SECONDS", 0.5)
     over = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -211,3 +213,49 @@ async def test_a_gateway_whose_answer_drips(monkeypatch: pytest.MonkeyPatch) -> 
         over.set()  # ends the thread, which nobody can stop
         server.close()
         await channel.close()
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02])
+async def test_a_gateway_whose_answer_has_no_end(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fast or slow: the status counts, the body is cut, and the connection is closed."""
+    monkeypatch.setattr(bounded_requests, "BODY_DEADLINE_SECONDS", 0.5)
+    is_closed, written = asyncio.Event(), 0
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"x" * 1_024)
+                await writer.drain()
+                written += 1_024
+                await asyncio.sleep(pause)
+        except ConnectionError:
+            is_closed.set()
+
+    server = await asyncio.start_server(pour, "127.0.0.1", 0)
+    channel = apprise.SmsChannel(f"json://127.0.0.1:{server.sockets[0].getsockname()[1]}/{{to}}")
+    try:
+        await channel.send(Message("j", "+77010000001", Rendered("hello")))
+        await asyncio.wait_for(is_closed.wait(), 20)
+        assert written < 64 * bounded_requests.MAX_BODY_BYTES, (
+            "what the buffers of the system take, and no more"
+        )
+    finally:
+        server.close()
+        await channel.close()
+
+
+def test_other_users_of_requests_read_whole_answers() -> None:
+    class Large(WebService):
+        def respond(self, path: str, headers: dict[str, str], body: bytes) -> Response:
+            return Response(200, b"x" * 300_000, {})
+
+    service = Large()
+    service.start()
+    try:
+        with bounded_requests.bounded_answers():
+            assert len(requests.post(service.origin, timeout=10).content) == bounded_requests.MAX_BODY_BYTES
+        assert len(requests.post(service.origin, timeout=10).content) == 300_000
+    finally:
+        service.stop()

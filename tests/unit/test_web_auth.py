@@ -107,6 +107,17 @@ async def test_a_sender_may_only_send(client):
         assert (answer.status_code, "needs the scope" in answer.json()["detail"]) == (403, True)
 
 
+@pytest.mark.parametrize("path", ["/", "/mailbox", "/scenarios"])
+async def test_pages_of_the_board_ask_strangers_to_sign_in(client, path):
+    answer = await client.get(path)
+    assert (answer.status_code, answer.headers.get("location")) == (303, "/sign-in")
+
+
+@pytest.mark.parametrize("path", ["/notifications/mailbox.html", "/scenario-board/scenarios.html"])
+async def test_pages_of_the_board_are_no_static_files(client, path):
+    assert (await client.get(path)).status_code == 404
+
+
 async def test_signing_in_gives_a_strict_cookie_that_is_not_the_token(client):
     assert (await client.get("/")).headers["location"] == "/sign-in"
     wrong = await client.post("/sign-in", data={"token": "wrong"})

@@ -2,7 +2,6 @@
 
 import ipaddress
 from collections.abc import Awaitable
-from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -12,9 +11,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 from starlette.exceptions import HTTPException
 
-from yamchi.clock import to_moment
 from yamchi.errors import Outage
-from yamchi.http.paging import Limit
+from yamchi.http.paging import Limit, read_before
 from yamchi.http.problems import documented
 from yamchi.payments.model import Payment
 from yamchi.payments.money import Money
@@ -133,7 +131,9 @@ async def list_payments(
     before: Annotated[str | None, Query(max_length=40)] = None,
     limit: Limit = 50,
 ) -> PaymentsOut:
-    found = await payments.store.page(status=status, order_id=order_id, before=_moment(before), limit=limit)
+    found = await payments.store.page(
+        status=status, order_id=order_id, before=read_before(before), limit=limit
+    )
     last = found[-1] if len(found) == limit else None
     return PaymentsOut(
         items=[_shown(one) for one in found], next_before=last and last.to_dict()["created_at"]
@@ -234,17 +234,6 @@ async def _safely(work: Awaitable[T]) -> T:
 
 def _shown(payment: Payment) -> PaymentOut:
     return PaymentOut(**payment.to_dict())
-
-
-def _moment(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return to_moment(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        raise HTTPException(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "before: it should be `next_before` of a page."
-        ) from None
 
 
 ROUTES = (

@@ -1,6 +1,5 @@
 """Reports over HTTP: ask for one, look, download; and the link in a letter, which opens one without a sign-in."""
 
-from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path as File
 from typing import Annotated, Any
@@ -11,9 +10,8 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from yamchi.clock import to_moment
 from yamchi.errors import TokenRefused
-from yamchi.http.paging import Limit
+from yamchi.http.paging import Limit, read_before
 from yamchi.http.problems import documented
 from yamchi.plugins import Routes, of_request
 from yamchi.reports.plugin import Reports
@@ -92,7 +90,7 @@ async def list_reports(
     before: Annotated[str | None, Query(max_length=40)] = None,
     limit: Limit = 50,
 ) -> ReportsOut:
-    found = await reports.store.page(kind, _moment(before), limit)
+    found = await reports.store.page(kind, read_before(before), limit)
     last = found[-1].to_dict()["created_at"] if len(found) == limit else None
     return ReportsOut(items=[ReportOut(**one.to_dict()) for one in found], next_before=last)
 
@@ -130,16 +128,6 @@ async def _file(reports: Reports, report: Report) -> Response:
         return FileResponse(found, media_type=report.type, filename=report.filename, headers=headers)
     headers["content-disposition"] = f"attachment; filename*=utf-8''{quote(report.filename)}"
     return StreamingResponse(found, media_type=report.type, headers=headers)
-
-
-def _moment(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return to_moment(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        detail = "before: it should be `next_before` of a page."
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, detail) from None
 
 
 # A report tells of people, and goes to whom its request says: only admins may ask for one.

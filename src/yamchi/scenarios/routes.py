@@ -202,7 +202,7 @@ def _shown(definition: Definition) -> ScenarioOut:
 async def page(request: Request) -> Response:
     if not request.state.caller.may_look:
         return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
-    html = (STATIC / "board" / "scenarios.html").read_text("utf-8")
+    html = (STATIC / "scenarios.html").read_text("utf-8")
     return HTMLResponse(html, headers={"cache-control": "no-cache"})
 
 

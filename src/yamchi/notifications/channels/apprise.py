@@ -1,7 +1,7 @@
 """SMS, and anything else that Apprise has a URL for: `{to}` in the URL is where the address goes.
 
-Apprise answers with yes or no; why not, it only writes to its log. That log is read here, line by line for the message at
-hand, to tell a refusal from an outage, and both from an answer that never came.
+Apprise returns whether it sent; the reason of a failure is only in its log. The log lines of the message's thread are read
+here, to tell a refusal from an outage, and both from an answer that never came.
 """
 
 import asyncio
@@ -16,17 +16,18 @@ from urllib.parse import quote
 
 from yamchi.errors import MissingExtra, Outage, Snooze, Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import AnswerLost, Channel, Message, Recipient
+from yamchi.notifications.channels.bounded_requests import bounded_answers
 from yamchi.notifications.channels.sms_parts import size_of
 from yamchi.observe.logging import MASK, mask
 
-PATIENCE = 30.0
-"""Seconds to wait for an answer, where the URL does not say `rto`."""
+READ_TIMEOUT_SECONDS = 30.0
+"""How long to wait for an answer, where the URL does not say `rto`."""
 
-DEADLINE = 60.0
-"""Seconds for all of it, however the answer comes."""
+DEADLINE_SECONDS = 60.0
+"""For the whole request."""
 
-SAMPLE = "+77010000000"
-MOST_AT_ONCE = 10
+SAMPLE_NUMBER = "+77010000000"
+MAX_CONCURRENT = 10
 LONGEST_REASON = 300
 
 _STATUS = re.compile(r"error[=: ]+\(?(\d{3})\b")
@@ -52,8 +53,8 @@ class AppriseChannel(Channel):
         self.provider = url.partition("://")[0][:40]
         self._url = url
         self._address = address
-        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
-        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix=f"apprise-{name}")
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+        self._threads = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix=f"apprise-{name}")
 
     def address(self, recipient: Recipient) -> str | None:
         return self._address(recipient)
@@ -72,29 +73,27 @@ class AppriseChannel(Channel):
             raise _failure(self.provider, said, self._censor(said))
 
     async def _in_thread(self, to: str, text: str, title: str | None) -> tuple[bool, str]:
-        """A thread can't be stopped: one whose answer drips keeps its slot until it ends, but not its message's."""
+        """A thread can't be stopped: one whose headers come byte by byte keeps its slot until it ends; its message does not wait."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 await self._slots.acquire()
         except TimeoutError as error:
-            said = f"all that {self.provider} may be asked at once wait for its answer"
-            raise Snooze(timedelta(seconds=PATIENCE), said) from error
+            said = f"{MAX_CONCURRENT} requests to {self.provider} wait for its answer already"
+            raise Snooze(timedelta(seconds=READ_TIMEOUT_SECONDS), said) from error
         loop = asyncio.get_running_loop()
         answer = loop.run_in_executor(self._threads, _notify, self._url, to, text, title)
-        answer.add_done_callback(self._let_go)
+        answer.add_done_callback(self._release_slot)
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 return await asyncio.shield(answer)
         except TimeoutError as error:
-            said = (
-                f"{self.provider} took longer than {DEADLINE:g} s to answer, and may have taken the message"
-            )
+            said = f"{self.provider} took longer than {DEADLINE_SECONDS:g} s to answer, and may have taken the message"
             raise AnswerLost(said) from error
 
-    def _let_go(self, answer: "asyncio.Future[tuple[bool, str]]") -> None:
+    def _release_slot(self, answer: "asyncio.Future[tuple[bool, str]]") -> None:
         self._slots.release()
         if not answer.cancelled():
-            answer.exception()  # whoever waited for it may have gone
+            answer.exception()  # mark it as seen: its message may not wait for it any more
 
     def _censor(self, said: str) -> str:
         """What was said, without anything of the URL that might be a secret."""
@@ -105,7 +104,7 @@ class AppriseChannel(Channel):
 
 
 class SmsChannel(AppriseChannel):
-    """SMS. Each is paid for, so one whose fate is unknown is left to a person."""
+    """SMS. Each costs money, so after a lost answer a person decides whether to send it again."""
 
     def __init__(self, url: str) -> None:
         super().__init__("sms", url, lambda recipient: recipient.phone)
@@ -127,12 +126,12 @@ def _notify(url: str, to: str, text: str, title: str | None) -> tuple[bool, str]
         from apprise import Apprise
     except ImportError as error:
         raise MissingExtra("sms", "SMS") from error
-    with _overheard() as lines:
+    with _captured_log() as lines, bounded_answers():
         service = Apprise.instantiate(_filled(url, to))
         if service is None:
-            raise _unusable(url, to, is_readable=Apprise.instantiate(_filled(url, SAMPLE)) is not None)
+            raise _unusable(url, to, is_readable=Apprise.instantiate(_filled(url, SAMPLE_NUMBER)) is not None)
         if "rto=" not in url:
-            service.socket_read_timeout = PATIENCE
+            service.socket_read_timeout = READ_TIMEOUT_SECONDS
         is_sent = bool(service.notify(body=text.strip(), title=title or "", body_format="text"))
     return is_sent, "\n".join(lines)
 
@@ -151,29 +150,29 @@ def _unusable(url: str, to: str, *, is_readable: bool) -> YamchiError:
 
 
 @contextmanager
-def _overheard() -> Iterator[list[str]]:
-    """The lines that Apprise logs in this thread. They are told with the message they belong to, and nowhere else."""
+def _captured_log() -> Iterator[list[str]]:
+    """The lines that Apprise logs in this thread. They become part of the error of their message, and go nowhere else."""
     logger = logging.getLogger("apprise")
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     lines: list[str] = []
-    listener = _Listener(lines)
-    logger.addHandler(listener)
+    handler = _LogCapture(lines)
+    logger.addHandler(handler)
     try:
         yield lines
     finally:
-        logger.removeHandler(listener)
+        logger.removeHandler(handler)
 
 
-class _Listener(logging.Handler):
+class _LogCapture(logging.Handler):
     def __init__(self, lines: list[str]) -> None:
         super().__init__(logging.DEBUG)
         self._lines = lines
         self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        is_telling = record.levelno >= logging.WARNING or "Exception" in str(record.msg)
-        if record.thread == self._thread and is_telling:
+        is_relevant = record.levelno >= logging.WARNING or "Exception" in str(record.msg)
+        if record.thread == self._thread and is_relevant:
             self._lines.append(record.getMessage())
 
 

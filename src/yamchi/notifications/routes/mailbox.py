@@ -18,7 +18,7 @@ from yamchi.notifications.routes.dependencies import TheNotifications
 router = APIRouter(tags=["mailbox"], responses=documented(401, 403, 404, 422, 503))
 pages = APIRouter(include_in_schema=False)
 
-PAGE = Path(__file__).parents[1] / "static" / "board" / "mailbox.html"
+PAGE = Path(__file__).parents[1] / "static" / "mailbox.html"
 LETTER = "/mailbox/{message_id:path}"
 HARMLESS = {
     "content-security-policy": "sandbox; default-src 'none'; img-src data: https:; style-src 'unsafe-inline'",
