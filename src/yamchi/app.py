@@ -72,7 +72,7 @@ class Yamchi:
         self._served: set[str] = set()
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
-        self._engines = Engines(self.settings, self.clock, self.metrics.count_switch, engine)
+        self._engines = Engines(self.settings, self.clock, self.metrics.count_switch, self._topic_of, engine)
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
         self._found = find_plugins(self.settings, plugins)
@@ -93,6 +93,7 @@ class Yamchi:
         rate: RateLimit | str | None = None,
         key_rate: RateLimit | str | None = None,
         key: KeyOf | None = None,
+        topic: str | None = None,
     ) -> QueueDefinition:
         """Declare a queue, or say more about one. A process that only adds jobs needs no handlers, just this."""
         if self._acting and queue != CRON_QUEUE and queue not in self._definitions:
@@ -113,6 +114,7 @@ class Yamchi:
         known.rate = known.rate if rate is None else RateLimit.parse(rate)
         known.key_rate = known.key_rate if key_rate is None else RateLimit.parse(key_rate)
         known.key = known.key if key is None else key
+        known.topic = known.topic if topic is None else topic
         if known.key_rate and not known.key:
             raise ConfigurationError(
                 f"Queue {queue} has a key_rate but no key: name the field of the data to go by."
@@ -165,6 +167,9 @@ class Yamchi:
             return function
 
         return declare
+
+    def _topic_of(self, queue: str) -> str | None:
+        return self._definitions[queue].topic if queue in self._definitions else None
 
     @property
     def _default_timeout(self) -> Millis | None:

@@ -117,6 +117,7 @@ class Application(Protocol):
         rate: RateLimit | str | None = None,
         key_rate: RateLimit | str | None = None,
         key: KeyOf | None = None,
+        topic: str | None = None,
     ) -> QueueDefinition:
         """Declare a queue, or say more about one."""
 

@@ -6,11 +6,11 @@ import pytest
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.bull import BullEngine
-from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
+from yamchi.testing.conformance import EngineSuite, ManagementSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect
 
 
-class TestBull(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
+class TestBull(EngineSuite, ManagementSuite, WorkerSuite, ProcessSuite):
     @pytest.fixture
     async def connect(self, redis_url: str) -> AsyncIterator[Connect]:
         engines: list[BullEngine] = []

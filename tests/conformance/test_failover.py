@@ -10,7 +10,7 @@ from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.base import Capabilities, Engine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.failover import with_failover
-from yamchi.testing.conformance import EngineSuite, KeeperSuite, WorkerSuite
+from yamchi.testing.conformance import EngineSuite, ManagementSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect
 
 
@@ -27,7 +27,7 @@ class AbsentBroker(SqliteEngine):
         raise EngineUnavailable("Nobody answers.")
 
 
-class FailoverSuite(EngineSuite, KeeperSuite, WorkerSuite):
+class FailoverSuite(EngineSuite, ManagementSuite, WorkerSuite):
     broker: type[SqliteEngine]
 
     @pytest.fixture

@@ -1,6 +1,6 @@
-"""The Kafka engine passes the whole contract on a real broker, several engines on one ledger standing for processes.
+"""The Kafka engine passes the whole contract on a real broker, several engines on one state store standing for processes.
 
-Beyond the contract: several machines, each with a ledger of its own, and a cluster that says no.
+Beyond the contract: several machines, each with a state store of its own, and a cluster that says no.
 """
 
 import asyncio
@@ -16,27 +16,27 @@ from tests.services.kafka import Kafka
 from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineUnavailable
-from yamchi.queues.engines import make_engine
+from yamchi.queues.engines import Surroundings, make_engine
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New
 from yamchi.queues.records import new_id
 from yamchi.settings import Settings
 from yamchi.testing import eventually
-from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
+from yamchi.testing.conformance import EngineSuite, ManagementSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect, claim_all, complete, new_job, state_of
 from yamchi.testing.conformance.worker import working
 
 kafka = pytest.importorskip("yamchi.queues.engines.kafka", reason="confluent-kafka is not installed")
 
 
-class TestKafka(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
+class TestKafka(EngineSuite, ManagementSuite, WorkerSuite, ProcessSuite):
     @pytest.fixture
     async def connect(self, kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Connect]:
         engines: list[kafka.KafkaEngine] = []
         address = kafka.Address.parse(f"kafka://{kafka_bootstrap}?partitions=2")
 
         async def connect() -> kafka.KafkaEngine:
-            engine = kafka.KafkaEngine(address, tmp_path / "ledger.db", SystemClock())
+            engine = kafka.KafkaEngine(address, tmp_path / "state.db", SystemClock())
             await engine.open()
             engines.append(engine)
             return engine
@@ -56,7 +56,7 @@ def queue() -> str:
 
 @pytest.fixture
 async def machine(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Machine]:
-    """Each call is a machine: an engine with a ledger of its own on the one cluster."""
+    """Each call is a machine: an engine with a state store of its own on the one cluster."""
     engines: list[Any] = []
 
     async def start(name: str) -> Any:
@@ -224,7 +224,7 @@ async def _knows(engine: Any, queue: str) -> bool:
 
 class TestAClusterThatSaysNo:
     async def test_nobody_there(self, tmp_path: Path) -> None:
-        engine = make_engine("kafka://127.0.0.1:1", SystemClock(), tmp_path)
+        engine = make_engine("kafka://127.0.0.1:1", Surroundings(SystemClock(), tmp_path))
         with pytest.raises(EngineUnavailable, match=r"Kafka at 127\.0\.0\.1:1 can't be reached .* QUEUE_URL"):
             await engine.open()
         await engine.close()
@@ -236,7 +236,7 @@ class TestAClusterThatSaysNo:
 
         server = private_kafka(GUARDED)
         await asyncio.to_thread(forbid_new_topics, server.url)
-        engine = make_engine(f"kafka://{server.url}", SystemClock(), tmp_path)
+        engine = make_engine(f"kafka://{server.url}", Surroundings(SystemClock(), tmp_path))
         await engine.open()
         sentence = "does not let Yamchi create the topic orders and orders.dlq: have it made"
         with pytest.raises(ConfigurationError, match=sentence):
@@ -248,7 +248,7 @@ class TestAClusterThatSaysNo:
         self, private_kafka: Callable[..., Kafka], tmp_path: Path, queue: str
     ) -> None:
         server = private_kafka()
-        engine = make_engine(f"kafka://{server.url}", SystemClock(), tmp_path)
+        engine = make_engine(f"kafka://{server.url}", Surroundings(SystemClock(), tmp_path))
         await engine.open()
         await engine.add(queue, [new_job(f"before{n}") for n in range(20)])
         held = await claim_all(engine, queue, 20)

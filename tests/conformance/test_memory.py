@@ -4,11 +4,11 @@ import pytest
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.memory import MemoryEngine
-from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
+from yamchi.testing.conformance import EngineSuite, ManagementSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect
 
 
-class TestMemory(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
+class TestMemory(EngineSuite, ManagementSuite, WorkerSuite, ProcessSuite):
     @pytest.fixture
     async def connect(self) -> Connect:
         engine = MemoryEngine(SystemClock())

@@ -6,11 +6,11 @@ import pytest
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.pgmq import PgmqEngine
-from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
+from yamchi.testing.conformance import EngineSuite, ManagementSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect
 
 
-class TestPgmq(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
+class TestPgmq(EngineSuite, ManagementSuite, WorkerSuite, ProcessSuite):
     @pytest.fixture
     async def connect(self, postgres_url: str) -> AsyncIterator[Connect]:
         engines: list[PgmqEngine] = []

@@ -10,11 +10,11 @@ import pytest
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.base import KEPT_PERMITS, RateLimit, WorkerInfo
 from yamchi.queues.engines.sqlite import SqliteEngine
-from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
+from yamchi.testing.conformance import EngineSuite, ManagementSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect
 
 
-class TestSqlite(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
+class TestSqlite(EngineSuite, ManagementSuite, WorkerSuite, ProcessSuite):
     @pytest.fixture
     async def connect(self, tmp_path: Path) -> AsyncIterator[Connect]:
         engines: list[SqliteEngine] = []

@@ -17,7 +17,7 @@ from yamchi.queues.engines.supabase import SupabaseEngine
 from yamchi.queues.job import Job
 from yamchi.queues.records import Completed, NewJob, new_id
 from yamchi.settings import Settings
-from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
+from yamchi.testing.conformance import EngineSuite, ManagementSuite, ProcessSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect, claim_all, complete, failure, settle
 from yamchi.testing.conformance.worker import working
 from yamchi.testing.waiting import eventually
@@ -67,7 +67,7 @@ def own_queue(sql: Sql) -> str:
     return queue
 
 
-class TestSupabase(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
+class TestSupabase(EngineSuite, ManagementSuite, WorkerSuite, ProcessSuite):
     @pytest.fixture
     async def connect(self, reach: Connect) -> Connect:
         return reach

@@ -44,10 +44,11 @@ class Letter(BaseModel):
 
 @pytest.fixture
 async def app(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Yamchi]:
-    address = kafka.Address.parse(f"kafka://{kafka_bootstrap}?group=g-{new_id(0)[-12:]}")
+    topic = "topic.notifications=notifications.outbox"
+    address = kafka.Address.parse(f"kafka://{kafka_bootstrap}?group=g-{new_id(0)[-12:]}&{topic}")
     app = Yamchi(
         Settings(home=tmp_path, plugins=()),
-        engine=kafka.KafkaEngine(address, tmp_path / "ledger.db", SystemClock()),
+        engine=kafka.KafkaEngine(address, tmp_path / "state.db", SystemClock()),
     )
     yield app
     await app.close()

@@ -13,8 +13,8 @@ def test_a_plain_url_names_brokers_and_leaves_the_rest_to_defaults() -> None:
     assert address.client()["bootstrap.servers"] == "one:9092,two:9092"
 
 
-def test_notifications_have_the_topic_that_other_systems_know() -> None:
-    address = Address.parse("kafka://one:9092")
+def test_a_queue_may_be_declared_with_the_topic_that_other_systems_know() -> None:
+    address = Address.parse("kafka://one:9092", {"notifications": "notifications.outbox"}.get)
     assert address.topic("notifications") == "notifications.outbox"
     assert address.dead_letters("notifications") == "notifications.dlq"
     assert (address.topic("orders"), address.dead_letters("orders")) == ("orders", "orders.dlq")

@@ -14,7 +14,7 @@ from yamchi.queues.engines.pgmq.bounds import BANDS, LATE, LOOK_EVERY, MANY_PUT,
 from yamchi.queues.engines.pgmq.listening import Listener, read_places
 from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.records import Claim, Completed, NewJob, Released, RetryAt
-from yamchi.storage.sweeping import SHARE, Sweep
+from yamchi.storage.sweeping import FULL_SWEEP_FACTOR, Sweep
 from yamchi.testing.conformance.base import claim, claim_all, complete, failure, settle
 from yamchi.testing.waiting import eventually
 
@@ -165,10 +165,10 @@ def test_a_sweep_goes_over_everything_again_when_that_costs_little() -> None:
     sweep = Sweep()
     assert sweep.begin(0.0) is None
     sweep.finish(None, 7, 0.0, 1.0)
-    assert sweep.begin(SHARE - 1.0) == 7
-    sweep.finish(7, 8, SHARE - 1.0, SHARE - 1.0)
-    assert sweep.begin(SHARE + 0.5) == 8, "a short one does not put the next long one off"
-    assert sweep.begin(SHARE + 1.0) is None
+    assert sweep.begin(FULL_SWEEP_FACTOR - 1.0) == 7
+    sweep.finish(7, 8, FULL_SWEEP_FACTOR - 1.0, FULL_SWEEP_FACTOR - 1.0)
+    assert sweep.begin(FULL_SWEEP_FACTOR + 0.5) == 8, "a short one does not put the next long one off"
+    assert sweep.begin(FULL_SWEEP_FACTOR + 1.0) is None
 
 
 # ── In a database, beside others ──────────────────────────────────────────────────────────────────────────────────

@@ -186,7 +186,11 @@ class Notifications(Plugin):
 
     def declare(self) -> None:
         definition = self.app.define(
-            QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
+            QUEUE,
+            concurrency=10,
+            attempts=3,
+            backoff={"type": "exponential", "delay": 1},
+            topic="notifications.outbox",
         )
         definition.take_in = self.http_input.data
         emails = self.app.define(

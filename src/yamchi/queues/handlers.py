@@ -155,6 +155,8 @@ class QueueDefinition:
     timeout: Millis | None = DEFAULT_TIMEOUT
     """How long a run may take whose job says nothing of it; None for as long as it likes."""
     max_bytes: int = 1_048_576
+    topic: str | None = None
+    """Its topic on Kafka, where other systems know it by another name than the queue's."""
     take_in: Callable[[Any, bool], Awaitable[Any]] | None = None
     """What becomes of data that comes from outside: refused where it has fields of our own, marked if it is only a test.
     Without it, data is taken as it is, and tests are not taken."""

@@ -17,8 +17,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, StorageFull
+from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.groupcommit import GroupCommit
-from yamchi.storage.hotrows import write_rows
 from yamchi.storage.migrating import upgrade
 from yamchi.storage.private import make_private
 from yamchi.storage.revisions import CORE, Migrations

@@ -19,7 +19,7 @@ Op = Callable[[C], T]
 Transact = Callable[[C, Sequence[Op[C, Any]]], list[Any]]
 """Runs all of the functions in one transaction, or none of them, and raises."""
 
-Ticket = tuple[Op[Any, Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+Request = tuple[Op[Any, Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 GROUP = 2_000
 """At most this many functions share a transaction, so that nobody waits long for others' work."""
@@ -34,8 +34,8 @@ class GroupCommit(Generic[C]):
         self._connection = connection
         self._transact = transact
         self._explain = explain
-        self._inbox: queue.SimpleQueue[list[Ticket] | None] = queue.SimpleQueue()
-        self._outgoing: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+        self._inbox: queue.SimpleQueue[list[Request] | None] = queue.SimpleQueue()
+        self._outgoing: dict[asyncio.AbstractEventLoop, list[Request]] = {}
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -59,14 +59,14 @@ class GroupCommit(Generic[C]):
         self._inbox.put(self._outgoing.pop(loop))
 
     def _serve(self) -> None:
-        while (tickets := self._next_group()) is not None:
-            _answer(self._commit(tickets))
+        while (requests := self._next_group()) is not None:
+            _answer(self._commit(requests))
 
-    def _next_group(self) -> list[Ticket] | None:
-        tickets = self._inbox.get()
-        if tickets is None:
+    def _next_group(self) -> list[Request] | None:
+        requests = self._inbox.get()
+        if requests is None:
             return None
-        while len(tickets) < GROUP:
+        while len(requests) < GROUP:
             try:
                 more = self._inbox.get_nowait()
             except queue.Empty:
@@ -74,20 +74,20 @@ class GroupCommit(Generic[C]):
             if more is None:
                 self._inbox.put(None)
                 break
-            tickets.extend(more)
-        return tickets
+            requests.extend(more)
+        return requests
 
-    def _commit(self, tickets: list[Ticket]) -> list[tuple[Ticket, Any]]:
+    def _commit(self, requests: list[Request]) -> list[tuple[Request, Any]]:
         try:
-            results = self._transact(self._connection, [op for op, _, _ in tickets])
+            results = self._transact(self._connection, [op for op, _, _ in requests])
         except Exception as error:
-            if len(tickets) == 1:
-                return [(tickets[0], self._explain(error))]
-            return [answer for ticket in tickets for answer in self._commit([ticket])]
-        return list(zip(tickets, results, strict=True))
+            if len(requests) == 1:
+                return [(requests[0], self._explain(error))]
+            return [answer for request in requests for answer in self._commit([request])]
+        return list(zip(requests, results, strict=True))
 
 
-def _answer(answers: list[tuple[Ticket, Any]]) -> None:
+def _answer(answers: list[tuple[Request, Any]]) -> None:
     """Wake each event loop once for all of its answers."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = defaultdict(list)
     for (_, future, loop), result in answers:

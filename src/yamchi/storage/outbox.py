@@ -14,8 +14,8 @@ from sqlalchemy import Column, Connection, Select, select, update
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError, EngineUnavailable
+from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.database import Database
-from yamchi.storage.hotrows import write_rows
 from yamchi.storage.sweeping import Sweep
 
 SWEEP_AFTER: Millis = 10_000

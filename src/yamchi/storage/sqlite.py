@@ -24,7 +24,7 @@ from yamchi.storage.private import make_private
 T = TypeVar("T")
 Op = Callable[[sqlite3.Connection], T]
 
-LOCK_PATIENCE = 30.0
+LOCK_SECONDS = 30.0
 """How long a writer waits for other processes, in seconds."""
 
 _PRAGMAS = (
@@ -38,7 +38,7 @@ _PRAGMAS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Fleeting(Generic[T]):
+class NotDurable(Generic[T]):
     """Work that could be found out anew after a power failure, and need not wait for the disk."""
 
     op: Op[T]
@@ -91,7 +91,7 @@ class SqliteFile:
     def _connect(self, *, readonly: bool = False) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path,
-            timeout=LOCK_PATIENCE,
+            timeout=LOCK_SECONDS,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
@@ -109,13 +109,13 @@ class SqliteFile:
 
     # ── Work ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def write(self, op: Op[T], *, lasting: bool = True) -> T:
+    async def write(self, op: Op[T], *, durable: bool = True) -> T:
         """Run this in a transaction; answers when it is on the disk.
 
-        What need not outlast a power failure (`lasting` False) answers sooner: it is safe from the end of this process.
+        What need not outlast a power failure (`durable` False) answers sooner: it is safe from the end of this process.
         """
         self._check_open()
-        return await self._writer.run(op if lasting else Fleeting(op))
+        return await self._writer.run(op if durable else NotDurable(op))
 
     async def read(self, op: Op[T]) -> T:
         """Run this on a connection that can't write and never waits for the writer."""
@@ -145,7 +145,7 @@ def write_ahead(connection: sqlite3.Connection) -> None:
 
     Changing the mode of a fresh file takes a lock for which SQLite itself does not wait.
     """
-    give_up = monotonic() + LOCK_PATIENCE
+    give_up = monotonic() + LOCK_SECONDS
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -160,10 +160,10 @@ class _Transactions:
     """Runs work in transactions of the writer, each as safe as the work in it asks for."""
 
     def __init__(self) -> None:
-        self._is_lasting = True
+        self._is_durable = True
 
     def __call__(self, connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
-        self._prepare(connection, is_lasting=not all(isinstance(op, Fleeting) for op in ops))
+        self._prepare(connection, is_durable=not all(isinstance(op, NotDurable) for op in ops))
         connection.execute("BEGIN IMMEDIATE")
         try:
             results = [op(connection) for op in ops]
@@ -174,10 +174,10 @@ class _Transactions:
             raise
         return results
 
-    def _prepare(self, connection: sqlite3.Connection, *, is_lasting: bool) -> None:
-        if is_lasting != self._is_lasting:
-            connection.execute(f"PRAGMA synchronous={'FULL' if is_lasting else 'NORMAL'}")
-            self._is_lasting = is_lasting
+    def _prepare(self, connection: sqlite3.Connection, *, is_durable: bool) -> None:
+        if is_durable != self._is_durable:
+            connection.execute(f"PRAGMA synchronous={'FULL' if is_durable else 'NORMAL'}")
+            self._is_durable = is_durable
 
 
 def _look(connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -243,6 +243,6 @@ def explain(error: Exception, path: Path) -> Exception:
         )
     if "locked" in text or "busy" in text:
         return EngineUnavailable(
-            f"The database {path} has been locked by another process for {LOCK_PATIENCE:.0f} s."
+            f"The database {path} has been locked by another process for {LOCK_SECONDS:.0f} s."
         )
     return EngineError(f"SQLite refused ({text}) in {path}.")

@@ -4,7 +4,7 @@ It begins at the old end, where on PostgreSQL the dead rows are that somebody's 
 long, it does so only now and then, and between begins where it left off.
 """
 
-SHARE = 50
+FULL_SWEEP_FACTOR = 50
 """After a sweep over everything the next such one waits for so many times as long as it took."""
 
 
@@ -25,4 +25,4 @@ class Sweep:
         """It began at a place, and the next one may begin at `since`."""
         self.since = since
         if began_at is None:
-            self._next_full = now + SHARE * (now - began)
+            self._next_full = now + FULL_SWEEP_FACTOR * (now - began)

@@ -24,9 +24,9 @@ from yamchi.notifications.sending.service import JOB
 from yamchi.notifications.tables import campaigns, notification_delivery
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import NewJob
+from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.database import Database
 from yamchi.storage.holds import Holds
-from yamchi.storage.hotrows import write_rows
 
 log = structlog.get_logger("yamchi.campaigns")
 

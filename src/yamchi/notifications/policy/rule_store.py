@@ -17,8 +17,8 @@ from yamchi.errors import ConfigurationError, UnknownJob
 from yamchi.notifications.policy.rules import Rule, read_rules
 from yamchi.notifications.tables import rules
 from yamchi.queues.handlers import describe
+from yamchi.storage.caching import CachedRead
 from yamchi.storage.database import Database
-from yamchi.storage.views import View
 
 log = structlog.get_logger("yamchi.rules")
 
@@ -37,7 +37,7 @@ class RuleStore:
         self._file_time = -1.0
         self._from_table: dict[str, Rule] = {}
         self._unusable: set[str] = set()
-        self._view = View(self._read, clock, FRESH)
+        self._view = CachedRead(self._read, clock, FRESH)
         new = database.insert(rules)
         changed = ("position", "body", "is_enabled", "updated_at")
         self._save = new.on_conflict_do_update(
@@ -71,7 +71,7 @@ class RuleStore:
             connection.execute(self._save, {**row, "is_enabled": True, "updated_at": self._clock.now()})
 
         await self._database.write(save)
-        self._view.outdate()
+        self._view.invalidate()
         return rule_id
 
     async def remove(self, rule_id: str) -> None:
@@ -80,7 +80,7 @@ class RuleStore:
             raise UnknownJob(
                 f"There is no rule {rule_id!r} in the table; rules of the file are changed there."
             )
-        self._view.outdate()
+        self._view.invalidate()
 
     async def _read(self) -> None:
         self._read_file()

@@ -12,9 +12,9 @@ from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.sending.campaign_counts import CampaignCounts, Place
 from yamchi.notifications.tables import delivery_attempts, notification_delivery
 from yamchi.storage.batching import Loader
+from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.database import Database, Put, Together
 from yamchi.storage.database import Row as NewRow
-from yamchi.storage.hotrows import write_rows
 
 Status = Literal["QUEUED", "SENT", "FAILED", "RETRYING", "EXPIRED", "CANCELLED", "SUPPRESSED", "UNKNOWN"]
 Outcome = Literal["sent", "retryable", "permanent", "outage", "unknown"]

@@ -14,8 +14,8 @@ from yamchi.notifications.templates.model import Format, Layout, Template, Templ
 from yamchi.notifications.templates.offloop import in_thread
 from yamchi.notifications.templates.reading import read_template
 from yamchi.notifications.templates.rendering import check
+from yamchi.storage.caching import CachedRead
 from yamchi.storage.database import Database
-from yamchi.storage.views import View
 
 log = structlog.get_logger("yamchi.notifications")
 
@@ -39,7 +39,7 @@ class VersionedTemplates:
         self._newest: dict[Key, Template | TemplateError] = {}
         self._read_rows: dict[tuple[Key, int], Template | TemplateError] = {}
         self._layout: Layout | None = None
-        self._view = View(self._read_table, clock, FRESH)
+        self._view = CachedRead(self._read_table, clock, FRESH)
 
     async def find(self, code: str, channel: str, locales: Sequence[str]) -> Template | None:
         """In the first of these languages that there is, in the table or in a file."""
@@ -73,7 +73,7 @@ class VersionedTemplates:
             return version
 
         version = await self._database.write(save)
-        self._view.outdate()
+        self._view.invalidate()
         return replace(template, version=str(version))
 
     async def versions(self, code: str, channel: str, locale: str) -> Sequence[dict[str, Any]]:

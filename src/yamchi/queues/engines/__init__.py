@@ -28,17 +28,19 @@ class Surroundings:
     """What an engine may use: what a broker lacks is kept in a database in `var`."""
 
     clock: Clock
-    var: Path
+    var: Path = Path("var")
     settings: Settings | None = None
+    topic_of: Callable[[str], str | None] = lambda queue: None
+    """The topic that a queue was declared with, if it was."""
 
 
 Make = Callable[[str, Surroundings], Engine]
 """Makes the engine of a URL; it is not yet opened."""
 
 
-def make_engine(url: str, clock: Clock, var: Path = Path("var"), settings: Settings | None = None) -> Engine:
+def make_engine(url: str, around: Surroundings) -> Engine:
     """The engine a URL names; not yet opened."""
-    return find_scheme(url)(url, Surroundings(clock, var, settings))
+    return find_scheme(url)(url, around)
 
 
 def find_scheme(url: str) -> Make:
@@ -134,7 +136,7 @@ def _kafka(url: str, around: Surroundings) -> Engine:
         from yamchi.queues.engines.kafka import Address, KafkaEngine
     except ImportError as error:
         raise MissingExtra("kafka", "Kafka") from error
-    address = Address.parse(url)
+    address = Address.parse(url, around.topic_of)
     state_store = Path(address.state_store or around.var / f"kafka-{address.group}.db")
     return KafkaEngine(address, state_store, around.clock)
 

@@ -1,8 +1,8 @@
 """The engine contract as tests. An engine that passes is an engine.
 
-    from yamchi.testing.conformance import EngineSuite, KeeperSuite, ProcessSuite, WorkerSuite
+    from yamchi.testing.conformance import EngineSuite, ManagementSuite, ProcessSuite, WorkerSuite
 
-    class TestMyEngine(EngineSuite, KeeperSuite, WorkerSuite, ProcessSuite):
+    class TestMyEngine(EngineSuite, ManagementSuite, WorkerSuite, ProcessSuite):
         @pytest.fixture
         async def connect(self):                  # each call gives another opened engine on the same store,
             ...                                   # as another process would have it
@@ -18,8 +18,8 @@ pytest.register_assert_rewrite(
 )
 
 from yamchi.testing.conformance.engine import EngineSuite  # noqa: E402
-from yamchi.testing.conformance.keeper import KeeperSuite  # noqa: E402
+from yamchi.testing.conformance.management import ManagementSuite  # noqa: E402
 from yamchi.testing.conformance.processes import ProcessSuite  # noqa: E402
 from yamchi.testing.conformance.worker import WorkerSuite  # noqa: E402
 
-__all__ = ["EngineSuite", "KeeperSuite", "ProcessSuite", "WorkerSuite"]
+__all__ = ["EngineSuite", "ManagementSuite", "ProcessSuite", "WorkerSuite"]

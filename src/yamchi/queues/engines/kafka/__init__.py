@@ -143,7 +143,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         reports = await self._producer.send(self._address.topic(queue), outgoing)
         answers = list(zip(messages, reports, strict=True))
         places = {(m.id, m.round): (r.partition, r.offset, r.stamp) for m, r in answers if r.error is None}
-        self._in_background(self._file.write(lambda db: sending.confirm(db, queue, places), lasting=False))
+        self._in_background(self._file.write(lambda db: sending.confirm(db, queue, places), durable=False))
         trouble = self._producer.first_error(reports)
         if trouble and withdraw:
             refused = [message.id for message, report in answers if report.error is not None]
@@ -176,7 +176,7 @@ class KafkaEngine(statestore.StateStoreEngine):
             await self._send_letters_now(queue)
         return got
 
-    def _must_last(self, verdicts: Sequence[Verdict]) -> bool:
+    def _must_be_durable(self, verdicts: Sequence[Verdict]) -> bool:
         """A job that is claimed or completed is on Kafka still; what is parked, or dead, only the state store knows."""
         return not all(isinstance(verdict, Completed) for verdict in verdicts)
 

@@ -6,15 +6,19 @@
 A parameter with a dot in it is a setting of librdkafka, or names the topic of a queue (`topic.<queue>`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from yamchi.errors import ConfigurationError
 
-OUTBOXES = {"notifications": "notifications.outbox"}
-"""Queues whose topic has another name than the queue: other systems know it by that name."""
+TopicOf = Callable[[str], str | None]
+"""The topic that a queue was declared with, if it was."""
+
+
+def undeclared(queue: str) -> str | None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,10 @@ class Address:
     topics: Mapping[str, str]
     state_store: str | None
     settings: Mapping[str, Any]
+    declared: TopicOf = undeclared
 
     @classmethod
-    def parse(cls, url: str) -> "Address":
+    def parse(cls, url: str, declared: TopicOf = undeclared) -> "Address":
         parts = urlsplit(url)
         credentials, _, bootstrap = parts.netloc.rpartition("@")
         if not bootstrap:
@@ -43,9 +48,10 @@ class Address:
             bootstrap,
             asked.pop("group", "yamchi"),
             _count(asked.pop("partitions", "4")),
-            OUTBOXES | topics,
+            topics,
             asked.pop("ledger", None),
             _sign_in(credentials) | settings,
+            declared,
         )
         if asked:
             raise ConfigurationError(
@@ -55,7 +61,8 @@ class Address:
         return address
 
     def topic(self, queue: str) -> str:
-        return self.topics.get(queue, queue)
+        """As the URL names it, or the queue's declaration; else it has the queue's name."""
+        return self.topics.get(queue) or self.declared(queue) or queue
 
     def dead_letters(self, queue: str) -> str:
         """Always by the queue's own name: notifications.dlq, not notifications.outbox.dlq."""

@@ -154,7 +154,7 @@ class QueueConsumer:
 
     def _do(self, op: Callable[[Db], T]) -> T:
         """Write to the state store from this thread. It need not outlast a power failure: Kafka delivers all of it again."""
-        return self._loop.run_until_complete(self._file.write(op, lasting=False))
+        return self._loop.run_until_complete(self._file.write(op, durable=False))
 
     def _see(self, op: Callable[[Db], T]) -> T:
         return self._loop.run_until_complete(self._file.read(op))

@@ -37,7 +37,7 @@ from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
-from yamchi.storage.sweeping import SHARE
+from yamchi.storage.sweeping import FULL_SWEEP_FACTOR
 
 T = TypeVar("T")
 Work = Callable[[Connection, Tables], Awaitable[T]]
@@ -383,4 +383,4 @@ class PgmqEngine:
         now = asyncio.get_running_loop().time
         began, (_, page) = now(), self._tidied.get(queue, (0.0, 0))
         reached = await self._do(queue, lambda db, tables: adding.tidy(db, tables, page))
-        self._tidied[queue] = (now() + SHARE * (now() - began), reached)
+        self._tidied[queue] = (now() + FULL_SWEEP_FACTOR * (now() - began), reached)

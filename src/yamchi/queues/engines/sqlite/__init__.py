@@ -113,13 +113,13 @@ class SqliteEngine:
             due = working.next_due(db, queue) if len(got.claims) < want else None
             return got, outcome, due
 
-        lasting = self._must_last(verdicts)
-        got, outcome, self._due[queue] = await self._file.write(op, lasting=lasting)
+        durable = self._must_be_durable(verdicts)
+        got, outcome, self._due[queue] = await self._file.write(op, durable=durable)
         if outcome and outcome.woken:
             self._wake_up(queue)
         return got
 
-    def _must_last(self, verdicts: Sequence[Verdict]) -> bool:
+    def _must_be_durable(self, verdicts: Sequence[Verdict]) -> bool:
         """Whether an exchange must outlast a power failure."""
         return True
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from yamchi.storage.views import View
+from yamchi.storage.caching import CachedRead
 from yamchi.testing import MovableClock
 
 
@@ -24,7 +24,7 @@ class Table:
 
 async def test_one_reads_for_all_and_again_when_it_is_old() -> None:
     clock, table = MovableClock(), Table()
-    view = View(table.read, clock, 1_000)
+    view = CachedRead(table.read, clock, 1_000)
     await asyncio.gather(*(view.refresh() for _ in range(50)))
     assert (table.reads, table.seen) == (1, 1)
     await clock.advance("999ms")
@@ -37,12 +37,12 @@ async def test_one_reads_for_all_and_again_when_it_is_old() -> None:
 
 async def test_a_change_while_it_is_read_is_not_missed() -> None:
     table = Table()
-    view = View(table.read, MovableClock(), 1_000)
+    view = CachedRead(table.read, MovableClock(), 1_000)
     table.gate.clear()
     reading = asyncio.create_task(view.refresh())
     await asyncio.sleep(0)
     table.value = 2
-    view.outdate()
+    view.invalidate()
     table.gate.set()
     await reading
     assert table.seen == 1
@@ -57,6 +57,6 @@ async def test_a_look_that_failed_is_repeated() -> None:
         if fails:
             raise fails.pop()
 
-    view = View(read, MovableClock(), 1_000)
+    view = CachedRead(read, MovableClock(), 1_000)
     outcomes = await asyncio.gather(view.refresh(), view.refresh(), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ValueError, type(None)]

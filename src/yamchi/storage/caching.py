@@ -1,4 +1,4 @@
-"""What is read often and changes seldom: a look at the table serves everybody for a moment."""
+"""What is read often and changes seldom is cached for a moment, and read anew after a change."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from yamchi.clock import Clock, Millis
 
 
-class View:
-    """Calls `read` when what was read last is older than `fresh`; one reads for all who ask meanwhile."""
+class CachedRead:
+    """Calls `read` when what was read last is older than `max_age`; one reads for all who ask meanwhile."""
 
-    def __init__(self, read: Callable[[], Awaitable[None]], clock: Clock, fresh: Millis) -> None:
+    def __init__(self, read: Callable[[], Awaitable[None]], clock: Clock, max_age: Millis) -> None:
         self._read = read
         self._clock = clock
-        self._fresh = fresh
+        self._max_age = max_age
         self._read_at: Millis = 0
         self._changes = 0
         self._reading = asyncio.Lock()
@@ -26,10 +26,10 @@ class View:
                     if changes == self._changes:
                         self._read_at = began
 
-    def outdate(self) -> None:
+    def invalidate(self) -> None:
         """Something has changed: who asks next reads anew, whatever is being read now."""
         self._changes += 1
         self._read_at = 0
 
     def _is_old(self) -> bool:
-        return self._clock.now() - self._read_at >= self._fresh
+        return self._clock.now() - self._read_at >= self._max_age

@@ -20,7 +20,7 @@ from yamchi.testing.waiting import eventually
 now = SystemClock().now
 
 
-class KeeperSuite(Suite):
+class ManagementSuite(Suite):
     """get, page, counts, remove, cancel, promote, retry, update, progress, log, pause, clean, dead letters, workers."""
 
     async def test_counts_follow_every_change(self, engine: Engine, queue: str) -> None:
