@@ -126,8 +126,8 @@ def test_long_looks_below_take_no_more_than_their_share_of_time() -> None:
     bounds = moved()
     bounds.begin_below(1.0)
     bounds.finish_below(Seen(AT, EMPTY, None), 1.1)
-    assert bounds.begin_below(1.1 + 0.09 * SHARE) is None
-    assert bounds.begin_below(1.1 + 0.11 * SHARE) is not None
+    assert bounds.begin_below(1.1 + 0.09 * FULL_SWEEP_FACTOR) is None
+    assert bounds.begin_below(1.1 + 0.11 * FULL_SWEEP_FACTOR) is not None
     bounds.finish_below(Seen(AT, EMPTY, None), 30.0)
     bounds.look_soon()
     assert bounds.begin_below(30.0) is not None, "what was not heard may be anywhere"

@@ -20,7 +20,7 @@ from math import inf
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.pgmq.rows import STEP
-from yamchi.storage.sweeping import SHARE, Sweep
+from yamchi.storage.sweeping import FULL_SWEEP_FACTOR, Sweep
 
 Micros = int
 """Microseconds since 1970 of the database's clock, as exact as `vt` itself."""
@@ -157,7 +157,7 @@ class Bounds:
     def finish_below(self, seen: Seen | None, now: float) -> bool:
         """Go back to what a full look saw, None if it failed; whether it saw anything."""
         self._is_looking = False
-        self._next_full = max(self._next_full, now + SHARE * (now - self._began))
+        self._next_full = max(self._next_full, now + FULL_SWEEP_FACTOR * (now - self._began))
         found = [] if seen is None else [first for first in seen.firsts if first is not None]
         for first in found:
             self.lower(first)
