@@ -100,6 +100,27 @@ def test_the_files_of_the_design_are_there() -> None:
         assert place.exists(), f"docs/design.md names {name}"
 
 
+def test_the_walks_of_the_design_name_files_that_are_there() -> None:
+    """Each line of a walk is a sentence about a file, or about the page that goes on."""
+    text = (ROOT / "docs" / "design.md").read_text()
+    (walks,) = re.findall(r"^## Four walks\n(.*?)^## ", text, re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"^\d+\. (.+)$", walks, re.MULTILINE)
+    assert walks.count("**Where") + walks.count("**How") == 4
+    for line in lines:
+        assert line.endswith("."), line
+        named_files = re.findall(r"`([\w/]+\.(?:py|toml))`", line)
+        assert named_files or "](" in line, line
+        for name in named_files:
+            assert (ROOT / "src" / "yamchi" / name).exists() or (ROOT / name).exists(), name
+
+
+def test_the_words_of_the_glossary_are_in_order_and_used() -> None:
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert rows == sorted(rows)
+    source = " ".join(path.read_text() for path in (ROOT / "src").rglob("*.py")).lower()
+    assert [word for word in rows if word.lower() not in source and word.replace("-", "") not in source] == []
+
+
 def test_the_backup_of_the_documentation_saves_everything(tmp_path: Path) -> None:
     """While another process has both files open, as it stands on the page."""
     (script,) = re.findall(
