@@ -65,9 +65,10 @@ class Fleet:
     workers: list[Process] = field(default_factory=list)
     kills: int = 0
     in_flight: int = 0
+    database_url: str | None = None
 
     def __post_init__(self) -> None:
-        settings = Settings(home=self.home, default_queue_url=self.url)
+        settings = Settings(home=self.home, default_queue_url=self.url, database_url=self.database_url)
         self.app = Yamchi(settings)
         self.app.define("notifications", attempts=20)  # enough for every kill, as in the workers
         self.notifications = self.app.notifications
@@ -94,6 +95,7 @@ class Fleet:
             "SMTP_SECURITY": "none",
             "LEASE": f"{LEASE.total_seconds():g}s",
             "LOG_LEVEL": "warning",
+            **({"DATABASE_URL": self.database_url} if self.database_url else {}),
         }
 
     async def kill(self, worker: Process) -> None:
@@ -117,13 +119,13 @@ class Fleet:
 
     # ── Letters ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def send(self, letters: int, **fields: Any) -> list[NotificationJob]:
+    async def send(self, letters: int, *, first: int = 0, **fields: Any) -> list[NotificationJob]:
         """Queue a letter to each of so many people."""
-        people = self.notifications.recipients
+        people, users = self.notifications.recipients, range(first, first + letters)
         await asyncio.gather(
-            *(people.put(str(number_of(user)), User(email=address_of(user))) for user in range(letters))
+            *(people.put(str(number_of(user)), User(email=address_of(user))) for user in users)
         )
-        jobs = [_letter(user, **fields) for user in range(letters)]
+        jobs = [_letter(user, **fields) for user in users]
         await self.notifications.service.send(jobs)
         return jobs
 
