@@ -147,6 +147,19 @@ class Application(Protocol):
     async def __aexit__(self, *error: Any) -> None: ...
 
 
+class Stage(Protocol):
+    """Where a feature shows what it does: an application on the embedded default, whose time the demo moves."""
+
+    def say(self, text: str) -> None:
+        """Tell what has just happened."""
+
+    def look(self, path: str, what: str) -> None:
+        """Name a page on which it can be seen afterwards."""
+
+    async def wait(self, span: Span) -> None:
+        """Let time pass, and everything that is due in it happen; "0s" for what is due now."""
+
+
 class Plugin:
     """A feature, as the rest of Yamchi sees it. Everything but the name is optional.
 
@@ -166,6 +179,9 @@ class Plugin:
     """The table that says which of them a database has seen. Defaults to alembic_version_<name>."""
     commands: ClassVar[Mapping[str, str]] = {}
     """Commands by name, each as `module:attribute` of a Typer group or a function; imported when they are used."""
+
+    demo: ClassVar[str | None] = None
+    """Its part in `yamchi demo`, as `module:attribute` of a coroutine function that takes the plugin and a `Stage`."""
 
     makes: ClassVar[Mapping[str, str]] = {}
     """Functions that print something to keep, such as a new key, by the name that `doctor --make` is given."""

@@ -37,7 +37,7 @@ F = TypeVar("F", bound="FeatureSettings")
 KEPT = "kept"
 """In SECRET_KEY_PREVIOUS: the key that was made once and is kept in the database."""
 
-_PER_QUEUE = "<QUEUE>"
+PER_QUEUE = "<QUEUE>"
 _WITHOUT_HOST = re.compile(r"sqlite:|memory:|supabase$")
 _PLACE = re.compile(r"[a-z][a-z0-9+.-]*://(?P<netloc>[^/?#\s]*)", re.IGNORECASE)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:\[\]]*)(:\d{1,5})?")
@@ -231,7 +231,7 @@ class Settings(_Environment):
     queue_urls: dict[str, QueueUrl] = Field(
         default={},
         repr=False,
-        validation_alias=f"QUEUE_URL_{_PER_QUEUE}",
+        validation_alias=f"QUEUE_URL_{PER_QUEUE}",
         description="The same for one queue, for example QUEUE_URL_NOTIFICATIONS=kafka://localhost:9092.",
     )
     queue_fallback: Annotated[Fallback, BeforeValidator(lower)] = Field(
@@ -291,7 +291,7 @@ class Settings(_Environment):
     )
     concurrencies: dict[str, Annotated[int, Field(ge=1)]] = Field(
         default={},
-        validation_alias=f"CONCURRENCY_{_PER_QUEUE}",
+        validation_alias=f"CONCURRENCY_{PER_QUEUE}",
         description="How many jobs of one queue run at once in a worker, for example CONCURRENCY_MEDIA_SYNC=5.",
     )
     worker_interval_ms: int = Field(
@@ -460,14 +460,14 @@ class _PerQueueSource(PydanticBaseSettingsSource):
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         variable = variable_of(field_name, field)
-        prefix = variable.removesuffix(_PER_QUEUE).lower()
+        prefix = variable.removesuffix(PER_QUEUE).lower()
         values = {name[len(prefix) :]: value for name, value in self.found.items() if name.startswith(prefix)}
         return values, variable, False
 
     def __call__(self) -> dict[str, Any]:
         gathered = {}
         for name, field in self.settings_cls.model_fields.items():
-            if variable_of(name, field).endswith(_PER_QUEUE):
+            if variable_of(name, field).endswith(PER_QUEUE):
                 values, variable, _ = self.get_field_value(field, name)
                 gathered[variable] = values
         return gathered
@@ -488,6 +488,6 @@ def _explain(error: ValidationError) -> str:
 
 def _explain_one(problem: ErrorDetails) -> str:
     place, *inside = map(str, problem["loc"])
-    variable = place.upper().replace(_PER_QUEUE, "".join(inside[:1]).upper())
+    variable = place.upper().replace(PER_QUEUE, "".join(inside[:1]).upper())
     reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should").rstrip(".")
     return f"{variable} has a value that can't be used: {reason}."

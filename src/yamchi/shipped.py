@@ -30,10 +30,15 @@ QUEUES: dict[str, dict[str, Any]] = {
 def shipped_app(settings: Settings | None = None) -> Yamchi:
     """An application with every queue that ships."""
     app = Yamchi(settings)
+    add_to(app)
+    return app
+
+
+def add_to(app: Yamchi) -> None:
+    """Let an application have every queue that ships, and handle them."""
     declare_queues(app)
     app.job("hello")(greet)
     app.serve()
-    return app
 
 
 def declare_queues(app: Yamchi) -> None:

@@ -11,7 +11,22 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from yamchi.cli import api, audit, bench, board, dlq, doctor, jobs, keys, plugins, queues, top, up, worker
+from yamchi.cli import (
+    api,
+    audit,
+    bench,
+    board,
+    demo,
+    dlq,
+    doctor,
+    jobs,
+    keys,
+    plugins,
+    queues,
+    top,
+    up,
+    worker,
+)
 from yamchi.cli.features import commands_of_features, load_command
 from yamchi.cli.loading import load_app
 from yamchi.console.auditing import TYPED, Typed
@@ -108,7 +123,7 @@ def _options(
         logging.configure(level="warning")
 
 
-for command in (up, api, worker, board, doctor, top, bench, audit, plugins):
+for command in (up, api, worker, board, demo, doctor, top, bench, audit, plugins):
     cli.command(name=command.__name__.rpartition(".")[2])(command.run)
 for group in (queues, jobs, dlq, keys):
     cli.add_typer(group.group, name=group.__name__.rpartition(".")[2])

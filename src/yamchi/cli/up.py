@@ -72,7 +72,7 @@ def _welcome(app: Yamchi, url: str, reference: str | None, *, works: bool) -> No
     log.info(f"Listening on {url}", engine=engines, workers=works)
 
 
-def _typed() -> str:
+def typed() -> str:
     """The command as it can be typed here: by its path where it is not on PATH, as after `make up`."""
     if shutil.which("yamchi"):
         return "yamchi"
@@ -81,7 +81,7 @@ def _typed() -> str:
 
 
 def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
-    option, yamchi = f" --app {reference}" if reference else "", _typed()
+    option, yamchi = f" --app {reference}" if reference else "", typed()
     lines = [f"Board   [cyan]{url}[/]", f"API     [cyan]{url}/docs[/]"]
     features = {queue for name in app.plugins for queue in app.queues_of(name)}
     handled = [queue.name for queue in app.queues if queue.definition.handlers and queue.name not in features]

@@ -44,6 +44,7 @@ class Leads(Plugin):
     requires = ("notifications", "scenarios")
     settings_class = LeadSettings
     migrations = Path(__file__).parent / "migrations"
+    demo = "yamchi.leads.demo:play"
     commands = MappingProxyType({"lead": "yamchi.leads.commands:group"})
 
     def __init__(self, app: Application) -> None:

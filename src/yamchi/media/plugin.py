@@ -41,6 +41,7 @@ class Media(Plugin):
     summary = "Uploads become variants: resized, clean WebP; watermarks, S3, cleanup."
     settings_class = MediaSettings
     migrations = Path(__file__).parent / "migrations"
+    demo = "yamchi.media.demo:play"
     commands = MappingProxyType({"media": "yamchi.media.commands:group"})
 
     def __init__(self, app: Application) -> None:

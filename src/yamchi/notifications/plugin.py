@@ -83,6 +83,7 @@ class Notifications(Plugin):
     summary = "From an event to a message that arrives once: e-mail, push, Telegram, SMS, inbox; campaigns."
     settings_class = NotificationSettings
     migrations = HERE / "migrations"
+    demo = "yamchi.notifications.demo:play"
     commands: ClassVar = {
         "send": "yamchi.notifications.commands.send:run",
         "template": "yamchi.notifications.commands.template:group",

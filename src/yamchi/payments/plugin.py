@@ -44,6 +44,7 @@ class Payments(Plugin):
     requires = ("notifications",)
     settings_class = PaymentSettings
     migrations = Path(__file__).parent / "migrations"
+    demo = "yamchi.payments.demo:play"
     commands = MappingProxyType({"payment": "yamchi.payments.commands:group"})
 
     def __init__(self, app: Application) -> None:

@@ -35,6 +35,7 @@ class Reports(Plugin):
     requires = ("notifications",)
     settings_class = ReportSettings
     migrations = Path(__file__).parent / "migrations"
+    demo = "yamchi.reports.demo:play"
     commands = MappingProxyType({"report": "yamchi.reports.commands:group"})
 
     def __init__(self, app: Application) -> None:
