@@ -46,12 +46,14 @@ def print_all(results: Results) -> bool:
 
 def all_checks(results: Results) -> list[Check]:
     from bench import held
+    from bench.media import run as media
     from bench.notifications import run as notifications
 
     queues = [check for suite, found in results.suites.items() for check in CHECKS[suite](found)]
     if results.held:
         queues += held.checks(results.held)
-    return queues + (notifications.checks(results.notifications) if results.notifications else [])
+    queues += notifications.checks(results.notifications) if results.notifications else []
+    return queues + (media.checks(results.media) if results.media else [])
 
 
 def _embedded(found: SuiteResults) -> Iterator[Check]:

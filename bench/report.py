@@ -7,6 +7,7 @@ from pathlib import Path
 from bench import held, readme
 from bench.contenders import Entry, entries_of
 from bench.measure import Figures
+from bench.media import run as media
 from bench.notifications import run as notifications
 from bench.picture import picture
 from bench.results import Results, SuiteResults
@@ -98,6 +99,8 @@ def publish(results: Results, docs: Path) -> None:
         results = results.over(Results.from_dict(json.loads(figures.read_text())))
     for suite, found in results.suites.items():
         (docs / "images" / f"bench-{suite}.svg").write_text(picture(suite, found))
+    if results.media:
+        (docs / "images" / "bench-media.svg").write_text(media.picture(results.media))
     figures.write_text(json.dumps(results.to_dict(), indent=2) + "\n")
     (docs / "benchmarks.md").write_text(_page(results))
     readme.write(results, docs.parent / "README.md")
@@ -130,6 +133,15 @@ def _page(results: Results) -> str:
             "Letters to Postfix's `smtp-sink` by as many processes as Celery starts; events to `POST /api/v1/events` and `/events/batch` "
             "by `wrk`, beside an endpoint that inserts one row, all with every commit on the disk.",
             notifications.markdown(results.notifications),
+        ]
+    if results.media:
+        parts += [
+            "## Pictures",
+            "![Pictures](images/bench-media.svg)",
+            "Yamchi's whole job: accepted, queued, worked on in a child process, hashed, flushed to the disk, noted; sharp in a script that "
+            "does nothing else, with as many pictures in flight as the queue has. *one decode* has our effort for each size. Megabytes "
+            "are the most that a process and its children had at once. Objects go to SeaweedFS.",
+            media.markdown(results.media),
         ]
     checks = all_checks(results)
     parts += ["## Goals", "```\n" + "\n".join(str(check) for check in checks) + "\n```"]

@@ -38,6 +38,8 @@ class Results:
     suites: dict[str, SuiteResults]
     notifications: dict[str, float] = field(default_factory=dict)
     """Letters and events a second."""
+    media: dict[str, float] = field(default_factory=dict)
+    """Pictures and objects a second, megabytes and bytes, by contender."""
     held: dict[str, list[float]] = field(default_factory=dict)
     """Jobs a second on PostgreSQL in each round, by what went on beside."""
 
@@ -56,5 +58,6 @@ class Results:
             self,
             suites={**older.suites, **self.suites},
             notifications=self.notifications or older.notifications,
+            media=self.media or older.media,
             held=self.held or older.held,
         )

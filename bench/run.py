@@ -19,6 +19,7 @@ from bench import checks, held, report
 from bench.backlog import measure_backlog
 from bench.contenders import SUITES, Entry, entries_of
 from bench.measure import FULL, QUICK, CannotRun, Figures, Sizes, measure_drain, measure_latency
+from bench.media import run as media
 from bench.notifications import run as notifications
 from bench.results import Results, SuiteResults
 from bench.stores import Fresh, store_of
@@ -44,6 +45,9 @@ def main() -> int:
     if options.suite in ("notifications", "all") and not options.only:
         results.notifications = notifications.measure(repetitions)
         print(notifications.table(results.notifications), flush=True)
+    if options.suite in ("media", "all") and not options.only:
+        results.media = media.measure(repetitions)
+        print(media.table(results.media), flush=True)
     _write(results, options.publish)
     return 0 if checks.print_all(results) or not options.strict else 1
 
@@ -52,7 +56,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--suite", choices=[*SUITES, "held", "notifications", "all"], default="all")
+    parser.add_argument("--suite", choices=[*SUITES, "held", "notifications", "media", "all"], default="all")
     parser.add_argument("--only", help="these contenders only, by name: yamchi,huey_sqlite")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="less than ten minutes in all (the default)")
@@ -161,6 +165,8 @@ def _write(results: Results, publish: bool) -> None:
     path.write_text(json.dumps(results.to_dict(), indent=2) + "\n")
     for suite, found in results.suites.items():
         (folder / f"{suite}.svg").write_text(report.picture(suite, found))
+    if results.media:
+        (folder / "media.svg").write_text(media.picture(results.media))
     print(f"Figures and pictures: {folder.relative_to(HERE.parent)}/")
     if publish:
         report.publish(results, HERE.parent / "docs")

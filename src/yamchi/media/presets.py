@@ -10,6 +10,8 @@ from yamchi.yamlfiles import Document, load_file
 
 SHIPPED = Path(__file__).parent / "defaults" / "media.yaml"
 DEFAULT = "default"
+FAST, THOROUGH = 2, 4
+LARGE_WIDTH = 1280
 
 Fit = Literal["inside", "cover"]
 Focus = Literal["attention", "centre", "entropy"]
@@ -42,13 +44,24 @@ class Preset(BaseModel):
     sizes: tuple[Size, ...] = Field(min_length=1, max_length=20)
     formats: tuple[Output, ...] = Field(default=("webp",), min_length=1)
     quality: int = Field(default=85, ge=1, le=100)
-    effort: int = Field(default=2, ge=0, le=6, description="0 is fast and large, 6 is slow and small.")
+    effort: int | None = Field(
+        default=None,
+        ge=0,
+        le=6,
+        description="0 is fast and large, 6 is slow and small; by default 4, and 2 for large sizes and AVIF.",
+    )
     focus: Focus = "attention"
     animated: bool = Field(default=True, description="Whether GIF and WebP stay animated.")
     max_bytes: int | None = Field(default=None, ge=1)
     max_pixels: int | None = Field(default=None, ge=1)
     min_width: int = Field(default=1, ge=1)
     min_height: int = Field(default=1, ge=1)
+
+    def effort_of(self, size: Size, output: Output) -> int:
+        """What is fetched most is small and gets more time; a large size costs the most of it for the fewest views."""
+        if self.effort is not None:
+            return self.effort
+        return FAST if output == "avif" or size.width > LARGE_WIDTH else THOROUGH
 
     @model_validator(mode="after")
     def _distinct(self) -> "Preset":

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.errors import MissingExtra
 from yamchi.media.formats import READABLE, BadFile, ImageFormat, sniff_file
-from yamchi.media.presets import Preset, Size
+from yamchi.media.presets import Output, Preset, Size
 from yamchi.media.thumbhash import thumbhash
 
 if TYPE_CHECKING:
@@ -192,8 +192,9 @@ def _decode(vips: Any, task: Task, found: ImageFormat, frames: int, header: "pyv
     if is_turned:
         width, height = height, width
     share = max(_share(size, width, height) for size in task.preset.sizes)
-    options: dict[str, Any] = {"output_profile": "srgb", "intent": "relative", "fail_on": "error"}
+    options: dict[str, Any] = {"fail_on": "error"}
     options |= {"no_rotate": True} if frames > 1 else {}
+    options |= {"output_profile": "srgb"} if header.interpretation == "cmyk" else {}
     image = vips.Image.thumbnail(
         f"{task.source}[n={frames}]" if found.may_be_animated else str(task.source),
         math.ceil(width * share),
@@ -201,7 +202,16 @@ def _decode(vips: Any, task: Task, found: ImageFormat, frames: int, header: "pyv
         size="down",
         **options,
     )
-    return (image if image.bands >= 3 else image.colourspace("srgb")).copy_memory()
+    return _as_srgb(image).copy_memory()
+
+
+def _as_srgb(image: "pyvips.Image") -> "pyvips.Image":
+    """Eight bits a color, in sRGB. After the resize, not by `thumbnail`'s own `output_profile`, which takes longer than all the rest."""
+    if image.interpretation in ("rgb16", "grey16"):
+        image = image.colourspace("srgb" if image.interpretation == "rgb16" else "b-w")
+    if "icc-profile-data" in image.get_fields() and image.interpretation != "cmyk":
+        image = image.icc_transform("srgb", embedded=True, intent="relative")
+    return image if image.interpretation == "srgb" else image.colourspace("srgb")
 
 
 def _upright(header: "pyvips.Image", frames: int) -> tuple[int, int]:
@@ -300,13 +310,13 @@ def _over(picture: "pyvips.Image", layer: "pyvips.Image", left: int, top: int) -
     return joined if had_alpha else joined.flatten()
 
 
-def _written(picture: "pyvips.Image", size: Size, output: str, task: Task) -> Variant:
+def _written(picture: "pyvips.Image", size: Size, output: Output, task: Task) -> Variant:
     unfinished = task.folder / f"{task.stem}-{size.name}.{output}{UNFINISHED}"
-    quality = {"Q": task.preset.quality, "keep": "none"}
+    options = {"Q": task.preset.quality, "effort": task.preset.effort_of(size, output), "keep": "none"}
     if output == "webp":
-        content = picture.webpsave_buffer(effort=task.preset.effort, **quality)
+        content = picture.webpsave_buffer(**options)
     else:
-        content = picture.heifsave_buffer(compression="av1", effort=task.preset.effort, **quality)
+        content = picture.heifsave_buffer(compression="av1", **options)
     digest = hashlib.sha256(content).hexdigest()
     final = task.folder / f"{task.stem}-{size.name}-{digest[:12]}.{output}"
     try:

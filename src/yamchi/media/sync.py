@@ -19,7 +19,6 @@ from yamchi.storage.database import Database
 from yamchi.storage.outbox import Outbox
 
 PAGE = 500
-AT_ONCE = 8
 NORMAL = 5
 TYPES = {".webp": "image/webp", ".avif": "image/avif"}
 
@@ -115,32 +114,41 @@ class MediaSyncService:
             case "upload":
                 count = await self._upload(job, bucket, found, data.delete_source)
             case "download":
-                count = await self._download(job, bucket, found, data.delete_source)
+                count = await self._download(bucket, found, data.delete_source)
             case "delete":
                 count = await self._delete(bucket, found)
         return {"mediaId": found.id, "operation": data.operation, "files": count}
 
     async def _upload(self, job: Job[Any], bucket: Bucket, found: Media, delete_source: bool) -> int:
+        """Send what is not there; what was sent before something went wrong is noted, so that it is not sent again."""
         here = [one for one in found.variants if one.is_local]
-        sent = await asyncio.gather(*(_put(bucket, _key(found, one), self._path(found, one)) for one in here))
-        await job.progress(90)
+        may_be_there = job.attempts_made > 1
+        sent = await asyncio.gather(
+            *(
+                _put(bucket, _key(found, one), self._path(found, one), may_be_there or one.is_synced)
+                for one in here
+            ),
+            return_exceptions=True,
+        )
         fault_point("media.uploaded")
-        names = [one.name for one in here]
+        names = [one.name for one, result in zip(here, sent, strict=True) if isinstance(result, bool)]
         await self._store.synced(found.id, names, is_synced=True)
+        for result in sent:
+            if isinstance(result, BaseException):
+                raise result
         if delete_source:
             await self._store.synced(found.id, names, is_local=False)
             for one in here:
                 remove(self._path(found, one))
-        return sum(sent)
+        return sent.count(True)
 
-    async def _download(self, job: Job[Any], bucket: Bucket, found: Media, delete_source: bool) -> int:
+    async def _download(self, bucket: Bucket, found: Media, delete_source: bool) -> int:
         away = [one for one in found.variants if one.is_synced and not self._path(found, one).exists()]
         self._files.folder_of(found.entity_type)
         try:
             await asyncio.gather(*(bucket.get(_key(found, one), self._path(found, one)) for one in away))
         except NotInBucket as error:
             raise Unrecoverable(str(error)) from error
-        await job.progress(90)
         names = [one.name for one in found.variants if one.is_synced]
         await self._store.synced(found.id, names, is_local=True)
         if delete_source:
@@ -174,6 +182,6 @@ def _key(found: Media, variant: KeptVariant) -> str:
     return f"{found.entity_type}/{variant.file}"
 
 
-async def _put(bucket: Bucket, key: str, file: Path) -> bool:
+async def _put(bucket: Bucket, key: str, file: Path, look_first: bool) -> bool:
     content_type = TYPES.get(file.suffix, "application/octet-stream")
-    return await bucket.put_once(key, file, content_type)
+    return await bucket.put_once(key, file, content_type, look_first=look_first)

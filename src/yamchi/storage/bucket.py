@@ -57,9 +57,12 @@ class Bucket:
             retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=5)},
         )
 
-    async def put_once(self, key: str, file: Path, content_type: str) -> bool:
-        """Copy a file there, for pages to keep; False if it is there: its key has its content's hash in it."""
-        if await self.size_of(key) == _size_of(file):
+    async def put_once(self, key: str, file: Path, content_type: str, *, look_first: bool = True) -> bool:
+        """Copy a file there, for pages to keep; False if it is there: its key has its content's hash in it.
+
+        Looking costs a request; who knows that it was never sent need not `look_first`.
+        """
+        if look_first and await self.size_of(key) == _size_of(file):
             return False
         await self.put(key, file, content_type, cached=FOR_EVER)
         return True

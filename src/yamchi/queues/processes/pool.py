@@ -30,6 +30,9 @@ WATCH_SECONDS = 0.1
 RECYCLE_ABOVE = 0.75
 """A child that keeps more than this share of its memory between jobs is replaced."""
 
+_FRUGAL = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576"}
+"""glibc keeps an arena for each thread and holds on to large blocks; for one job at a time that is only memory. Yours win."""
+
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -207,7 +210,7 @@ def _spawn(connection: int) -> "subprocess.Popen[bytes]":
         pass_fds=[connection],
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # a Ctrl+C in the terminal is the worker's
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**_FRUGAL, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
 
 
