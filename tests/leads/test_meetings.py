@@ -5,12 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from tests.leads.harness import Harness, open_harness
+from tests.processes import DEADLINE, Process
 from tests.services import zoom
 from tests.services.zoom import ZoomServer, said
+from yamchi import Yamchi
+from yamchi.clock import isoformat
 from yamchi.errors import ConfigurationError
-from yamchi.testing import TestApp
+from yamchi.leads.plugin import Leads
+from yamchi.leads.tables import zoom_meetings
+from yamchi.settings import Settings
+from yamchi.testing import TestApp, eventually
 
 
 @pytest.fixture
@@ -90,7 +97,15 @@ async def test_zoom_is_down_and_the_link_follows(harness: Harness, server: ZoomS
     assert server.created == 1
 
 
-async def test_a_lost_answer_makes_no_second_meeting(harness: Harness, server: ZoomServer) -> None:
+@pytest.mark.parametrize("lists_agenda", [True, False])
+async def test_a_lost_answer_makes_no_second_meeting(
+    harness: Harness, server: ZoomServer, lists_agenda: bool
+) -> None:
+    """It is found among others, on another page of the list, whether or not the list tells its agenda."""
+    server.lists_agenda, server.page = lists_agenda, 2
+    for hour in range(3):
+        await book(harness, await harness.lead(tranid=f"other-{hour}"), f"2026-01-06T1{hour}:00:00Z")
+    server.created = 0
     lead_id = await harness.lead()
     server.lost = 1
     await book(harness, lead_id)
@@ -201,3 +216,35 @@ async def test_erasing_a_lead_deletes_its_meeting(harness: Harness, server: Zoom
 def test_half_an_account_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="ZOOM_CLIENT_SECRET"):
         TestApp(home=tmp_path, zoom_account_id="x")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("point", ["zoom.asking", "zoom.created"])
+async def test_killed_around_the_creation(tmp_path: Path, server: ZoomServer, point: str) -> None:
+    """SIGKILL right before and right after Zoom made the meeting: another process finds one, or makes the only one."""
+    known = settings_of(server)
+    settings = Settings(home=tmp_path, plugins=("notifications", "scenarios", "leads"), **known)
+    environment = {name.upper(): str(value) for name, value in known.items()}
+    environment |= {"PLUGINS": "notifications,scenarios,leads", "LEASE": "2s"}
+    async with Yamchi(settings) as app:
+        leads = app.plugin(Leads)
+        lead = await leads.submit(name="Марат", phone="8 701 000 00 00", tranid="1")
+        moment = isoformat(app.clock.now() + 3 * 86_400_000)
+        await leads.tell("lesson.booked", lead.id, lesson_datetime=moment)
+        doomed = Process(tmp_path, "worker", **environment, YAMCHI_FAULT=point)
+        await eventually(lambda: doomed.process.poll() == -9, DEADLINE)
+        assert server.created == (point == "zoom.created")
+        long_ago = app.clock.now() - 3_600_000
+        asked = update(zoom_meetings).values(asked_at=long_ago)
+        await app.database.write(lambda connection: connection.execute(asked).rowcount)
+        heir = Process(tmp_path, "worker", **environment)
+        try:
+            await eventually(lambda: _has_link(leads, lead.id), DEADLINE)
+        finally:
+            heir.process.kill()
+            heir.process.wait()
+    assert (server.created, len(server.meetings)) == (1, 1)
+
+
+async def _has_link(leads: Leads, lead_id: str) -> bool:
+    return (await leads.get(lead_id)).zoom_link is not None

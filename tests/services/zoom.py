@@ -20,7 +20,10 @@ def said(status: int, body: dict[str, Any] | None = None) -> Response:
 
 @dataclass
 class ZoomServer(WebService):
-    """`answers` are given to the next calls about meetings; `lost` answers are not sent, though it was done."""
+    """`answers` are given to the next calls about meetings; `lost` answers are not sent, though it was done.
+
+    `lists_agenda`: whether its list tells the agenda, of which it then has 250 characters.
+    """
 
     meetings: dict[str, dict[str, Any]] = field(default_factory=dict)
     created: int = 0
@@ -28,6 +31,8 @@ class ZoomServer(WebService):
     calls: list[tuple[str, str]] = field(default_factory=list)
     answers: deque[Response] = field(default_factory=deque)
     lost: int = 0
+    lists_agenda: bool = True
+    page: int = 300
     _numbers: Any = field(default_factory=lambda: count(8_500_000_001))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -41,7 +46,8 @@ class ZoomServer(WebService):
             self.calls.append((method, parts.path))
             if self.answers:
                 return self.answers.popleft()
-            done = self._do(method, parts.path, json.loads(body) if body else {})
+            query = {name: value for name, (value,) in parse_qs(parts.query).items()}
+            done = self._do(method, parts.path, query, json.loads(body) if body else {})
             if self.lost:
                 self.lost -= 1
                 return None
@@ -55,21 +61,31 @@ class ZoomServer(WebService):
         self.tokens += 1
         return said(200, {"access_token": f"token-{self.tokens}", "token_type": "bearer", "expires_in": 3600})
 
-    def _do(self, method: str, path: str, body: dict[str, Any]) -> Response:
+    def _do(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Response:
         if path == "/v2/users/me/meetings":
-            return (
-                self._create(body)
-                if method == "POST"
-                else said(200, {"meetings": list(self.meetings.values())})
-            )
+            return self._create(body) if method == "POST" else self._list(query)
         meeting_id = path.removeprefix("/v2/meetings/")
         if meeting_id not in self.meetings:
             return said(404, {"code": 3001, "message": f"Meeting does not exist: {meeting_id}."})
+        if method == "GET":
+            return said(200, self.meetings[meeting_id])
         if method == "PATCH":
             self.meetings[meeting_id] |= body
         elif method == "DELETE":
             del self.meetings[meeting_id]
         return said(204)
+
+    def _list(self, query: dict[str, str]) -> Response:
+        size = min(int(query.get("page_size", 30)), self.page)
+        start = int(query.get("next_page_token") or 0)
+        listed = [self._listed(one) for one in list(self.meetings.values())[start : start + size]]
+        end = start + size
+        token = str(end) if end < len(self.meetings) else ""
+        return said(200, {"meetings": listed, "page_size": size, "next_page_token": token})
+
+    def _listed(self, meeting: dict[str, Any]) -> dict[str, Any]:
+        shown = {"agenda": meeting["agenda"][:250]} if self.lists_agenda else {}
+        return {name: meeting[name] for name in ("id", "topic", "type", "start_time", "join_url")} | shown
 
     def _create(self, body: dict[str, Any]) -> Response:
         if body.get("type") != 2 or "start_time" not in body or len(body.get("topic", "")) > 200:

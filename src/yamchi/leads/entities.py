@@ -140,6 +140,8 @@ class LeadEntities:
                 raise InvalidJob(
                     f"data.{name}: it should be a text of up to {model.LENGTHS[name]} characters."
                 )
+        if (link := event.data.get("zoom_link")) and not model.is_link(str(link)):
+            raise InvalidJob("data.zoom_link: it should be a link, such as https://zoom.us/j/123.")
         if zone := event.data.get("timezone"):
             check_zone(str(zone))
 

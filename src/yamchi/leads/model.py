@@ -101,6 +101,11 @@ def read_moment(value: Any, zone: str) -> Millis:
         raise InvalidJob("A moment must be between the years 1900 and 9999.") from None
 
 
+def is_link(text: str) -> bool:
+    """Whether it may be shown to people as a link."""
+    return text.startswith(("https://", "http://")) and not any(letter.isspace() for letter in text)
+
+
 def checked(name: str, value: Any, zone: str) -> Any:
     """A value as the column keeps it; refused in a sentence if it can't be."""
     if name in FLAGS:
@@ -114,6 +119,8 @@ def checked(name: str, value: Any, zone: str) -> Any:
     if name in MOMENTS:
         return value if isinstance(value, int) else read_moment(value, zone)
     text = check_zone(str(value)) if name == "timezone" else str(value)
+    if name == "zoom_link" and not is_link(text):
+        raise InvalidJob(f"zoom_link: {in_short(text)} is no link: write it as https://zoom.us/j/123.")
     if len(text) > LENGTHS[name]:
         raise InvalidJob(f"{name}: it may have {LENGTHS[name]} characters, and has {len(text):,}.")
     return text

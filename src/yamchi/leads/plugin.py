@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from yamchi.errors import ConfigurationError
+from yamchi.clock import to_millis
+from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.leads import meetings
 from yamchi.leads.bot import Bot, Desk
 from yamchi.leads.chat import Chat
@@ -19,6 +20,9 @@ from yamchi.leads.meetings import Meetings
 from yamchi.leads.model import Lead
 from yamchi.leads.service import LeadService
 from yamchi.leads.settings import LeadSettings
+from yamchi.leads.sheets.pending import PendingChanges
+from yamchi.leads.sheets.spreadsheet import Spreadsheet
+from yamchi.leads.sheets.syncing import SheetSync
 from yamchi.leads.slots import Slots
 from yamchi.leads.store import LeadStore
 from yamchi.leads.talk import Conversation
@@ -53,7 +57,8 @@ class Leads(Plugin):
         settings, zone = self.settings, app.settings.default_timezone
         notifications, self._scenarios = app.plugin(Notifications), app.plugin(Scenarios)
         self._notifications = notifications
-        self.store = LeadStore(app.database, app.clock, zone)
+        is_in_sheets = settings.leads == "sheets"
+        self.store = LeadStore(app.database, app.clock, zone, PendingChanges() if is_in_sheets else None)
         self.entities = LeadEntities(
             app.database,
             self.store,
@@ -71,6 +76,7 @@ class Leads(Plugin):
             region=settings.lead_phone_region,
             zone=zone,
         )
+        self.sheet = self._open_sheet() if is_in_sheets else None
         self._scenarios.entities.register(KIND, self.entities)
         notifications.service.checks.append(self.entities.check)
         self.meetings = self._meet()
@@ -103,6 +109,26 @@ class Leads(Plugin):
     async def tell(self, event_type: str, lead_id: str, **data: Any) -> None:
         """Something happened to a lead: `await app.leads.tell("lesson.booked", lead.id, lesson_datetime="…")`."""
         await self.service.tell(event_type, lead_id, **data)
+
+    # ── Google Sheets ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open_sheet(self) -> SheetSync:
+        settings = self.settings
+        if settings.sheets_id is None or settings.sheets_credentials is None:
+            raise ConfigurationError(
+                "LEADS=sheets needs SHEETS_ID and SHEETS_CREDENTIALS, the key of a service account."
+            )
+        credentials = settings.sheets_credentials.get_secret_value()
+        return SheetSync(
+            self.app.database,
+            self.store,
+            self.service,
+            Spreadsheet(settings.sheets_id, credentials, settings.sheets_url),
+            self.app.clock,
+            leads_title=settings.sheets_leads,
+            log_title=settings.sheets_log,
+            every=to_millis(settings.sheets_every),
+        )
 
     # ── The bot ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -197,6 +223,8 @@ class Leads(Plugin):
             self.app.define(meetings.QUEUE, **LESSONS)
 
     def serve(self) -> None:
+        if self.sheet is not None:
+            self.app.service("leads in Google Sheets", self.sheet.watch)
         if self.meetings is not None:
             handlers = self.app.queue(meetings.QUEUE).definition.handlers
             handlers.setdefault(meetings.JOB, Handler(meetings.JOB, self.meetings.handle))
@@ -220,6 +248,8 @@ class Leads(Plugin):
             found = [Check("leads", None, "Tilda's webhook takes nothing until TILDA_SECRET is set")]
         else:
             found = [Check("leads", True, "Tilda's webhook is at /api/webhooks/tilda")]
+        if self.sheet is not None:
+            found.append(await _check_sheet(self.sheet))
         if self.settings.telegram_bot == "webhook" and self.app.settings.public_url is None:
             said = f"set PUBLIC_URL, or tell Telegram yourself that its updates go to {WEBHOOK} (setWebhook)"
             found.append(Check("telegram bot", None, said))
@@ -246,6 +276,15 @@ class Leads(Plugin):
             await self._talk.close()
         if self.meetings is not None:
             await self._zoom.close()
+
+
+async def _check_sheet(sheet: SheetSync) -> Check:
+    try:
+        return Check(
+            "google sheets", True, f"the spreadsheet can be reached; its sheets: {await sheet.check()}"
+        )
+    except YamchiError as error:
+        return Check("google sheets", False, str(error))
 
 
 def _bot_url(name: str | None) -> str | None:

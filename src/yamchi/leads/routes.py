@@ -21,7 +21,7 @@ from yamchi.http.paging import Cursor, Limit, make_cursor, read_cursor
 from yamchi.http.problems import documented
 from yamchi.leads.contacts import MOST_FIELDS
 from yamchi.leads.listening import is_secret
-from yamchi.leads.model import NAMES, Lead
+from yamchi.leads.model import NAMES, Lead, UnknownLead
 from yamchi.leads.plugin import FORM_LIMIT, Leads
 from yamchi.plugins import Routes, of_request
 
@@ -180,8 +180,11 @@ async def receive_form(
     if not (is_ping and not given):
         _check_secret(leads, given)
     if not is_ping:
-        lead, is_new = await leads.service.submit(form)
-        log.info(f"the lead {lead.id} {'came in' if is_new else 'came again'}")
+        try:
+            lead, is_new = await leads.service.submit(form)
+            log.info(f"the lead {lead.id} {'came in' if is_new else 'came again'}")
+        except UnknownLead:
+            log.info("a form came again whose lead has been erased")
     return PlainTextResponse("ok")
 
 

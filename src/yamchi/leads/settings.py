@@ -1,4 +1,4 @@
-"""The settings of leads: the form on the site."""
+"""The settings of leads: where they are kept, the form on the site, the bot, lessons, meetings and answers."""
 
 import re
 from datetime import time, timedelta
@@ -61,6 +61,13 @@ def _check_length(span: timedelta) -> timedelta:
     return span
 
 
+def _check_pace(span: timedelta) -> timedelta:
+    if not timedelta(seconds=1) <= span <= timedelta(hours=1):
+        raise ValueError("it should be between 1s and 1h")
+    return span
+
+
+Title = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\[\]*?:/\\]+$")]
 Days = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split), AfterValidator(_read_days)]
 Length = Annotated[timedelta, BeforeValidator(read_span), AfterValidator(_check_length)]
 Span = Annotated[timedelta, BeforeValidator(read_span)]
@@ -71,6 +78,30 @@ Secret = Annotated[SecretStr, AfterValidator(_check_secret)]
 class LeadSettings(FeatureSettings):
     """Where leads come from."""
 
+    leads: Annotated[Literal["table", "sheets"], BeforeValidator(lower)] = Field(
+        default="table",
+        description="Where leads are kept: table (in DATABASE_URL), or sheets (there, and in a Google spreadsheet that people may edit).",
+    )
+    sheets_id: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-]{1,200}$",
+        description="The spreadsheet for LEADS=sheets: the long part of its address, after /d/.",
+    )
+    sheets_credentials: Secret | None = Field(
+        default=None,
+        description="The key of a service account that may edit the spreadsheet: its JSON file, or what is in it.",
+    )
+    sheets_leads: Title = Field(default="Leads", description="The sheet with one row per lead.")
+    sheets_log: Title = Field(default="Log", description="The sheet with what happened to leads.")
+    sheets_every: Annotated[timedelta, BeforeValidator(read_span), AfterValidator(_check_pace)] = Field(
+        default=timedelta(seconds=6),
+        description="How often the spreadsheet is looked at. Google allows 60 reads and 60 writes a minute.",
+    )
+    sheets_url: str = Field(
+        default="https://sheets.googleapis.com",
+        pattern="^https?://",
+        description="Where Google Sheets' API is.",
+    )
     tilda_secret: Secret | None = Field(
         default=None,
         description="What Tilda's webhook has to know: ?secret=… in its address, a field or a header named secret. Without one the webhook takes nothing.",

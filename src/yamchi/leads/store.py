@@ -1,7 +1,7 @@
 """The tables of leads: what scenarios, the API and the bot read and write, most of it within a transaction of theirs."""
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from sqlalchemy import Connection, Select, and_, delete, func, literal, or_, select, tuple_, update
@@ -38,13 +38,29 @@ _PERSON = {
 """Fields that say where the person is reached, and their names among people."""
 
 
+class Changes(Protocol):
+    """Somebody who keeps a copy of the leads, told in the transaction that changes one."""
+
+    def changed_in(self, connection: Connection, lead_id: str) -> None:
+        """A lead is new, or has changed."""
+
+    def logged_in(self, connection: Connection, line: Mapping[str, Any]) -> None:
+        """A line is new in a lead's log."""
+
+    def erased_in(self, connection: Connection, lead_id: str) -> None:
+        """A lead is forgotten."""
+
+
 class LeadStore:
     """`leads`, `lead_log` and `lesson_slots`."""
 
-    def __init__(self, database: Database, clock: Clock, default_zone: str) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, default_zone: str, changes: Changes | None = None
+    ) -> None:
         self._database = database
         self._clock = clock
         self._zone = default_zone
+        self._changes = changes
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -110,6 +126,7 @@ class LeadStore:
         if insert_new(connection, leads, [whole]) != 1:
             return False
         self._know_person(connection, str(whole["id"]))
+        self._tell(connection, str(whole["id"]))
         return True
 
     def change_in(self, connection: Connection, lead_id: str, fields: Mapping[str, Any]) -> Lead | None:
@@ -132,6 +149,7 @@ class LeadStore:
             self.hold_in(connection, lead_id, known["lesson_datetime"])
         if known.keys() & _PERSON.keys():
             self._know_person(connection, lead_id)
+        self._tell(connection, lead_id)
         return self.find_in(connection, lead_id)
 
     def log_in(self, connection: Connection, lead_id: str, line: LogLine) -> None:
@@ -142,7 +160,8 @@ class LeadStore:
             "data": dict(line.data),
             "at": self._clock.now(),
         }
-        insert_new(connection, lead_log, [row])
+        if insert_new(connection, lead_log, [row]) == 1 and self._changes is not None:
+            self._changes.logged_in(connection, row)
 
     def hold_in(self, connection: Connection, lead_id: str, starts_at: Millis | None) -> bool:
         """The lead's lesson is then, and at no other time; False if somebody else has that time."""
@@ -165,11 +184,17 @@ class LeadStore:
 
     async def forget(self, lead_id: str) -> int:
         def drop(connection: Connection) -> int:
+            if self._changes is not None:
+                self._changes.erased_in(connection, lead_id)
             connection.execute(delete(lead_log).where(lead_log.c.lead_id == lead_id))
             connection.execute(delete(lesson_slots).where(lesson_slots.c.lead_id == lead_id))
             return connection.execute(delete(leads).where(leads.c.id == lead_id)).rowcount
 
         return await self._database.write(drop)
+
+    def _tell(self, connection: Connection, lead_id: str) -> None:
+        if self._changes is not None:
+            self._changes.changed_in(connection, lead_id)
 
     def _know_person(self, connection: Connection, lead_id: str) -> None:
         """A lead is also a person, of the same id: preferences, suppressions, campaigns and erasure know them."""

@@ -1,6 +1,6 @@
-"""`leads`, and `lead_log`: what happened to each of them."""
+"""The tables of leads: what is known of each, what happened to them, their lessons, and what a spreadsheet has of them."""
 
-from sqlalchemy import JSON, Boolean, Column, Index, MetaData, String, Table, Text
+from sqlalchemy import JSON, Boolean, Column, Index, Integer, MetaData, String, Table, Text, text
 
 from yamchi.storage.tables import Moment
 
@@ -68,4 +68,46 @@ zoom_meetings = Table(
     Column("due_at", Moment),  # since when it is to be brought up to date; NULL when it is
     Column("due_id", String(64)),  # the end of the id of the job that does it
     Index("meeting_due", "due_at"),
+)
+
+# ── Google Sheets ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+sheet_rows = Table(
+    "sheet_rows",
+    metadata,
+    Column("lead_id", String(64), primary_key=True),
+    Column("cells", JSON),  # as the sheet and we last agreed; NULL while it has no row
+    Column("changes", Integer, nullable=False),
+    Column("written", Integer, nullable=False),  # how many of the changes are in the sheet
+    Column("asked_at", Moment),  # when Google was last asked to append it, until that is known to be done
+    Column("is_away", Boolean, nullable=False),  # a person took the row out of the sheet
+    Column("is_erased", Boolean, nullable=False),
+    Index(
+        "sheet_row_pending",
+        "lead_id",
+        sqlite_where=text("changes > written"),
+        postgresql_where=text("changes > written"),
+    ),
+)
+
+# Lines of the log that are not in the sheet yet.
+sheet_lines = Table(
+    "sheet_lines",
+    metadata,
+    Column("id", String(255), primary_key=True),
+    Column("lead_id", String(64), nullable=False),
+    Column("cells", JSON, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("asked_at", Moment),
+    Index("sheet_line_by_time", "at", "id"),
+    Index("sheet_line_of_lead", "lead_id"),
+)
+
+# One process at a time reads and writes the spreadsheet.
+sheet_writers = Table(
+    "sheet_writers",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("holder", String(64)),
+    Column("held_until", Moment),
 )

@@ -53,10 +53,17 @@ class Zoom:
             params = {"type": "upcoming", "page_size": "300", **({"next_page_token": page} if page else {})}
             body = (await self._call("GET", "/users/me/meetings", params=params)).body
             for one in body.get("meetings", ()):
-                if one.get("agenda") == _agenda(lead_id):
+                if await self._agenda_of(one) == _agenda(lead_id):
                     return Meeting(str(one["id"]), str(one["join_url"]))
             if not (page := str(body.get("next_page_token") or "")):
                 return None
+
+    async def _agenda_of(self, listed: Mapping[str, Any]) -> str:
+        """Zoom's list need not tell the agenda; then the meeting itself is asked."""
+        if "agenda" in listed:
+            return str(listed["agenda"])
+        reply = await self._call("GET", f"/meetings/{listed['id']}", may_be_gone=True)
+        return str(reply.body.get("agenda") or "")
 
     async def move(self, meeting_id: str, starts_at: Millis, minutes: int) -> bool:
         """False if Zoom no longer has it."""

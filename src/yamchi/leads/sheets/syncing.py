@@ -1,0 +1,183 @@
+"""Keeps a spreadsheet and the leads alike: what people changed in a cell is taken over, what changed here is written there.
+
+For each lead we keep the cells as both sides last agreed on. A cell that differs from that was changed by a person; a field
+that does was changed by us. If both were, ours stands. One process at a time does this. A round is one read and, if
+something changed, an append and a batch of cells, however many leads that concerns.
+"""
+
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Row, insert, literal, null, select, update
+
+from yamchi.clock import Clock, Millis, to_millis
+from yamchi.errors import ConfigurationError, InvalidJob, Outage, YamchiError
+from yamchi.leads.model import Lead
+from yamchi.leads.service import LeadService
+from yamchi.leads.sheets.cells import COLUMNS, EDITABLE, LOG_COLUMNS, Cells, cells_of, read_cell
+from yamchi.leads.sheets.spreadsheet import Spreadsheet
+from yamchi.leads.sheets.worksheets import LeadsSheet, LogSheet, Snapshot, add_header
+from yamchi.leads.sheets.writing import SheetWriter
+from yamchi.leads.store import LeadStore
+from yamchi.leads.tables import leads
+from yamchi.leads.tables import sheet_rows as table
+from yamchi.leads.tables import sheet_writers as writers
+from yamchi.scenarios.entities import LogLine
+from yamchi.storage.database import Database
+from yamchi.storage.holds import Holds
+from yamchi.storage.upsert import insert_new
+
+log = structlog.get_logger("yamchi.leads")
+
+WRITER = "leads"
+ROWS_AT_ONCE = 500
+HOLD: Millis = 180_000
+"""How long a process that gives no sign of life is still believed to be writing: longer than a round takes."""
+
+QUOTA: Millis = 60_000
+"""Google counts requests by the minute."""
+
+LONGEST_PAUSE: Millis = 300_000
+
+
+class SheetSync:
+    """Reads and writes one spreadsheet."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: LeadStore,
+        service: LeadService,
+        spreadsheet: Spreadsheet,
+        clock: Clock,
+        *,
+        leads_title: str,
+        log_title: str,
+        every: Millis,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._service = service
+        self._spreadsheet = spreadsheet
+        self._clock = clock
+        self._every = every
+        self._leads = LeadsSheet(spreadsheet, leads_title)
+        self._log = LogSheet(spreadsheet, log_title)
+        self._writer = SheetWriter(database, store, clock, self._leads, self._log)
+        self._holds = Holds(database, writers.c.name, clock, length=HOLD)
+        self._is_ready = False
+        self._seen: dict[str, Cells] = {}
+
+    async def watch(self) -> None:
+        """Keep both alike, for ever. A quota that is used up, or Google being away, is waited for; nothing is lost."""
+        pause = self._every
+        try:
+            while True:
+                pause = await self.round(pause)
+                await self._clock.sleep(pause)
+        finally:
+            await self._holds.let_go()
+
+    async def round(self, pause: Millis = 0) -> Millis:
+        """Make both alike once; how long to wait for the next time, given how long the last wait was."""
+        try:
+            await self.sync()
+        except ConfigurationError:
+            raise
+        except YamchiError as error:
+            wait = self._wait(error, pause)
+            log.warning(f"the spreadsheet of leads is looked at again in {wait // 1000} s: {error}")
+            return wait
+        return self._every
+
+    def _wait(self, error: YamchiError, pause: Millis) -> Millis:
+        if isinstance(error, Outage) and error.retry_after:
+            return max(to_millis(error.retry_after), self._every)
+        least = QUOTA if isinstance(error, Outage) else self._every
+        return min(max(pause * 2, least), LONGEST_PAUSE)
+
+    async def sync(self) -> bool:
+        """One round; False if another process is at it."""
+        if not await self._take():
+            return False
+        if not self._is_ready:
+            await self._prepare()
+        snapshot = await self._leads.read()
+        await self._take_over(snapshot)
+        await self._writer.write_rows(snapshot)
+        await self._writer.write_lines()
+        return True
+
+    async def check(self) -> str:
+        """The names of the sheets, if the spreadsheet can be reached."""
+        return ", ".join(await self._spreadsheet.titles())
+
+    # ── Before the first round ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _take(self) -> bool:
+        query = select(writers).where(writers.c.name == WRITER)
+
+        def look(connection: Connection) -> Row[Any]:
+            insert_new(connection, writers, [{"name": WRITER}])
+            return connection.execute(query).one()
+
+        row = await self._database.write(look)
+        return await self._holds.take(WRITER, holder=row.holder, held_until=row.held_until)
+
+    async def _prepare(self) -> None:
+        """Sheets that are missing are made, and leads that were here before the spreadsheet was are written there too."""
+        titles = await self._spreadsheet.titles()
+        for title, columns in ((self._leads.title, COLUMNS), (self._log.title, LOG_COLUMNS)):
+            if title not in titles:
+                await self._spreadsheet.add_sheet(title)
+            await add_header(self._spreadsheet, title, columns)
+        is_known = select(table.c.lead_id).where(table.c.lead_id == leads.c.id).exists()
+        older = select(
+            leads.c.id, null(), literal(1), literal(0), null(), literal(False), literal(False)
+        ).where(~is_known)
+        await self._database.write(lambda c: c.execute(insert(table).from_select(_ALL, older)).rowcount)
+        self._is_ready = True
+
+    # ── From the sheet to here ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_over(self, snapshot: Snapshot) -> None:
+        """What people wrote since the last look. Rows that are as they were cost nothing."""
+        changed = [lead_id for lead_id, cells in snapshot.cells.items() if self._seen.get(lead_id) != cells]
+        for start in range(0, len(changed), ROWS_AT_ONCE):
+            ids = changed[start : start + ROWS_AT_ONCE]
+            is_known = (table.c.is_erased.is_(False), table.c.cells.is_not(null()))
+            query = select(table).where(table.c.lead_id.in_(ids), *is_known)
+            rows = await self._database.read(lambda c, query=query: c.execute(query).all())  # type: ignore[misc]
+            for row in rows:
+                theirs = snapshot.cells[row.lead_id]
+                if row.cells is not None and (row.is_away or row.cells != theirs):
+                    await self._take_over_row(row.lead_id, row.cells, theirs)
+        self._seen = snapshot.cells
+
+    async def _take_over_row(self, lead_id: str, agreed: Cells, theirs: Cells) -> None:
+        lead = await self._store.find(lead_id)
+        if lead is None:
+            return
+        ours = cells_of(lead)
+        for name in COLUMNS:
+            is_edited = theirs[name] not in (agreed.get(name, ""), ours[name])
+            if is_edited and ours[name] == agreed.get(name, "") and name in EDITABLE:
+                await self._edit(lead, name, theirs[name])
+        # What the sheet has is known now; what the lead has otherwise is written there next.
+        known = {"cells": theirs, "is_away": False, "changes": table.c.changes + 1}
+        change = update(table).where(table.c.lead_id == lead_id).values(known)
+        await self._database.write(lambda connection: connection.execute(change).rowcount)
+
+    async def _edit(self, lead: Lead, name: str, cell: str) -> None:
+        """A cell that says something impossible is put back, and the log says why."""
+        try:
+            await self._service.edit(lead.id, {name: read_cell(name, cell)})
+        except InvalidJob as error:
+            log.warning(f"a change in the spreadsheet of the lead {lead.id} was refused: {error}")
+            line = LogLine(
+                f"sheet:{lead.id}:{self._clock.now()}:{name}", "SHEET_REFUSED", {"why": str(error)}
+            )
+            await self._database.write(lambda connection: self._store.log_in(connection, lead.id, line))
+
+
+_ALL = ["lead_id", "cells", "changes", "written", "asked_at", "is_away", "is_erased"]
