@@ -97,7 +97,7 @@ def shoot(page: Page, name: str) -> None:
 def test_the_list_the_timeline_and_stopping(page: Page, board: Board) -> None:
     run_id = start(board, "aida")
     page.goto(board.url)
-    page.get_by_role("link", name="Scenarios").click()
+    page.get_by_role("link", name="Scenarios", exact=True).click()
     for name in ("email_chain", "lesson_reminders", "trial"):
         expect(page.locator("#names button", has_text=name)).to_be_visible()
     page.locator("#names button", has_text="A trial lesson").click()
