@@ -77,7 +77,7 @@ class Harness:
 
     def scenario(self, text: str, name: str = "own") -> None:
         folder = self.app.settings.home / "scenarios"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.yaml").write_text(text)
         self.scenarios.library.refresh()
         for definition in self.scenarios.library.current.values():

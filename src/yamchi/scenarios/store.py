@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from sqlalchemy import Connection, Row, and_, asc, desc, func, insert, or_, select, text, update
+from sqlalchemy import Connection, Row, and_, asc, desc, func, insert, select, text, union, update
 
 from yamchi.clock import Millis
 from yamchi.notifications.schemas.event import Event
@@ -72,7 +72,10 @@ def living(
     which += [and_(runs.c.entity_kind == kind, runs.c.entity_id == id) for kind, id in entities]
     if not which:
         return []
-    query = select(runs).where(runs.c.status == "running", or_(*which)).order_by(asc(runs.c.run_id))
+    is_running = runs.c.status == "running"
+    # One select for each, since SQLite would look at every run to find those of a key or of an entity.
+    found = union(*(select(runs.c.run_id).where(is_running, one) for one in which))
+    query = select(runs).where(is_running, runs.c.run_id.in_(found)).order_by(asc(runs.c.run_id))
     return list(connection.execute(query.with_for_update()).all())
 
 
