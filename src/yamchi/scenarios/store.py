@@ -72,11 +72,11 @@ def living(
     which += [and_(runs.c.entity_kind == kind, runs.c.entity_id == id) for kind, id in entities]
     if not which:
         return []
-    is_running = runs.c.status == "running"
-    # One select for each, since SQLite would look at every run to find those of a key or of an entity.
-    found = union(*(select(runs.c.run_id).where(is_running, one) for one in which))
-    query = select(runs).where(is_running, runs.c.run_id.in_(found)).order_by(asc(runs.c.run_id))
-    return list(connection.execute(query.with_for_update()).all())
+    # One select for each, by its own index: SQLite would look at all running ones for "of this key or of this entity".
+    found = union(*(select(runs.c.run_id).where(runs.c.status == "running", one) for one in which))
+    query = select(runs).where(runs.c.run_id.in_(found)).order_by(asc(runs.c.run_id))
+    locked = connection.execute(query.with_for_update()).all()
+    return [row for row in locked if row.status == "running"]
 
 
 def locked(connection: Connection, run_id: str) -> Row[Any] | None:
