@@ -81,11 +81,13 @@ def status(board: Board, run_id: str) -> tuple[str, str | None]:
 
 
 def link_in(board: Board, address: str, asks: str) -> str:
-    """The link of a letter whose page asks this."""
+    """The link of a letter whose page asks this; a server on any free port does not know its own address."""
     mailbox = f"{board.url}/api/v1/mailbox"
     letter = next(one for one in httpx2.get(mailbox).json() if address in str(one))
     html = httpx2.get(f"{mailbox}/{letter['message_id']}/html").text
-    links = [unescape(link) for link in re.findall(r'href="(http[^"]+/act/[^"]+)"', html)]
+    links = [
+        f"{board.url}{unescape(path)}" for path in re.findall(r'href="https?://[^/"]+(/act/[^"]+)"', html)
+    ]
     return next(link for link in links if asks in httpx2.get(link).text)
 
 
