@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from tests.interop.node import peer
 from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
-from tests.scenarios.harness import LEAD, PLUGINS
+from tests.scenarios.harness import LEAD, PLUGINS, ScriptedChannel
 from tests.scenarios.invariants import check_invariants, check_leads
 from tests.scenarios.leads import TableLeads
 from tests.services.mail import MailServer
@@ -21,7 +21,7 @@ from yamchi.clock import isoformat
 from yamchi.notifications.schemas.event import Event
 from yamchi.queues.job import Job
 from yamchi.scenarios.defaults import FOLDER
-from yamchi.scenarios.plugin import Scenarios
+from yamchi.scenarios.plugin import QUEUE_LIMITS, Scenarios
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
 from yamchi.testing import eventually
@@ -89,8 +89,12 @@ async def working(app: Yamchi) -> AsyncIterator[None]:
 
 
 async def happen(app: Yamchi, type: str, id: str, **data: Any) -> None:
+    await tell(app, LEAD, type, id, **data)
+
+
+async def tell(app: Yamchi, lead_id: str, type: str, id: str, **data: Any) -> None:
     await app.notifications.service.handle_event(
-        Event(event_type=type, event_id=id, data={"lead_id": LEAD, **data})
+        Event(event_type=type, event_id=id, data={"lead_id": lead_id, **data})
     )
 
 
@@ -146,6 +150,82 @@ async def test_opening_the_bot_removes_the_pending_job_and_key(
         await check_invariants(app)
 
 
+async def test_reminders_in_real_time(
+    urls: tuple[str, str],
+    tmp_path: Path,
+    mail_server: MailServer,  # noqa: F811
+) -> None:
+    """Confirmed in between, moved, too late for the first, too late for both: each lead gets the reminders it should."""
+    folder = tmp_path / "scenarios"
+    folder.mkdir()
+    text = (FOLDER / "lesson_reminders.yaml").read_text()
+    text = text.replace("lesson_datetime - 24h", "lesson_datetime - 9s").replace("- 5h", "- 3s")
+    (folder / "lesson_reminders.yaml").write_text(text)
+    async with an_app(tmp_path, *urls, mail_server) as app:
+        leads = TableLeads(app.database)
+        for name in ("confirmed", "moved", "near", "nearest"):
+            await leads.create(name, email=f"{name}@example.com", name=name)
+
+        async def book(lead: str, event_type: str, seconds: float) -> None:
+            moment = isoformat(app.clock.now() + round(seconds * 1000))
+            await tell(app, lead, event_type, f"{lead}-{event_type}", lesson_datetime=moment)
+
+        async with working(app):
+            await book("confirmed", "lesson.booked", 12)
+            await book("moved", "lesson.booked", 3_600)
+            await book("moved", "lesson.rescheduled", 12)
+            await book("near", "lesson.booked", 6)
+            await book("nearest", "lesson.booked", 2)
+            await eventually(lambda: _logged(leads, "confirmed"), PATIENCE)
+            await tell(app, "confirmed", "lesson.confirmed", "yes")
+            for lead in ("moved", "near", "nearest"):
+                await eventually(lambda lead=lead: _ended(app, lead), PATIENCE)
+        assert {name: await leads.log(name) for name in ("confirmed", "moved", "near", "nearest")} == {
+            "confirmed": ["REMINDER_24H_SENT"],
+            "moved": ["REMINDER_24H_SENT", "REMINDER_5H_SENT"],
+            "near": ["REMINDER_5H_SENT"],
+            "nearest": [],
+        }
+        assert mail_server.by_recipient() == {
+            "confirmed@example.com": 1,
+            "moved@example.com": 2,
+            "near@example.com": 1,
+        }
+        assert await app.queue("reminders").jobs("delayed") == []
+        await check_invariants(app)
+
+
+async def test_a_step_that_fails_twice_sends_on_the_third_in_real_time(
+    urls: tuple[str, str],
+    tmp_path: Path,
+    mail_server: MailServer,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The queue's own retries are the step's, after the queue's own waits."""
+    monkeypatch.setitem(QUEUE_LIMITS, "backoff", ["300ms", "900ms", "15m"])
+    shortened(tmp_path, **{"30m": "100ms"})
+    async with an_app(tmp_path, *urls, mail_server) as app:
+        tried: list[int] = []
+
+        async def note(_: Any) -> None:
+            tried.append(app.clock.now())
+
+        answers: list[Exception] = [RuntimeError("no"), RuntimeError("still no")]
+        channel = ScriptedChannel("email", lambda to: to.email, answers=answers, before=note)
+        app.notifications.register(channel)
+        leads = TableLeads(app.database)
+        await leads.create(LEAD, email="marat@example.com", name="Марат")
+        async with working(app):
+            await happen(app, "lead.created", "e-1")
+            await eventually(lambda: _second(app), PATIENCE)
+        first, second, third = tried
+        assert second - first >= 300
+        assert third - second >= 900
+        assert len(channel.sent) == 1
+        assert await leads.log(LEAD) == ["EMAIL_1_SENT"]
+        await check_invariants(app)
+
+
 @pytest.mark.services
 @pytest.mark.interop
 async def test_nodes_bullmq_sees_the_pending_jobs(
@@ -187,6 +267,15 @@ async def test_nodes_bullmq_sees_the_pending_jobs(
         await client.aclose()
 
 
+async def _logged(leads: TableLeads, lead_id: str) -> bool:
+    return bool(await leads.log(lead_id))
+
+
+async def _ended(app: Yamchi, key: str) -> bool:
+    run = await app.plugin(Scenarios).timelines.latest("lesson_reminders", key)
+    return bool(run["status"] == "finished")
+
+
 async def _is(app: Yamchi, scenario: str, wanted: str) -> bool:
     return await status(app, scenario) == wanted
 
@@ -195,6 +284,50 @@ async def _second(app: Yamchi) -> Job[Any] | None:
     """The second letter's job, once the key names it."""
     job_id = await app.keys.get(f"email_job:{LEAD}")
     return await app.queue("emailChain").job(job_id) if job_id and ".email2." in job_id else None
+
+
+@pytest.mark.services
+@pytest.mark.interop
+async def test_nodes_bullmq_sees_the_call_and_the_second_reminder(
+    redis_url: str,
+    tmp_path: Path,
+    mail_server: MailServer,  # noqa: F811
+) -> None:
+    """The later steps, once those before them are done: their names, data and keys."""
+    import redis.asyncio as redis
+
+    shortened(tmp_path, **{"30m": "100ms"})
+    chain, lesson = (tmp_path / "scenarios" / f"{name}.yaml" for name in ("email_chain", "lesson_reminders"))
+    chain.write_text(chain.read_text().replace("wait: 24h", "wait: 100ms", 1))
+    lesson.write_text(lesson.read_text().replace("lesson_datetime - 24h", "lesson_datetime - 10h"))
+    async with an_app(tmp_path, redis_url, f"sqlite:///{tmp_path}/yamchi.db", mail_server) as app:
+        leads = TableLeads(app.database)
+        contact = {"email": "marat@example.com", "name": "Марат", "phone": "+77010000000"}
+        await leads.create(LEAD, **contact, zone="Asia/Almaty", zoom_link="https://zoom.us/j/1")
+        moment = isoformat(app.clock.now() + 10 * 3_600_000 + 500)
+        async with working(app):
+            await happen(app, "lead.created", "e-1")
+            await happen(app, "lesson.booked", "e-2", lesson_datetime=moment)
+            client = redis.from_url(redis_url, decode_responses=True)
+
+            async def named(key: str, step: str) -> str | None:
+                found = await client.get(key)
+                return found if found and f".{step}." in found else None
+
+            call = await eventually(lambda: named(f"email_job:{LEAD}", "callAlert"), PATIENCE)
+            second = await eventually(lambda: named(f"remind5h_job:{LEAD}", "remind5h"), PATIENCE)
+        async with peer(redis_url) as node:
+            shown = await node.ask("job", queue="emailChain", id=call)
+            assert (shown["name"], shown["data"]) == (
+                "callAlert",
+                {"leadId": LEAD, "name": "Марат", "phone": "+77010000000"},
+            )
+            shown = await node.ask("job", queue="reminders", id=second)
+            assert (shown["name"], shown["data"]["lessonDatetime"]) == ("remind5h", moment)
+            assert shown["data"]["zoomLink"] == "https://zoom.us/j/1"
+        assert 24 * 3600 < await client.ttl(f"email_job:{LEAD}") <= 25 * 3600
+        assert 0 < await client.ttl(f"remind5h_job:{LEAD}") <= 6 * 3600
+        await client.aclose()
 
 
 # ── PostgreSQL: what two processes do to the same keys at once ────────────────────────────────────────────────────
