@@ -295,7 +295,7 @@ MORE = ("sheet.appending", "sheet.written", "sheet.log_appending")
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("point", (*POINTS, *(MORE if os.environ.get("FAULTS") == "full" else ())))
+@pytest.mark.parametrize("point", [*POINTS, *(MORE if os.environ.get("FAULTS") == "full" else ())])
 async def test_killed_at(tmp_path: Path, server: SheetsServer, point: str) -> None:
     """A worker is killed around its writing; another goes on: each lead and each line once, every change there."""
     account = tmp_path / "account.json"
