@@ -16,7 +16,7 @@ from sqlalchemy import func, insert, select, update
 from yamchi.clock import isoformat
 from yamchi.errors import InvalidJob, WrongState
 from yamchi.notifications.campaigns.audience import Audience
-from yamchi.notifications.campaigns.fanout import AHEAD, BATCH, HOLD, FanOut
+from yamchi.notifications.campaigns.fanout import AHEAD, BATCH, LEASE, FanOut
 from yamchi.notifications.campaigns.lists import LONGEST_ROW, Broken, Entry, read_list
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
@@ -168,7 +168,7 @@ async def test_many_who_fan_out_at_once_are_one(either: TestApp) -> None:
     queue = either.notifications.queue
     others = [FanOut(either.database, queue, counts, either.clock) for _ in range(4)]
     await asyncio.gather(*(other.run() for other in others))
-    await either.clock.advance(HOLD / 1000)
+    await either.clock.advance(LEASE / 1000)
     await asyncio.gather(*(other.run() for other in others))
     await send_all(either)
     assert await reached(either) == {person(number): 1 for number in range(50)}
@@ -193,7 +193,7 @@ async def test_who_takes_over_queues_what_a_crash_left(either: TestApp) -> None:
     await heir.run()
     await either.drain()
     assert await reached(either) == {}, "the campaign is still held by the one that died"
-    await either.clock.advance(HOLD / 1000)
+    await either.clock.advance(LEASE / 1000)
     await heir.run()
     await either.drain()
     assert await reached(either) == {person(number): 1 for number in range(20)}
@@ -411,7 +411,7 @@ async def test_cancelled_at_the_last_moment(either: TestApp) -> None:
     await populate(either, people)
     campaigns = either.notifications.campaigns
     await campaigns.create(wish())
-    assert await either.notifications.fan_out.turn() == 0  # one window
+    assert await either.notifications.fan_out.step_all() == 0  # one window
     assert (await campaigns.cancel("news-1"))["state"] == "cancelled"
     await send_all(either)
     assert await reached(either) == {}
@@ -639,7 +639,7 @@ async def test_the_first_person_is_looked_for_among_all(app: TestApp, tmp_path: 
 
 
 async def test_old_lines_of_the_ledger_go(either: TestApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yamchi.notifications.channels.null.PRUNED_AT_ONCE", 2)
+    monkeypatch.setattr("yamchi.notifications.channels.null.PRUNE_BATCH", 2)
     await populate(either, 5)
     ledger = NullLedger(either.database, either.clock)
     await either.notifications.campaigns.create(wish())

@@ -460,7 +460,7 @@ def _masked(text: str) -> bytes:
 async def test_a_page_that_never_says_hello_is_closed(
     embedded: Yamchi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yamchi.notifications.routes.live.HELLO_WITHIN", 0.05)
+    monkeypatch.setattr("yamchi.notifications.routes.live.HELLO_TIMEOUT_SECONDS", 0.05)
     async with serving(embedded) as url, OpenedPage(url, None) as page:
         assert (await page.is_closed())[0] == 4408
 

@@ -21,7 +21,7 @@ from yamchi.notifications.channels.base import Message
 from yamchi.notifications.channels.parts import Parts
 from yamchi.notifications.channels.push.channel import WebPushChannel
 from yamchi.notifications.channels.push.client import PushClient
-from yamchi.notifications.channels.push.encryption import LARGEST_MESSAGE, seal
+from yamchi.notifications.channels.push.encryption import MAX_MESSAGE_BYTES, encrypt
 from yamchi.notifications.channels.push.endpoints import NotPublic, check_endpoint
 from yamchi.notifications.channels.push.subscriptions import MOST_BROWSERS, BrowserSubscription, Subscriptions
 from yamchi.notifications.channels.push.vapid import VapidKey
@@ -106,7 +106,7 @@ def test_sealing_gives_the_bytes_of_the_rfc() -> None:
     ours = ec.derive_private_key(
         int.from_bytes(decode("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw"), "big"), ec.SECP256R1()
     )
-    body = seal(
+    body = encrypt(
         b"When I grow up, I want to be a watermelon",
         decode("BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"),
         decode("BTBZMqHH6r4Tts7J_aSIgg"),
@@ -273,7 +273,7 @@ async def test_a_long_text_is_shortened_and_that_is_said(app: TestApp, service: 
     assert pushed.size > 4096 - 20
     assert pushed.message["body"].endswith("…")
     assert pushed.message["buttons"] == [{"text": "Смотреть", "url": "https://example.com/1"}]
-    assert LARGEST_MESSAGE == 3993
+    assert MAX_MESSAGE_BYTES == 3993
 
 
 async def test_connections_are_used_again(app: TestApp, service: PushService) -> None:

@@ -19,7 +19,7 @@ from yamchi.clock import to_millis
 from yamchi.notifications.channels.base import AnswerLost
 from yamchi.notifications.channels.circuits import SOURCES_TO_OPEN
 from yamchi.notifications.channels.push import client as push_client
-from yamchi.notifications.channels.push.client import LONGEST_ANSWER, PushClient
+from yamchi.notifications.channels.push.client import MAX_ANSWER_BYTES, PushClient
 from yamchi.notifications.channels.push.endpoints import is_public
 from yamchi.notifications.channels.push.subscriptions import BrowserSubscription
 from yamchi.testing import MovableClock, TestApp, eventually
@@ -41,12 +41,12 @@ async def serving(serve: Serve) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def a_post() -> AsyncIterator[PushClient]:
-    post = PushClient(MovableClock(), allows_private=True)
+async def push_client_for_tests() -> AsyncIterator[PushClient]:
+    client = PushClient(MovableClock(), allows_private=True)
     try:
-        yield post
+        yield client
     finally:
-        await post.close()
+        await client.close()
 
 
 # ── Addresses ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,17 +139,17 @@ async def test_an_endless_answer_is_read_for_a_kilobyte() -> None:
         except ConnectionError:
             gone.set()
 
-    async with serving(pour) as url, a_post() as post:
-        reply = await post.send(url, {}, b"sealed", "here")
+    async with serving(pour) as url, push_client_for_tests() as client:
+        reply = await client.send(url, {}, b"sealed", "here")
         async with asyncio.timeout(10):
             await gone.wait()
     assert reply.status == 410
-    assert len(reply.text) <= LONGEST_ANSWER
+    assert len(reply.text) <= MAX_ANSWER_BYTES
     assert sent < 20_000_000, "more was taken than a socket's buffers hold"
 
 
 async def test_a_status_counts_though_the_rest_drips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push_client, "BODY_DEADLINE", 0.3)
+    monkeypatch.setattr(push_client, "BODY_DEADLINE_SECONDS", 0.3)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -158,8 +158,8 @@ async def test_a_status_counts_though_the_rest_drips(monkeypatch: pytest.MonkeyP
             writer.write(b"x")
             await asyncio.sleep(0.02)
 
-    async with serving(drip) as url, a_post() as post, asyncio.timeout(10):
-        assert (await post.send(url, {}, b"sealed", "here")).status == 201
+    async with serving(drip) as url, push_client_for_tests() as client, asyncio.timeout(10):
+        assert (await client.send(url, {}, b"sealed", "here")).status == 201
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ async def test_an_answer_that_never_comes_has_a_deadline(
     piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each byte comes in time; only all of them together do not."""
-    monkeypatch.setattr(push_client, "DEADLINE", 0.5)
+    monkeypatch.setattr(push_client, "DEADLINE_SECONDS", 0.5)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while not writer.is_closing():
@@ -178,18 +178,18 @@ async def test_an_answer_that_never_comes_has_a_deadline(
             await asyncio.sleep(0.02)
             writer.write(piece_again)
 
-    async with serving(drip) as url, a_post() as post, asyncio.timeout(10):
+    async with serving(drip) as url, push_client_for_tests() as client, asyncio.timeout(10):
         with pytest.raises(AnswerLost):
-            await post.send(url, {}, b"sealed", "here")
+            await client.send(url, {}, b"sealed", "here")
 
 
 @pytest.mark.parametrize(
     "wish", ["9" * 5_000, "999999999999", "Fri, 31 Dec 9999 23:59:59 GMT", "soon", "-1", "٣"]
 )
 async def test_a_wish_to_wait_is_bounded(service: PushService, wish: str) -> None:
-    async with a_post() as post:
+    async with push_client_for_tests() as client:
         service.answers.append(Response(503, b"", {"Retry-After": wish.encode().decode("latin-1")}))
-        reply = await post.send(f"{service.origin}/push/x", {}, b"", "here")
+        reply = await client.send(f"{service.origin}/push/x", {}, b"", "here")
     assert reply.status == 503
     assert to_millis(reply.retry_after or 0) <= 15 * 60_000
 

@@ -99,7 +99,7 @@ async def test_a_person_decides(app: TestApp, gateway: Gateway, decision: str, s
 
 async def test_what_is_known_is_not_decided_about(app: TestApp) -> None:
     found = await send(app)
-    with pytest.raises(WrongState, match="there is no doubt"):
+    with pytest.raises(WrongState, match="is SENT, not UNKNOWN"):
         await app.notifications.unknown_deliveries.send_again(found["job_id"])
 
 

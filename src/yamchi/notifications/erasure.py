@@ -1,4 +1,4 @@
-"""Erasing a person: everything that says who they are or what they were told goes, the counts stay.
+"""Erasing a person: everything that identifies them or was written to them is deleted; the counts stay.
 
 Done in steps that may each be repeated, the person's own row last: what a crash interrupts, the next call finishes.
 """
@@ -45,17 +45,17 @@ DELETED: tuple[Table, ...] = (
     live_feed,
     push_subscriptions,
 )
-"""Of no use to anybody else."""
+"""Rows of these are deleted whole."""
 
 TABLES_WITH_PEOPLE = (*DELETED, users, suppressions, deliveries, events, campaign_people, null_ledger)
-"""Every table that names people."""
+"""Every table that refers to people; a test compares it with the schema."""
 
-AT_ONCE = 500
-EVENTS_AT_ONCE = 5_000
+BATCH = 500
+EVENTS_BATCH = 5_000
 
 
 class Erasure:
-    """Forgets people."""
+    """Erases people from the tables of notifications."""
 
     def __init__(self, database: Database, service: NotificationService, queue: Queue) -> None:
         self._database = database
@@ -63,10 +63,10 @@ class Erasure:
         self._queue = queue
 
     async def erase(self, user_id: str) -> dict[str, int]:
-        """Call off what is under way, empty what is kept for the counts, delete the rest; what there was, by kind."""
+        """Cancel pending deliveries, clear the rows that the counts need, delete the rest; how many of each."""
         cancelled, emptied = 0, 0
         while rows := await self._deliveries(user_id):
-            cancelled += await self._call_off(rows)
+            cancelled += await self._cancel_all(rows)
             await self._empty(rows)
             emptied += len(rows)
         told = await self._empty_events(user_id)
@@ -75,10 +75,10 @@ class Erasure:
 
     async def _deliveries(self, user_id: str) -> Sequence[Any]:
         columns = (deliveries.c.job_id, deliveries.c.status, deliveries.c.provider_message_id)
-        query = select(*columns).where(deliveries.c.user_id == user_id).limit(AT_ONCE)
+        query = select(*columns).where(deliveries.c.user_id == user_id).limit(BATCH)
         return await self._database.read(lambda connection: connection.execute(query).all())
 
-    async def _call_off(self, rows: Sequence[Any]) -> int:
+    async def _cancel_all(self, rows: Sequence[Any]) -> int:
         """Cancel what is pending, and take the jobs and dead letters, which hold the same words, out of the queue."""
         cancelled = 0
         for row in rows:
@@ -123,7 +123,7 @@ class Erasure:
 
     async def _events_after(self, last: str) -> Sequence[Any]:
         query = select(events.c.event_id, events.c.user_id).where(events.c.event_id > last)
-        query = query.order_by(events.c.event_id).limit(EVENTS_AT_ONCE)
+        query = query.order_by(events.c.event_id).limit(EVENTS_BATCH)
         return await self._database.read(lambda connection: connection.execute(query).all())
 
 

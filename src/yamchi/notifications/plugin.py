@@ -70,7 +70,7 @@ QUEUE = "notifications"
 LONGEST_RUN: Millis = 300_000
 """No message takes longer than this, unless its job says so: every request to a provider has a deadline of its own."""
 
-LONGEST_LIST = 1024 * 1024 * 1024
+MAX_LIST_BYTES = 1024 * 1024 * 1024
 """Bytes of a list of people for a campaign, which is read piece by piece."""
 
 HERE = Path(__file__).parent
@@ -240,7 +240,7 @@ class Notifications(Plugin):
         yield BoardPage("Mailbox", "/mailbox")
 
     def body_limits(self) -> dict[str, int]:
-        return {"/api/v1/campaigns/[^/]+/audience": LONGEST_LIST}
+        return {"/api/v1/campaigns/[^/]+/audience": MAX_LIST_BYTES}
 
     def tips(self, url: str, command: str, options: str) -> Iterable[tuple[str, str]]:
         yield "Mail", f"{command} send email you@example.com --template welcome_email{options}"
@@ -297,7 +297,7 @@ class Notifications(Plugin):
             try:
                 await channel.close()
             except Exception:
-                log.exception(f"the channel {channel.name} could not be closed")
+                log.exception(f"closing the channel {channel.name} failed")
 
     @property
     def has_smtp(self) -> bool:
@@ -316,5 +316,5 @@ class Notifications(Plugin):
 
 def _public_url(settings: Settings, own: NotificationSettings) -> str | None:
     """Where links in messages lead; letters that stay at home are read on this machine."""
-    is_at_home = own.smtp_host is None and settings.port
-    return settings.public_url or (f"http://localhost:{settings.port}" if is_at_home else None)
+    is_mailbox_here = own.smtp_host is None and settings.port
+    return settings.public_url or (f"http://localhost:{settings.port}" if is_mailbox_here else None)

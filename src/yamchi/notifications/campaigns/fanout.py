@@ -3,7 +3,7 @@
 A window of people gets its deliveries, and the cursor moves past it, in one transaction; then the jobs are queued. Ids are
 derived, so queueing may be repeated: whoever takes a campaign over queues the last window again. One process at a time
 holds a campaign; a move of the cursor counts only if it is still the holder's and stands where the holder saw it.
-The queue is never flooded: when many jobs wait in it, people stay where they are, and a pause or an end costs nothing.
+The queue is never flooded: while many jobs wait in it, nobody is added, so that pausing or cancelling costs nothing.
 """
 
 from collections import Counter
@@ -31,12 +31,12 @@ from yamchi.storage.holds import Holds
 log = structlog.get_logger("yamchi.campaigns")
 
 PRIORITIES = {"normal": 1, "high": 10}
-"""A campaign waits behind what people wait for."""
+"""Below those of single notifications, so that campaigns do not delay them."""
 
 BATCH = 1_000
 """People in one transaction."""
 
-BACKLOG = 5_000
+MAX_BACKLOG = 5_000
 """Jobs that wait in the queue; when there are more, nobody is added."""
 
 AHEAD: Millis = 250
@@ -45,13 +45,13 @@ AHEAD: Millis = 250
 CATCH_UP: Millis = 1_000
 """What the fan-out missed of a rate, it queues later, but no more than for this time."""
 
-HOLD: Millis = 5_000
-"""How long a campaign belongs to a process that gives no sign of life."""
+LEASE: Millis = 5_000
+"""How long a process holds a campaign without a sign of life."""
 
-IDLE: Millis = 1_000
-BUSY: Millis = 50
-LONGEST_PAUSE: Millis = 300_000
-"""Pauses between two looks: when there is no campaign, and when there is one that can't go on."""
+IDLE_WAIT: Millis = 1_000
+BUSY_WAIT: Millis = 50
+LONGEST_BACKOFF: Millis = 300_000
+"""Waits between two steps: without a campaign, with one that queues nothing now, and after failures at most."""
 
 table = campaigns
 delivery = notification_delivery.c
@@ -65,9 +65,9 @@ class FanOut:
         self._queue = queue
         self._counts = counts
         self._clock = clock
-        self._holds = Holds(database, table.c.campaign_id, clock, HOLD)
-        self._troubled: dict[str, tuple[int, Millis]] = {}
-        """Campaigns that could not go on: how often, and until when they are left alone."""
+        self._holds = Holds(database, table.c.campaign_id, clock, LEASE)
+        self._failing: dict[str, tuple[int, Millis]] = {}
+        """Campaigns whose step failed: how often, and when they are tried again."""
         self._new = database.insert(notification_delivery).on_conflict_do_nothing()
 
     async def watch(self) -> None:
@@ -75,29 +75,29 @@ class FanOut:
         try:
             while True:
                 try:
-                    pause = await self.turn()
+                    pause = await self.step_all()
                 except EngineError as error:
-                    log.warning("campaigns could not go on; trying again", error=str(error))
-                    pause = IDLE
+                    log.warning("the fan-out of campaigns failed; it is tried again", error=str(error))
+                    pause = IDLE_WAIT
                 await self._clock.sleep(pause)
         finally:
             await self._holds.let_go()
 
     async def run(self) -> None:
         """Fan out until nothing is left that may be queued now."""
-        while await self.turn() == 0:
+        while await self.step_all() == 0:
             continue
 
-    async def turn(self) -> Millis:
-        """A window of every campaign that is due; how long to wait before the next turn."""
+    async def step_all(self) -> Millis:
+        """A window of every campaign that is due; how long to wait before the next one."""
         due, has_moved = await self._due(), False
         for campaign in due:
             has_moved |= await self._try_step(campaign)
-        return 0 if has_moved else BUSY if due else IDLE
+        return 0 if has_moved else BUSY_WAIT if due else IDLE_WAIT
 
     async def _try_step(self, campaign: Campaign) -> bool:
-        """One campaign's trouble is its own: those behind it go on, and it is tried again later, ever less often."""
-        now, (tries, again_at) = self._clock.now(), self._troubled.get(campaign.campaign_id, (0, 0))
+        """A step that fails stops only its own campaign, which is tried again with growing back-off."""
+        now, (tries, again_at) = self._clock.now(), self._failing.get(campaign.campaign_id, (0, 0))
         if now < again_at:
             return False
         try:
@@ -105,11 +105,11 @@ class FanOut:
         except EngineUnavailable:
             raise
         except Exception as error:
-            pause = min(IDLE * 2 ** min(tries, 10), LONGEST_PAUSE)
-            self._troubled[campaign.campaign_id] = (tries + 1, now + pause)
-            log.exception(f"the campaign {campaign.campaign_id} could not go on: {error}")
+            pause = min(IDLE_WAIT * 2 ** min(tries, 10), LONGEST_BACKOFF)
+            self._failing[campaign.campaign_id] = (tries + 1, now + pause)
+            log.exception(f"the fan-out of campaign {campaign.campaign_id} failed: {error}")
             return False
-        self._troubled.pop(campaign.campaign_id, None)
+        self._failing.pop(campaign.campaign_id, None)
         return moved
 
     async def _due(self) -> list[Campaign]:
@@ -121,11 +121,11 @@ class FanOut:
         try:
             return (campaign.send_after or 0) <= self._clock.now()
         except (ValueError, LookupError, TypeError) as error:
-            log.error(f"the campaign {campaign.campaign_id} can't be read: {error}")
+            log.error(f"campaign {campaign.campaign_id} can't be read: {error}")
             return False
 
     async def _has_room(self) -> bool:
-        return (await self._queue.counts())["waiting"] < BACKLOG
+        return (await self._queue.counts())["waiting"] < MAX_BACKLOG
 
     # ── Holding ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -211,7 +211,7 @@ class FanOut:
             await self._queue.add_prepared(jobs)
 
     async def _finish(self, campaign: Campaign) -> bool:
-        """Nobody is left. Everybody up to the cursor has been queued: this is a step after the last window's."""
+        """Mark the campaign as fanned out: everybody up to the cursor was queued by the step before."""
         now = self._clock.now()
         done = update(table).where(_is(campaign), self._holds.is_mine)
         ended = done.values(fanned_out_at=now, queued=campaign.cursor, holder=None, held_until=None)
@@ -227,7 +227,7 @@ def _paced_from(campaign: Campaign, now: Millis) -> Millis:
 
 
 def _is(campaign: Campaign) -> Any:
-    """The campaign, while it is to go on."""
+    """The campaign, while it is running and not fanned out."""
     return (
         (table.c.campaign_id == campaign.campaign_id)
         & (table.c.state == "running")

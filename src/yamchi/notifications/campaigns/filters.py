@@ -21,10 +21,10 @@ from yamchi.notifications.tables import users
 
 TEXTS = ("user_id", "email", "phone", "telegram_id", "locale", "timezone")
 FIELDS = (*TEXTS, "created_at", "attributes.<name>")
-MOST = 1_000
+MAX_LIST_VALUES = 1_000
 """Values in one list."""
-MOST_CONDITIONS = 50
-MOST_VALUES = 5_000
+MAX_CONDITIONS = 50
+MAX_VALUES = 5_000
 """In all lists together. Each value is a part of the query, which is put together on the event loop."""
 
 _PATH = re.compile(r"attributes(\.[\w-]{1,100}){1,8}", re.ASCII)
@@ -117,39 +117,43 @@ def compile_where(where: Mapping[str, Any], *, is_embedded: bool) -> ColumnEleme
     """The filter as SQL; one sentence about what can't be understood."""
     _check_size(where)
     try:
-        conditions = [_condition(Field(name, is_embedded), wish) for name, wish in where.items()]
+        conditions = [_condition(Field(name, is_embedded), condition) for name, condition in where.items()]
     except ArgumentError as error:
         raise InvalidJob(f"audience.where can't be understood: {error}.") from error
     return and_(true(), *conditions)
 
 
 def _check_size(where: Mapping[str, Any]) -> None:
-    wishes = [
-        part for wish in where.values() for part in (wish.values() if isinstance(wish, dict) else [wish])
+    conditions = [
+        part
+        for condition in where.values()
+        for part in (condition.values() if isinstance(condition, dict) else [condition])
     ]
-    if len(wishes) > MOST_CONDITIONS:
-        raise InvalidJob(f"audience.where has {len(wishes):,} conditions: give at most {MOST_CONDITIONS}.")
-    if (values := sum(len(wish) for wish in wishes if isinstance(wish, list))) > MOST_VALUES:
-        raise InvalidJob(f"audience.where has {values:,} values in its lists: give at most {MOST_VALUES:,}.")
+    if len(conditions) > MAX_CONDITIONS:
+        raise InvalidJob(f"audience.where has {len(conditions):,} conditions: give at most {MAX_CONDITIONS}.")
+    if (
+        values := sum(len(condition) for condition in conditions if isinstance(condition, list))
+    ) > MAX_VALUES:
+        raise InvalidJob(f"audience.where has {values:,} values in its lists: give at most {MAX_VALUES:,}.")
 
 
-def _condition(field: Field, wish: Any) -> ColumnElement[bool]:
-    match wish:
+def _condition(field: Field, condition: Any) -> ColumnElement[bool]:
+    match condition:
         case dict():
-            return _all_of(field, wish)
+            return _all_of(field, condition)
         case list():
-            return _one_of(field, wish)
+            return _one_of(field, condition)
         case None:
             return field.is_missing()
-    kept, value = field.as_kind_of(wish)
+    kept, value = field.as_kind_of(condition)
     same: ColumnElement[bool] = kept == value
     return same
 
 
-def _all_of(field: Field, wishes: Mapping[str, Any]) -> ColumnElement[bool]:
-    if not wishes:
+def _all_of(field: Field, conditions: Mapping[str, Any]) -> ColumnElement[bool]:
+    if not conditions:
         raise InvalidJob(f"audience.where: {field.name} says nothing: use one of {', '.join(OPERATORS)}.")
-    return and_(*(_operation(field, operator, value) for operator, value in wishes.items()))
+    return and_(*(_operation(field, operator, value) for operator, value in conditions.items()))
 
 
 def _operation(field: Field, operator: str, value: Any) -> ColumnElement[bool]:
@@ -180,9 +184,9 @@ def _not(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _one_of(field: Field, values: Sequence[Any]) -> ColumnElement[bool]:
-    if not 0 < len(values) <= MOST:
+    if not 0 < len(values) <= MAX_LIST_VALUES:
         raise InvalidJob(
-            f"audience.where: {field.name} has a list of {len(values):,} values: give 1 to {MOST:,}."
+            f"audience.where: {field.name} has a list of {len(values):,} values: give 1 to {MAX_LIST_VALUES:,}."
         )
     if any(isinstance(value, dict | list) for value in values):
         raise InvalidJob(f"audience.where: {field.name} has a list with more than plain values.")

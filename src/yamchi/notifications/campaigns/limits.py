@@ -61,7 +61,7 @@ class CampaignLimits:
         self._loader = Loader(self._fetch)
 
     async def is_cancelled(self, campaign_id: str) -> bool:
-        """Whether its messages are not to be sent any more; while it is paused, they wait."""
+        """Whether its messages are not to be sent any more; raise `Snooze` while it is paused."""
         status = await self._status(campaign_id)
         if status.state == "paused":
             wait = timedelta(milliseconds=PAUSED_WAIT * random.uniform(0.5, 1.5))

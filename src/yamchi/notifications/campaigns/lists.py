@@ -19,7 +19,7 @@ DELIMITERS = (",", ";", "\t")
 LONGEST_ROW = 65_536
 """Characters: what is beside the person's id goes into a message."""
 
-SHOWN = 100
+MAX_ERRORS_SHOWN = 100
 """So many broken rows are named; all are counted."""
 
 
@@ -54,7 +54,7 @@ class Report:
 
     def refuse(self, broken: Broken) -> None:
         self.broken_rows += 1
-        if len(self.broken) < SHOWN:
+        if len(self.broken) < MAX_ERRORS_SHOWN:
             self.broken.append(broken)
 
     def shown(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import TemplateError, TemplateStore, UnknownTemplate
 from yamchi.notifications.templates.offloop import render_message
 
-LINK = "https://example.com/unsubscribe"
+SAMPLE_LINK = "https://example.com/unsubscribe"
 """Stands for the link to unsubscribe."""
 
 
@@ -45,7 +45,7 @@ class Rehearsal:
         if template is None:
             raise InvalidJob(str(UnknownTemplate(message.template_code, channel, locales)))
         data = {**message.data, "user": as_template_data(recipient)}
-        link = LINK if self._has_links and not template.is_transactional else None
+        link = SAMPLE_LINK if self._has_links and not template.is_transactional else None
         try:
             await render_message(template, data, now=as_datetime(self._clock.now()), unsubscribe_url=link)
         except TemplateError as error:

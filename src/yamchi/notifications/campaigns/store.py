@@ -1,7 +1,7 @@
-"""The campaigns themselves: made once, however often they are asked for; paused, resumed, cancelled; shown with progress.
+"""Campaigns: created once per id, paused, resumed, cancelled, shown with their progress.
 
-A campaign is a draft until its list is complete, so a crash while it is made leaves nobody half reached: the same request
-again goes on where the first one ended.
+A campaign is a draft until its list is complete, so a crash while it is created sends nothing: the same request again goes
+on where the first one ended.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ ALIASES = {"browser": "push"}
 
 
 class Campaigns:
-    """What `app.notifications.campaigns` is."""
+    """`app.notifications.campaigns`: the table `campaigns`."""
 
     def __init__(
         self,
@@ -64,28 +64,28 @@ class Campaigns:
 
     # ── Making ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def create(self, wish: CampaignIn) -> dict[str, Any]:
+    async def create(self, request: CampaignIn) -> dict[str, Any]:
         """Make a campaign and let it begin. The same again answers what has become of it."""
-        known = await self._find(wish.campaign_id)
+        known = await self._find(request.campaign_id)
         if known is None or known.state == "draft":
-            await self._check(wish)
-            await self._draft(wish, known)
-            known = await self.get(wish.campaign_id)
-        if known.fingerprint != wish.fingerprint:
+            await self._check(request)
+            await self._draft(request, known)
+            known = await self.get(request.campaign_id)
+        if known.fingerprint != request.fingerprint:
             raise WrongState(
-                f"There is a campaign {wish.campaign_id!r} already, and it is another one: "
+                f"There is a campaign {request.campaign_id!r} already, and it is another one: "
                 "choose another campaign_id, or send exactly what was sent before."
             )
-        if known.state == "draft" and not wish.audience.is_list:
+        if known.state == "draft" and not request.audience.is_list:
             await self._start(known)
-        elif known.state == "draft" and not wish.audience.upload:
-            await self._enroll(known, lambda guard: self._read_list(wish, guard))
-        return await self.show(wish.campaign_id)
+        elif known.state == "draft" and not request.audience.upload:
+            await self._enroll(known, lambda guard: self._read_list(request, guard))
+        return await self.show(request.campaign_id)
 
-    async def _draft(self, wish: CampaignIn, known: Campaign | None) -> None:
+    async def _draft(self, request: CampaignIn, known: Campaign | None) -> None:
         """Keep the request. One that has not begun yet, such as one with a broken list, gives way to another."""
-        row = self._row(wish)
-        if known and known.fingerprint != wish.fingerprint:
+        row = self._row(request)
+        if known and known.fingerprint != request.fingerprint:
             change = update(table).where(_is_draft(known)).values(row)
             await self._database.write(lambda connection: connection.execute(change).rowcount)
         elif known is None:
@@ -99,29 +99,31 @@ class Campaigns:
         await self._enroll(campaign, lambda guard: self._enrollment.by_csv(campaign_id, lines, guard))
         return await self.show(campaign_id)
 
-    async def _check(self, wish: CampaignIn) -> None:
-        channel = ALIASES.get(wish.channel, wish.channel)
+    async def _check(self, request: CampaignIn) -> None:
+        channel = ALIASES.get(request.channel, request.channel)
         if channel not in self._channels:
             known = ", ".join(sorted(self._channels))
             raise InvalidJob(f"The channel {channel} is not set up here: set it up, or use one of {known}.")
-        locales = locale_chain(wish.locale or DEFAULT_LOCALE)
-        for code in {wish.template_code, *(one.template_code for one in wish.variants)} - {None}:
+        locales = locale_chain(request.locale or DEFAULT_LOCALE)
+        for code in {request.template_code, *(one.template_code for one in request.variants)} - {None}:
             if await self._templates.find(str(code), channel, locales) is None:
                 raise InvalidJob(str(UnknownTemplate(str(code), channel, locales)))
-        size = sum(map(len, map(orjson.dumps, [wish.data, *(one.data for one in wish.variants)])))
+        size = sum(map(len, map(orjson.dumps, [request.data, *(one.data for one in request.variants)])))
         if size > DATA_LIMIT:
             raise InvalidJob(
                 f"data is {size:,} bytes, more than the {DATA_LIMIT:,} allowed: it goes into every message."
             )
-        if wish.expires_at and wish.expires_at.timestamp() * 1000 <= self._clock.now():
+        if request.expires_at and request.expires_at.timestamp() * 1000 <= self._clock.now():
             raise InvalidJob("expires_at is in the past: nobody would ever get it.")
-        Audience(self._database, wish.campaign_id, wish.audience.where)  # says what is wrong with the filter
+        Audience(
+            self._database, request.campaign_id, request.audience.where
+        )  # says what is wrong with the filter
 
-    def _row(self, wish: CampaignIn) -> dict[str, Any]:
+    def _row(self, request: CampaignIn) -> dict[str, Any]:
         return {
-            "campaign_id": wish.campaign_id,
-            "body": wish.body(),
-            "fingerprint": wish.fingerprint,
+            "campaign_id": request.campaign_id,
+            "body": request.body(),
+            "fingerprint": request.fingerprint,
             "state": "draft",
             "created_at": self._clock.now(),
         }
@@ -138,11 +140,11 @@ class Campaigns:
             raise InvalidJob(f"The CSV names nobody who can be reached: {why}.")
         await self._start(campaign, report, me)
 
-    def _read_list(self, wish: CampaignIn, guard: Guard) -> Awaitable[Report]:
-        if wish.audience.user_ids is not None:
-            return self._enrollment.by_ids(wish.campaign_id, map(str, wish.audience.user_ids), guard)
-        lines = StringIO(wish.audience.csv or "", newline="")
-        return self._enrollment.by_csv(wish.campaign_id, lines, guard)
+    def _read_list(self, request: CampaignIn, guard: Guard) -> Awaitable[Report]:
+        if request.audience.user_ids is not None:
+            return self._enrollment.by_ids(request.campaign_id, map(str, request.audience.user_ids), guard)
+        lines = StringIO(request.audience.csv or "", newline="")
+        return self._enrollment.by_csv(request.campaign_id, lines, guard)
 
     async def _start(self, campaign: Campaign, report: Report | None = None, me: str | None = None) -> None:
         audience = Audience.of(self._database, campaign)

@@ -77,7 +77,7 @@ class Channel(ABC):
     """As NotificationJob has it."""
 
     provider: str = ""
-    """Who carries the messages; an outage of one provider opens its circuit, not another's. Defaults to the name."""
+    """Who delivers the messages; an outage of one provider opens its circuit, not another's. Defaults to the name."""
 
     resends_unknown: bool = False
     """Whether to send again when an answer was lost. Defaults to False: then a person decides. True where the receiver can
@@ -101,4 +101,4 @@ class Channel(ABC):
         return None
 
     async def close(self) -> None:  # noqa: B027 - most channels hold nothing open
-        """Let go of connections."""
+        """Close connections."""

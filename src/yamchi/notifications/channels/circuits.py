@@ -75,12 +75,12 @@ class FailingSources:
     waits: OrderedDict[tuple[str, str], FailingSource] = field(default_factory=OrderedDict)
     failed: dict[str, set[str]] = field(default_factory=dict)
 
-    def note(self, name: str, source: str, now: Millis, wish: Millis) -> tuple[int, Millis]:
+    def note(self, name: str, source: str, now: Millis, asked: Millis) -> tuple[int, Millis]:
         """One more failure: how many different sources have failed by now, and when this one may try again."""
         failing = self.waits.pop((name, source), None) or FailingSource()
         if failing.retry_at <= now:  # others that began with the one before tell nothing new
             wait = min(SHORTEST_WAIT * 2 ** min(failing.failures, 10), LONGEST_SOURCE_WAIT)
-            failing = FailingSource(failing.failures + 1, now + max(wait, wish))
+            failing = FailingSource(failing.failures + 1, now + max(wait, asked))
         self.waits[name, source] = failing
         while len(self.waits) > MOST_SOURCES:
             self.waits.popitem(last=False)
@@ -162,12 +162,12 @@ class Circuits:
         before = await self._state(name, at_once=True)
         if before.is_open and began <= (before.opened_at or 0):
             return self._wait(before, now)
-        wish = 0 if error.retry_after is None else to_millis(error.retry_after)
+        asked = 0 if error.retry_after is None else to_millis(error.retry_after)
         if error.source is not None:
-            failed, retry_at = self._failing_sources.note(name, error.source, now, wish)
+            failed, retry_at = self._failing_sources.note(name, error.source, now, asked)
             if failed < SOURCES_TO_OPEN and not before.is_open:
                 return _wait_of_source(name, error.source, retry_at, now, str(error))
-        wait = max(min(SHORTEST_WAIT * 2 ** min(before.failures, 10), LONGEST_WAIT), wish)
+        wait = max(min(SHORTEST_WAIT * 2 ** min(before.failures, 10), LONGEST_WAIT), asked)
         row = {
             "name": name,
             "failures": 1,

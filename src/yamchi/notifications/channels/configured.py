@@ -1,4 +1,4 @@
-"""Which of the channels that need settings are there: a channel whose settings are missing is not."""
+"""The channels to outside providers: each is there if its settings are."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
-"""The null channel: reaches everybody and bothers nobody. For rehearsals, and for counting.
+"""The null channel accepts every message and sends nothing: for rehearsals, and for counting.
 
-What it gets becomes a line in the table `null_ledger`, a new one each time, written together with the delivery's status:
-a person who was sent a message twice is there twice. Where it has no template of its own it uses that of the letter.
+Each message is a row in the table `null_ledger`, written together with the delivery's status: a person who was sent a
+message twice is there twice. Where a template has no `null` version, that of `email` is used.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from yamchi.storage.database import Database, Put
 
 NEW_LINE = insert(null_ledger)
 
-KEPT: Millis = 30 * 86_400_000
-PRUNED_EVERY: Millis = 3_600_000
-PRUNED_AT_ONCE = 5_000
+RETENTION: Millis = 30 * 86_400_000
+PRUNE_EVERY: Millis = 3_600_000
+PRUNE_BATCH = 5_000
 
 
 class NullChannel(Channel):
-    """Takes every message, and writes it down."""
+    """Accepts every message, and writes a row."""
 
     name = "null"
     provider = "ledger"
@@ -39,7 +39,7 @@ class NullChannel(Channel):
 
 
 class NullLedger:
-    """Lets old lines go, so that rehearsals do not fill the disk."""
+    """Deletes old rows, so that rehearsals do not fill the disk."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -49,13 +49,13 @@ class NullLedger:
         """Prune once an hour, for ever."""
         while True:
             await self.prune()
-            await self._clock.sleep(PRUNED_EVERY)
+            await self._clock.sleep(PRUNE_EVERY)
 
     async def prune(self) -> int:
-        """Remove lines older than `KEPT`, the oldest first and not too many at a time; how many went."""
-        ledger, before, gone = null_ledger.c, self._clock.now() - KEPT, 0
+        """Remove lines older than `RETENTION`, the oldest first and not too many at a time; how many went."""
+        ledger, before, gone = null_ledger.c, self._clock.now() - RETENTION, 0
         # By number, which grows with time: so no index is needed by time, which every message would have to pay for.
-        oldest = select(ledger.entry).order_by(ledger.entry).limit(PRUNED_AT_ONCE)
+        oldest = select(ledger.entry).order_by(ledger.entry).limit(PRUNE_BATCH)
         old = delete(null_ledger).where(ledger.entry.in_(oldest), ledger.received_at < before)
         while went := await self._database.write(lambda connection: connection.execute(old).rowcount):
             gone += went

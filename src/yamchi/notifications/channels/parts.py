@@ -1,6 +1,6 @@
-"""Messages that go out in several parts: to each of a person's browsers, or as a text too long for one message.
+"""Messages that are sent in several parts: to each of a person's browsers, or as a text too long for one message.
 
-What has arrived is written down part by part, so that whatever happens in between, a retry sends only the others.
+Each part that has arrived is recorded, so that a retry sends only the others.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from yamchi.clock import Clock, Millis
 from yamchi.notifications.tables import delivery_parts
 from yamchi.storage.database import Database
 
-OLD: Millis = 30 * 86_400_000
-"""No message is retried for so long."""
+RETENTION: Millis = 30 * 86_400_000
+"""Longer than any message is retried."""
 
 SWEEP_EVERY: Millis = 3_600_000
 
@@ -39,5 +39,5 @@ class Parts:
         await self._database.put(self._note, row)
         if now - self._swept_at >= SWEEP_EVERY:
             self._swept_at = now
-            old = delete(delivery_parts).where(delivery_parts.c.arrived_at < now - OLD)
+            old = delete(delivery_parts).where(delivery_parts.c.arrived_at < now - RETENTION)
             await self._database.write(lambda connection: connection.execute(old).rowcount)

@@ -1,4 +1,4 @@
-"""TestModeChannels of a channel: what a test sends is rendered as the channel would have it, and kept in the mailbox."""
+"""Test mode: a message of a test key is rendered for its channel as usual, and stored in the mailbox instead of being sent."""
 
 import re
 from dataclasses import replace
@@ -8,14 +8,14 @@ from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.channels.email.channel import MailboxChannel
 from yamchi.storage.database import Database
 
-NOWHERE = "test.invalid"
+TEST_DOMAIN = "test.invalid"
 """A domain that never exists (RFC 6761)."""
 
-_UNFIT = re.compile(r"[^A-Za-z0-9]+")
+_NOT_ALPHANUMERIC = re.compile(r"[^A-Za-z0-9]+")
 
 
 class TestModeChannel(Channel):
-    """Has the name of the channel it stands for, so that its templates and preferences are those of the real one."""
+    """Has the name of the real channel, so that its templates and preferences apply."""
 
     provider = "mailbox"
     resends_unknown = True
@@ -39,11 +39,11 @@ class TestModeChannel(Channel):
     def _to(self, address: str) -> str:
         if self.name == "email":
             return address
-        return f"{_UNFIT.sub('-', f'{self.name}-{address}').strip('-')[:60].rstrip('-')}@{NOWHERE}"
+        return f"{_NOT_ALPHANUMERIC.sub('-', f'{self.name}-{address}').strip('-')[:60].rstrip('-')}@{TEST_DOMAIN}"
 
 
 class TestModeChannels:
-    """Makes one for each channel that a test goes to."""
+    """Makes the test channel for a real one."""
 
     def __init__(self, database: Database, sender: str, clock: Clock) -> None:
         self._mailbox = MailboxChannel(database, sender, clock)

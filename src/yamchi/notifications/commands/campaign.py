@@ -29,7 +29,7 @@ group = typer.Typer(help="Send to many, and watch, pause, resume or cancel it.",
 
 CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign's id.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Show the progress until it is finished.")]
-GLANCE = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks at a campaign that is watched."""
 
 OVER = ("finished", "cancelled")
@@ -64,7 +64,7 @@ def create(
         "user_ids": user or None,
         "upload": True if csv else None,
     }
-    wish = _read(
+    request = _read(
         campaign_id=campaign_id,
         template_code=template,
         channel=channel,
@@ -76,7 +76,7 @@ def create(
         variants=[read_json(one) for one in variant or ()],
     )
     lines = None if csv is None else _open(csv)
-    _tell(_with(app, lambda campaigns: _create(campaigns, wish, lines), wait=wait), as_json)
+    _tell(_with(app, lambda campaigns: _create(campaigns, request, lines), wait=wait), as_json)
 
 
 @group.command("list")
@@ -157,11 +157,11 @@ def _open(csv: Path) -> TextIO:
         raise ConfigurationError(f"--csv {csv} can't be read: {(error.strerror or '').lower()}.") from error
 
 
-async def _create(campaigns: Campaigns, wish: CampaignIn, lines: TextIO | None) -> dict[str, Any]:
-    shown = await campaigns.create(wish)
+async def _create(campaigns: Campaigns, request: CampaignIn, lines: TextIO | None) -> dict[str, Any]:
+    shown = await campaigns.create(request)
     if lines is not None and shown["state"] == "draft":
         with lines:
-            return await campaigns.upload(wish.campaign_id, lines)
+            return await campaigns.upload(request.campaign_id, lines)
     return shown
 
 
@@ -204,7 +204,7 @@ async def _watch(campaigns: Campaigns, campaign_id: str) -> dict[str, Any]:
             done = now
             if shown["state"] in OVER:
                 return shown
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_SECONDS)
             shown = await campaigns.show(campaign_id)
 
 

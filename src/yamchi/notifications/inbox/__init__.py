@@ -1,5 +1,9 @@
-"""Messages read in the product: the inbox of each person, and what their open pages hear of at once.
+"""The inbox: messages that people read in the product, and updates for their open pages.
 
-`store` keeps the messages; `feed` is the order in which everything happened; `hub` brings it to the pages that are open
-at this process; `tokens` say whose page it is.
+store.py         the messages
+feed.py          changes, numbered in the order of their commits
+hub.py           sends the feed to the pages that are connected to this process
+tokens.py        tokens of a person's pages
+channel.py       the channel `database`
+live_channel.py  the channel `ws`
 """

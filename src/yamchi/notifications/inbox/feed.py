@@ -1,7 +1,7 @@
-"""The feed: everything that open pages have to hear of, numbered in the order in which it was committed.
+"""The feed: every change that open pages are sent, numbered in the order of the commits.
 
-Whoever remembers the last number seen can go on from there, in any process and after any break. What is older than
-`KEPT` is forgotten; who has been away for longer starts anew.
+A page that knows the last number it has seen can go on from there, in any process and after any break. Rows older than
+`RETENTION` are deleted; a page that was away for longer loads everything again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from yamchi.storage.tables import Moment
 
 Kind = Literal["item", "read_all", "message"]
 
-KEPT: Millis = 24 * 3_600_000
+RETENTION: Millis = 24 * 3_600_000
 MESSAGE_LIFE: Millis = 5 * 60_000
 """How long a message waits for a page to open, unless it says itself when it expires."""
 
@@ -81,7 +81,7 @@ class Feed:
         now = self._clock.now()
         row = self._row(user_id, "message", once, once=once)
         row["body"] = orjson.dumps(body).decode()
-        row["expires_at"] = min(expires_at or now + MESSAGE_LIFE, now + KEPT)
+        row["expires_at"] = min(expires_at or now + MESSAGE_LIFE, now + RETENTION)
         await self._put(row)
 
     def note(self, connection: Connection, user_id: str, kind: Kind, message_id: str | None = None) -> None:
@@ -150,12 +150,12 @@ class Feed:
                 pruned = await self.prune()
             except EngineError as error:
                 pruned = 0
-                log.warning("the feed could not be pruned; trying again", error=str(error))
+                log.warning("pruning the feed failed; it is tried again", error=str(error))
             await self._clock.sleep(0 if pruned else PRUNE_EVERY)
 
     async def prune(self) -> int:
         """Forget a batch of the oldest; how many those were. The newest stays, so that the count goes on from it."""
-        before = self._clock.now() - KEPT
+        before = self._clock.now() - RETENTION
         oldest = select(table.c.seq, table.c.created_at).order_by(asc(table.c.seq)).limit(BATCH + 1)
 
         def forget(connection: Connection) -> int:

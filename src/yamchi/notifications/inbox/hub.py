@@ -1,4 +1,4 @@
-"""The hub: brings the feed to the pages that are open at this process.
+"""The hub sends the feed to the pages that are connected to this process.
 
 One task follows the feed by the last number it has seen: it looks as soon as this process itself has written something,
 and every quarter of a second for what others wrote. Between two looks it lets new pages in and tells them what they
@@ -130,7 +130,7 @@ class Hub:
                 is_ours = not isinstance(error, EngineError)
                 if not self._is_deaf:
                     log.warning(
-                        "open pages can't be told anything now; trying again",
+                        "sending the feed to open pages failed; it is tried again",
                         error=str(error),
                         exc_info=is_ours,
                     )

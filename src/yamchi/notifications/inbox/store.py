@@ -39,7 +39,7 @@ View = Literal["inbox", "unread", "archived"]
 Action = Literal["read", "unread", "archive", "unarchive"]
 Item = dict[str, Any]
 
-IN_A_QUERY = 500
+QUERY_BATCH = 500
 MOST_COUNTED = 1_000
 """Unread messages are counted up to here: nobody reads more, and neglect must not make counting slow."""
 
@@ -135,7 +135,7 @@ class Inbox:
     async def items(self, message_ids: Sequence[str]) -> dict[str, Item]:
         def look(connection: Connection) -> list[Row[Any]]:
             parts = (
-                message_ids[start : start + IN_A_QUERY] for start in range(0, len(message_ids), IN_A_QUERY)
+                message_ids[start : start + QUERY_BATCH] for start in range(0, len(message_ids), QUERY_BATCH)
             )
             return [row for part in parts for row in connection.execute(_ITEMS, {"ids": part})]
 

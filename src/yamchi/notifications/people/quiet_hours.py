@@ -53,7 +53,7 @@ class QuietHours:
     end: time
 
     def until(self, now: Millis, zone: ZoneInfo) -> Millis | None:
-        """When the quiet that reigns now will be over; None if it does not."""
+        """When the present quiet hours end; None outside of them."""
         today = as_datetime(now).astimezone(zone).date()
         for day in (today - timedelta(days=1), today):
             if moment_of(day, self.start, zone) <= now < (end := self._end(day, zone)):

@@ -36,7 +36,7 @@ class Suppressions:
         user_id: str | None = None,
         job_id: str | None = None,
     ) -> None:
-        """Leave this address alone from now on; what was known of it stays."""
+        """Send nothing to this address from now on. An older reason stays."""
         row = {"channel": channel, "address": address, "reason": reason, "user_id": user_id, "job_id": job_id}
         await self._database.put(self._add, row | {"created_at": self._clock.now()})
 

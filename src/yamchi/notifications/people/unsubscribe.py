@@ -1,7 +1,6 @@
 """Links to unsubscribe: each names a person, a channel and a category, and is signed, so that nobody need sign in.
 
-A link never lapses, since letters are kept for years; it is worthless to who did not get the letter, and can do nothing
-but stop messages and let them come again.
+A link never expires, since e-mails are kept for years; all it can do is stop messages and allow them again.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -13,12 +12,12 @@ from yamchi.notifications.people.preferences import PreferenceStore
 
 PURPOSE = "unsubscribe"
 PATH = "/unsubscribe"
-LONGEST = 1_000
+MAX_TOKEN_LENGTH = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Whom it lets stop what."""
+    """What a link stands for."""
 
     user_id: str
     channel: str
@@ -35,7 +34,7 @@ class UnsubscribeLinks:
 
     @property
     def has_links(self) -> bool:
-        """Whether messages can have a link: whether somebody knows our address."""
+        """Whether messages can have a link: whether PUBLIC_URL is known."""
         return self.base is not None
 
     async def url_of(self, user_id: str, channel: str, category: str) -> str | None:
@@ -46,15 +45,15 @@ class UnsubscribeLinks:
         return f"{self.base}{PATH}/{token}"
 
     async def token(self, link: Link) -> str:
-        said = urlsafe_b64encode("\n".join((link.user_id, link.channel, link.category)).encode()).decode()
-        return f"{said}.{await self._signer.sign(PURPOSE, said)}"
+        payload = urlsafe_b64encode("\n".join((link.user_id, link.channel, link.category)).encode()).decode()
+        return f"{payload}.{await self._signer.sign(PURPOSE, payload)}"
 
     async def read(self, token: str) -> Link | None:
         """What the link says, if it is one of ours."""
-        said, _, signature = token.partition(".")
-        if len(token) > LONGEST or not await self._signer.is_genuine(PURPOSE, said, signature):
+        payload, _, signature = token.partition(".")
+        if len(token) > MAX_TOKEN_LENGTH or not await self._signer.is_genuine(PURPOSE, payload, signature):
             return None
-        return Link(*urlsafe_b64decode(said).decode().split("\n"))
+        return Link(*urlsafe_b64decode(payload).decode().split("\n"))
 
     async def choose(self, link: Link, *, whole_channel: bool, is_allowed: bool) -> None:
         """Stop the category on the channel, or all of the channel; or let them come again."""

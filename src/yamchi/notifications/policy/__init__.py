@@ -1,7 +1,7 @@
 """What is to be sent, and whether it may be sent now.
 
 rules.py       which event leads to which message
-rulebook.py    where the rules come from: a file, then a table
+rule_store.py  where the rules come from: a file, then a table
 model.py       what a job says of its handling: other channels, a digest, a cap, an escalation
 context.py     everything known of a message before it is decided whether it is sent
 checks.py      the decision: send, wait, suppress, or collect for a digest

@@ -1,7 +1,7 @@
 """Caps: at most so many messages of a category over a channel in any period of a length, whoever sends them.
 
-Each message that passes is written down with its job, so that one delivered again is not counted again. Whoever counts
-first writes the row of this person, channel and category; the others wait for that, in whichever process they are.
+Each message that passes is recorded with its job, so that a redelivery is not counted again. Counting locks the row of the
+person, channel and category, so that two processes never count at once.
 """
 
 from sqlalchemy import Connection, delete, desc, select
@@ -19,9 +19,9 @@ class Caps:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        turn = database.insert(cap_turns)
-        self._take_turn = turn.on_conflict_do_update(
-            index_elements=["user_id", "channel", "category"], set_={"touched_at": turn.excluded.touched_at}
+        lock = database.insert(cap_turns)
+        self._lock = lock.on_conflict_do_update(
+            index_elements=["user_id", "channel", "category"], set_={"touched_at": lock.excluded.touched_at}
         )
         self._use = database.insert(cap_uses).on_conflict_do_nothing()
 
@@ -36,7 +36,7 @@ class Caps:
             "channel": context.channel.name,
             "category": context.category,
         }
-        connection.execute(self._take_turn, {**key, "touched_at": now})
+        connection.execute(self._lock, {**key, "touched_at": now})
         counted = select(cap_uses.c.used_at).where(cap_uses.c.job_id == job_id)
         if connection.execute(counted).first():
             return None
@@ -50,6 +50,6 @@ class Caps:
         return None
 
     async def release(self, job_id: str) -> None:
-        """It did not arrive after all: another may go in its place."""
+        """The message was not delivered: it does not count."""
         gone = delete(cap_uses).where(cap_uses.c.job_id == job_id)
         await self._database.write(lambda connection: connection.execute(gone).rowcount)

@@ -21,14 +21,14 @@ INBOX = "database"
 
 
 class ReadReceipts(Protocol):
-    """Who knows what was read."""
+    """Tells which messages were read."""
 
     async def was_read(self, job_id: str) -> bool:
         """Whether the person has read the message of this job."""
 
 
 class InboxReceipts:
-    """The inbox knows. What was put away counts as read. Looked up in batches."""
+    """Read receipts of the inbox. An archived message counts as read. Looked up in batches."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

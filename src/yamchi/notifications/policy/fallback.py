@@ -24,6 +24,6 @@ def next_channel_job(job: NotificationJob, policy: Policy) -> NotificationJob | 
 
 
 def with_policy(meta: Meta, policy: Policy) -> Meta:
-    """The same origin, another handling."""
+    """The same `meta` with another policy."""
     kept = {name: value for name, value in meta.model_dump().items() if name != "policy"}
     return Meta.model_validate(kept | as_meta(policy))

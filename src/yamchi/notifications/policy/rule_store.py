@@ -1,6 +1,6 @@
 """The rules in force: those of the file, then those of the table. Both may change while Yamchi runs.
 
-A file that is changed into one that can't be used changes nothing: events come in by the rules of before, and the log says why.
+If a changed file can't be used, the former rules stay in force, and the log says why.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.rules")
 
-FRESH: Millis = 1_000
+MAX_AGE: Millis = 1_000
 """How old the view of the table may be."""
 
 
@@ -37,7 +37,7 @@ class RuleStore:
         self._file_time = -1.0
         self._from_table: dict[str, Rule] = {}
         self._unusable: set[str] = set()
-        self._view = CachedRead(self._read, clock, FRESH)
+        self._view = CachedRead(self._read, clock, MAX_AGE)
         new = database.insert(rules)
         changed = ("position", "body", "is_enabled", "updated_at")
         self._save = new.on_conflict_do_update(
@@ -110,5 +110,5 @@ class RuleStore:
         except ConfigurationError as error:
             if self._file_time < 0:
                 raise
-            log.error(f"{error} The rules of before stay in force.")
+            log.error(f"{error} The former rules stay in force.")
         self._file_time = changed

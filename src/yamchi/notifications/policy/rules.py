@@ -232,7 +232,7 @@ def _applies(rule: Rule, values: dict[str, Any], meter: Meter) -> bool:
     except Outgrown:
         raise
     except Exception as error:
-        log.warning("a rule could not be asked, and does not apply", rule=rule.id, error=str(error))
+        log.warning("the condition of a rule failed; the rule does not apply", rule=rule.id, error=str(error))
         return False
 
 

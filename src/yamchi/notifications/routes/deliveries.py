@@ -122,10 +122,10 @@ async def replay_all(notifications: TheNotifications, q: Search = "") -> Done:
 
 @router.post("/dlq/{letter_id}/replay", status_code=204, summary="Put it back, with other data if given")
 async def replay_letter(
-    notifications: TheNotifications, letter_id: Key, mended: Replay | None = None
+    notifications: TheNotifications, letter_id: Key, corrected: Replay | None = None
 ) -> None:
-    is_mended = mended is not None and "data" in mended.model_fields_set
-    await notifications.dead_letters.replay(letter_id, mended.data if mended and is_mended else ...)
+    is_corrected = corrected is not None and "data" in corrected.model_fields_set
+    await notifications.dead_letters.replay(letter_id, corrected.data if corrected and is_corrected else ...)
 
 
 async def _kept_rule(notifications: TheNotifications, rule_id: str) -> dict[str, Any] | None:

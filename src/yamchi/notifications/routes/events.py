@@ -18,7 +18,7 @@ from yamchi.queues.handlers import describe
 
 senders = APIRouter(tags=["events"], responses=documented(401, 403, 413, 422, 503))
 
-MOST = 10_000
+MAX_EVENTS = 10_000
 """Events in one call."""
 
 _events = TypeAdapter(list[Event])
@@ -71,8 +71,10 @@ def _read_batch(body: bytes) -> Sequence[Event]:
         values = orjson.loads(text) if text.startswith(b"[") else [orjson.loads(line) for line in text.splitlines() if line.strip()]  # fmt: skip
     except orjson.JSONDecodeError as error:
         raise InvalidJob(f"The batch is neither a JSON array nor a JSON object a line: {error}.") from error
-    if len(values) > MOST:
-        raise InvalidJob(f"A batch may have {MOST:,} events, this one has {len(values):,}: send it in parts.")
+    if len(values) > MAX_EVENTS:
+        raise InvalidJob(
+            f"A batch may have {MAX_EVENTS:,} events, this one has {len(values):,}: send it in parts."
+        )
     try:
         return _events.validate_python(values)
     except ValidationError as error:

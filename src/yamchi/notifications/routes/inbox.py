@@ -68,8 +68,10 @@ class TokenOut(BaseModel):
 
 
 @senders.post("/users/{user_id}/token", status_code=201, summary="Mint a token for a person's pages")
-async def mint_token(notifications: TheNotifications, user_id: UUID, wish: TokenIn | None = None) -> TokenOut:
-    life = LIFE if wish is None else to_millis(wish.expires_in)
+async def mint_token(
+    notifications: TheNotifications, user_id: UUID, request: TokenIn | None = None
+) -> TokenOut:
+    life = LIFE if request is None else to_millis(request.expires_in)
     if not 0 < life <= LONGEST_LIFE:
         raise InvalidJob(f"expires_in must be more than nothing, and at most {describe_span(LONGEST_LIFE)}.")
     token, expires_at = await notifications.persons.mint(str(user_id), life)

@@ -26,10 +26,10 @@ from yamchi.notifications.plugin import Notifications
 from yamchi.plugins import of_request
 from yamchi.settings import Settings
 
-HELLO_WITHIN = 10.0
+HELLO_TIMEOUT_SECONDS = 10.0
 """Seconds a page has for its hello."""
 
-LARGEST = 8 * 1024
+MAX_MESSAGE_BYTES = 8 * 1024
 """Bytes of the largest message a page may send; a hello has a few hundred."""
 
 BAD_MESSAGE, BAD_TOKEN, BAD_ORIGIN, NO_HELLO, TOO_MANY = 4400, 4401, 4403, 4408, 4429
@@ -146,10 +146,10 @@ def _check_origin(websocket: WebSocket, settings: Settings) -> None:
 
 async def _introduce(websocket: WebSocket, hub: Hub, persons: PersonTokens) -> OpenPage:
     try:
-        async with asyncio.timeout(HELLO_WITHIN):
+        async with asyncio.timeout(HELLO_TIMEOUT_SECONDS):
             hello = await _receive(websocket)
     except TimeoutError:
-        raise End(NO_HELLO, f"No hello came within {HELLO_WITHIN:g} s.") from None
+        raise End(NO_HELLO, f"No hello came within {HELLO_TIMEOUT_SECONDS:g} s.") from None
     since = hello.get("since")
     if hello.get("type") != "hello" or not isinstance(since, int | None) or isinstance(since, bool):
         raise End(
@@ -200,8 +200,8 @@ async def _receive(websocket: WebSocket) -> dict[str, Any]:
     if event["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(event.get("code", 1005))
     content = event.get("text") or event.get("bytes") or ""
-    if len(content) > LARGEST:
-        raise End(TOO_LARGE, f"A message may have {LARGEST:,} bytes.")
+    if len(content) > MAX_MESSAGE_BYTES:
+        raise End(TOO_LARGE, f"A message may have {MAX_MESSAGE_BYTES:,} bytes.")
     try:
         message = orjson.loads(content)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The mailbox: letters that stayed at home because no mail server is set. What a letter contains can do nothing here."""
+"""The mailbox: e-mails that are shown on the board because no mail server is set. Their content is shown without scripts."""
 
 from email import message_from_bytes, policy
 from email.message import EmailMessage

@@ -14,7 +14,7 @@ from yamchi.notifications.channels.base import Attachment
 Open = Callable[[str, int], Awaitable[Attachment]]
 """Reads the file of this id if it is not larger than so many bytes; `TooLarge` or `Unrecoverable` otherwise."""
 
-MOST = 10
+MAX_ATTACHMENTS = 10
 
 
 class TooLarge(Unrecoverable):
@@ -32,8 +32,8 @@ def references_of(fields: Mapping[str, Any] | None) -> list[str]:
         if isinstance(given, list)
         else [None]
     )
-    if len(named) > MOST:
-        raise Unrecoverable(f"A message has {len(named)} attachments; {MOST} are the most.")
+    if len(named) > MAX_ATTACHMENTS:
+        raise Unrecoverable(f"A message has {len(named)} attachments; {MAX_ATTACHMENTS} are the most.")
     wrong = [one for one in named if not (isinstance(one, str) and _REFERENCE.fullmatch(one))]
     if wrong:
         raise Unrecoverable(
@@ -47,21 +47,21 @@ class Attachments:
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
-        self._keepers: dict[str, Open] = {}
+        self._openers: dict[str, Open] = {}
 
     def register(self, kind: str, open_: Open) -> None:
         """Let `kind:id` be attached."""
-        self._keepers[kind] = open_
+        self._openers[kind] = open_
 
     async def load(self, references: Sequence[str]) -> list[Attachment]:
         found: list[Attachment] = []
         for reference in references:
             kind, _, name = reference.partition(":")
-            if kind not in self._keepers:
-                known = ", ".join(sorted(self._keepers)) or "none"
+            if kind not in self._openers:
+                known = ", ".join(sorted(self._openers)) or "none"
                 raise Unrecoverable(
                     f"{reference} can't be attached: there is no {kind!r} here, only: {known}."
                 )
             left = self.largest - sum(len(one.content) for one in found)
-            found.append(await self._keepers[kind](name, left))
+            found.append(await self._openers[kind](name, left))
         return found

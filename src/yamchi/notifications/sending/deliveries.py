@@ -1,4 +1,4 @@
-"""The table `notification_delivery`: one row a job, the truth about what became of it, and a row per attempt beside it."""
+"""The table `notification_delivery`: one row per job with its status, and `delivery_attempts`: one row per attempt."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ table = notification_delivery
 
 
 class Deliveries:
-    """Reads in batches, writes coalesced. A row that says `SENT` says so for ever; one called off waits no more."""
+    """Reads and writes in batches. `SENT` is never overwritten; `CANCELLED` only by a final status."""
 
     def __init__(
         self, database: Database, clock: Clock, observe: Observer = lambda channel, status: None
@@ -124,14 +124,14 @@ class Deliveries:
     async def cancel(self, job_id: str) -> None:
         """Write the tombstone that is checked before sending; refused when it is too late."""
 
-        def call_off(connection: Connection) -> bool:
+        def cancel_row(connection: Connection) -> bool:
             if not self.end(connection, table.c.job_id == job_id, "CANCELLED"):
                 return False
             for tell in self.when_cancelled:
                 tell(connection, job_id)
             return True
 
-        if not await self._database.write(call_off):
+        if not await self._database.write(cancel_row):
             current = await self.status(job_id)
             if current is None:
                 raise UnknownJob(f"There is no notification {job_id!r}.")

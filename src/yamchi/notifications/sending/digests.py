@@ -1,8 +1,8 @@
-"""Digests: what happened is collected, and told together. Twenty new films are one letter, at nine in the morning.
+"""Digests: messages are collected and sent as one. Twenty new films are one e-mail, at nine in the morning.
 
 A digest has an id derived from the person, the channel, the template and the moment at which it is due, so that all
-processes collect into the same one and one job tells of it. It is closed before it is told: what comes later finds it
-closed, by a row that both must write, and goes into the next. What was collected shares the fate of its digest.
+processes collect into the same one, which one job sends. It is closed before it is sent: a message that comes later finds
+it closed, by a row that both must write, and goes into the next. Collected deliveries end with the status of the digest.
 """
 
 from dataclasses import dataclass
@@ -25,18 +25,18 @@ from yamchi.notifications.tables import notification_delivery as delivered
 from yamchi.storage.database import Database
 from yamchi.storage.tables import Moment
 
-MOST_TOLD = 200
+MAX_ITEMS = 200
 """Items that a template sees; the rest is counted."""
 
-KEPT: Millis = 2 * DAY
+RETENTION: Millis = 2 * DAY
 """How long a digest that is over is remembered, so that nothing more is collected for it."""
 
-OVER = tuple(status for status in FINAL if status != "FAILED")
+UNCHANGED_STATUSES = tuple(status for status in FINAL if status != "FAILED")
 """What stays as it is when its digest is told after all."""
 
 
 def next_due(digest: Digest, now: Millis, zone: ZoneInfo) -> Millis:
-    """When what happens now is told. Weeks begin on Monday."""
+    """When a digest that collects now is sent. Weeks begin on Monday."""
     if digest.time is None:
         return (now // digest.every + 1) * digest.every
     days, clock = digest.every // DAY, read_time(digest.time)
@@ -49,7 +49,7 @@ def next_due(digest: Digest, now: Millis, zone: ZoneInfo) -> Millis:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a digest has to tell."""
+    """The items of a digest."""
 
     items: list[dict[str, Any]]
     count: int
@@ -68,14 +68,14 @@ class Digests:
         self._clock = clock
         self._open = database.insert(table).on_conflict_do_nothing()
         self._add = database.insert(items).on_conflict_do_nothing()
-        deliveries.when_cancelled.append(self._call_off)
+        deliveries.when_cancelled.append(self._cancel)
 
     # ── Collecting ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def collect(self, context: SendContext, digest: Digest) -> NotificationJob:
-        """Keep this for its digest; the job that will tell of it. Twice is once."""
+        """Store this item in its digest; returns the job that sends the digest. Repeating changes nothing."""
         found = await self._database.write(lambda connection: self._collect(connection, context, digest))
-        return _carrier(context, digest, found.digest_id, found.due_at)
+        return _digest_job(context, digest, found.digest_id, found.due_at)
 
     def _collect(self, connection: Connection, context: SendContext, digest: Digest) -> Any:
         job_id = context.job.delivery_id
@@ -104,7 +104,7 @@ class Digests:
     # ── Telling ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def gather(self, digest_id: str, job: NotificationJob) -> Gathered:
-        """Close the digest; what it has to tell, in the order in which it happened. Nothing to a job that is not its own."""
+        """Close the digest and return its items, oldest first. None for a job that is not the digest's own."""
         return await self._database.write(lambda connection: self._gather(connection, digest_id, job))
 
     def _gather(self, connection: Connection, digest_id: str, job: NotificationJob) -> Gathered:
@@ -121,18 +121,18 @@ class Digests:
             & func.coalesce(delivered.c.status, "QUEUED").not_in(("CANCELLED", "EXPIRED"))
         )
         count = connection.execute(select(func.count()).select_from(joined).where(is_told)).scalar_one()
-        told = select(items.c.data).select_from(joined).where(is_told).limit(MOST_TOLD)
+        told = select(items.c.data).select_from(joined).where(is_told).limit(MAX_ITEMS)
         told = told.order_by(asc(items.c.collected_at), asc(items.c.job_id))
         return Gathered(list(connection.execute(told).scalars()), count)
 
     async def hand_over(self, digest_id: str, job_id: str, next_id: str) -> None:
-        """Another job tells of it from now on, if it was this one that did."""
+        """From now on another job sends the digest, if it was this one that did."""
         is_ours = (table.c.digest_id == digest_id) & (table.c.carrier == job_id)
         change = update(table).where(is_ours).values(carrier=next_id)
         await self._database.write(lambda connection: connection.execute(change).rowcount)
 
     async def settle(self, digest_id: str, job_id: str) -> None:
-        """Once the job that tells of it is over, so is what was collected, in the same way."""
+        """Once the job of the digest is over, its items end with the same status."""
         await self._database.write(lambda connection: self._settle(connection, digest_id, job_id))
 
     def _settle(self, connection: Connection, digest_id: str, job_id: str) -> None:
@@ -146,26 +146,26 @@ class Digests:
             connection,
             _collected(digest_id),
             fate.status,
-            unless=OVER,
+            unless=UNCHANGED_STATUSES,
             error=fate.last_error,
             provider_message_id=fate.provider_message_id,
         )
         if fate.status != "FAILED":  # a dead letter may be replayed
             connection.execute(delete(items).where(items.c.digest_id == digest_id))
-            old = (table.c.user_id == fate.user_id) & (table.c.closed_at < self._clock.now() - KEPT)
+            old = (table.c.user_id == fate.user_id) & (table.c.closed_at < self._clock.now() - RETENTION)
             connection.execute(delete(table).where(old))
 
     def _end_late(self, connection: Connection, digest_id: str) -> None:
-        """What expired before its digest was told."""
+        """Items that expired before their digest was sent."""
         is_late = items.c.expires_at <= self._clock.now()
         self._deliveries.end(connection, _collected(digest_id, is_late), "EXPIRED")
 
-    def _call_off(self, connection: Connection, job_id: str) -> None:
-        """A digest was cancelled: nothing more is collected for it, and nothing of it is told."""
+    def _cancel(self, connection: Connection, job_id: str) -> None:
+        """A digest was cancelled: close it, and cancel its items."""
         closing = update(table).where((table.c.digest_id == job_id) & (table.c.carrier == job_id))
         if connection.execute(closing.values(closed_at=self._clock.now())).rowcount:
             self._deliveries.end(
-                connection, _collected(job_id), "CANCELLED", error="Its digest was called off"
+                connection, _collected(job_id), "CANCELLED", error="Its digest was cancelled"
             )
             connection.execute(delete(items).where(items.c.digest_id == job_id))
 
@@ -193,8 +193,8 @@ def _item(context: SendContext, digest_id: str, now: Millis) -> dict[str, Any]:
     }
 
 
-def _carrier(context: SendContext, digest: Digest, digest_id: str, due: Millis) -> NotificationJob:
-    """The job that tells of a digest: the same for everything collected into it."""
+def _digest_job(context: SendContext, digest: Digest, digest_id: str, due: Millis) -> NotificationJob:
+    """The job that sends a digest: the same for every item."""
     job, policy = context.job, context.policy
     handling = Policy(then=policy.then, cap=policy.cap, escalate=policy.escalate, gathers=digest_id)
     return job.model_copy(

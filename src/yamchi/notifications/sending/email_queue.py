@@ -1,4 +1,4 @@
-"""The queue `email_queue`: letters that other programs ask for, sent as any other message to an address.
+"""The queue `email_queue`: e-mails that other programs queue, sent as any other message to an address.
 
 A message of pgmq is known by its number alone, and numbers begin again when a queue is made anew. So a letter's delivery is
 known by the number and by what the message says: read twice it is one letter, and a new message is a new one.

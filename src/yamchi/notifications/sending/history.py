@@ -1,6 +1,6 @@
-"""What a person will get, and what became of the rest: pages of the person's deliveries, each with its why.
+"""The deliveries of one person, pending and past, in pages, each with its reason.
 
-Pages go by a cursor, so that what happens meanwhile moves nothing.
+Pages go by a cursor, so that new rows do not shift them.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class HistoryPage:
 
 
 class History:
-    """The table `notification_delivery`, as one person's story."""
+    """The table `notification_delivery`, by person."""
 
     def __init__(self, database: Database, queue: Queue, clock: Clock) -> None:
         self._database = database

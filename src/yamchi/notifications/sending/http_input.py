@@ -1,7 +1,7 @@
-"""What comes from outside, over HTTP: fields of our own are refused, and what a test key sends is marked as a test.
+"""Checks on jobs that come over HTTP: internal fields are refused, and jobs of test keys are marked as tests.
 
-A test has ids of its own, so that it never stands in the way of the real thing; it is rendered as that would be, and kept in
-the mailbox instead of being sent.
+A test has ids of its own, so that it never collides with the real message; it is rendered in the same way, and stored in the
+mailbox instead of being sent.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ LONGEST_EVENT_ID = 255
 
 
 class HttpInput:
-    """The way in for callers that are not this application itself."""
+    """Turns the input of HTTP callers into what may be queued."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -18,7 +18,7 @@ class Decision:
 
 
 class RetryEngine:
-    """Sorts failures. An outage is nobody's failure; a lost answer follows the channel's policy."""
+    """Sorts failures. An outage costs no attempt; a lost answer follows the channel's `resends_unknown`."""
 
     def decide(self, error: Exception, channel: Channel, attempts_made: int, attempts: int) -> Decision:
         match error:

@@ -36,7 +36,7 @@ log = structlog.get_logger("yamchi.notifications")
 JOB = "send"
 """The name of notification jobs, whoever adds them: a process that only takes events in has no handlers to tell."""
 
-PLANNED_AT_A_STRETCH = 200
+PLANNED_WITHOUT_PAUSE = 200
 """Events."""
 
 PRIORITIES = {"normal": 5, "high": 10}
@@ -143,12 +143,14 @@ class NotificationService:
         await self._queue.add_prepared(prepared)
 
     async def cancel(self, job_id: str) -> None:
-        """The tombstone first, then the job: whatever is under way meets the one or the other."""
+        """Cancel the delivery first, then the job: a worker that has the job already sees the delivery's status."""
         await self._deliveries.cancel(job_id)
         try:
             await self._queue.cancel(job_id)
         except YamchiError as error:
-            log.debug("the job was not in its queue; its tombstone is enough", job=job_id, error=str(error))
+            log.debug(
+                "the job was not in its queue; the cancelled delivery is enough", job=job_id, error=str(error)
+            )
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -160,7 +162,7 @@ class NotificationService:
         plans = []
         for number, event in enumerate(batch, start=1):
             plans.append(await self._plan_one(event, people[event.user_id] if event.user_id else None, now))
-            if number % PLANNED_AT_A_STRETCH == 0:
+            if number % PLANNED_WITHOUT_PAUSE == 0:
                 await asyncio.sleep(0)  # a batch of thousands must not keep everybody else waiting
         return plans
 
@@ -233,7 +235,7 @@ class NotificationService:
 
         await self._database.write(end)
         for job_id, reason in reasons.items():
-            log.error(f"the notification {job_id} has failed: {reason}")
+            log.error(f"notification {job_id} failed: {reason}")
 
     async def _repeat(self, event: Event) -> EventAnswer:
         """An event that was accepted before: if it was interrupted then, finish it now.

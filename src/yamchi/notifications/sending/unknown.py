@@ -1,7 +1,7 @@
-"""Messages whose fate nobody knows: the provider may have taken them, but its answer was lost.
+"""Deliveries that are `UNKNOWN`: the provider may have accepted the message, but its answer was lost.
 
-Where a repeat costs money or trust, they are not sent again by themselves. A person looks at them, asks the provider or
-the recipient, and says what became of each.
+Where a repeat costs money or trust, they are not sent again automatically. A person asks the provider or the recipient, and
+marks each as sent or sends it again.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ class UnknownDeliveries:
 
     async def mark_sent(self, job_id: str) -> None:
         """It is `SENT`."""
-        delivery, job = await self._doubtful(job_id)
+        delivery, job = await self._unknown(job_id)
         answer = delivery["provider_message_id"]
         await self._deliveries.record(
             job, "SENT", attempts=delivery["attempts"], provider_message_id=answer, error="confirmed by hand"
@@ -31,17 +31,17 @@ class UnknownDeliveries:
 
     async def send_again(self, job_id: str) -> None:
         """It did not arrive: put it back into the queue."""
-        delivery, job = await self._doubtful(job_id)
+        delivery, job = await self._unknown(job_id)
         await self._deliveries.record(
             job, "QUEUED", attempts=delivery["attempts"], error="sent again by hand"
         )
         await self._queue.remove([job_id])  # the job as it ended, which would be in the way
         await self._service.send([job])
 
-    async def _doubtful(self, job_id: str) -> tuple[dict[str, Any], NotificationJob]:
+    async def _unknown(self, job_id: str) -> tuple[dict[str, Any], NotificationJob]:
         delivery = await self._deliveries.get(job_id)
         if delivery["status"] != "UNKNOWN":
-            raise WrongState(f"Notification {job_id} is {delivery['status']}: there is no doubt about it.")
+            raise WrongState(f"Notification {job_id} is {delivery['status']}, not UNKNOWN.")
         if delivery["job"] is None:
             raise WrongState(
                 f"Notification {job_id} was queued by another system: let that one send it again."

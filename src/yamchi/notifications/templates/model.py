@@ -1,4 +1,4 @@
-"""The nouns of this room: a template, the layout around a letter, what rendering gives, and what can go wrong."""
+"""The types of templates: a template, the layout around an e-mail, the rendered message, and the errors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

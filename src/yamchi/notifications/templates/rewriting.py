@@ -110,7 +110,7 @@ def _compared(node: nodes.Expr) -> nodes.Expr:
 
 
 def _written(body: Iterable[nodes.Node]) -> int:
-    """How many characters of fixed text one turn through this body may write."""
+    """How many characters of fixed text one round through this body may write."""
     return sum(len(data.data) for node in body for data in _texts(node))
 
 

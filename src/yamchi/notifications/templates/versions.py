@@ -22,10 +22,10 @@ log = structlog.get_logger("yamchi.notifications")
 Key = tuple[str, str, str]
 """Code, channel and language."""
 
-FRESH: Millis = 1_000
+MAX_AGE: Millis = 1_000
 """How old the view of the table may be."""
 
-REHEARSES = {"null": "email"}
+TEMPLATES_OF = {"null": "email"}
 """A channel for rehearsals uses the templates of another where it has none of its own."""
 
 
@@ -39,7 +39,7 @@ class VersionedTemplates:
         self._newest: dict[Key, Template | TemplateError] = {}
         self._read_rows: dict[tuple[Key, int], Template | TemplateError] = {}
         self._layout: Layout | None = None
-        self._view = CachedRead(self._read_table, clock, FRESH)
+        self._view = CachedRead(self._read_table, clock, MAX_AGE)
 
     async def find(self, code: str, channel: str, locales: Sequence[str]) -> Template | None:
         """In the first of these languages that there is, in the table or in a file."""
@@ -50,7 +50,7 @@ class VersionedTemplates:
                 raise TemplateError(str(known), line=known.line)
             if template := known or await self.files.find(code, channel, [locale]):
                 return template
-        stage = REHEARSES.get(channel)
+        stage = TEMPLATES_OF.get(channel)
         return None if stage is None else await self.find(code, stage, locales)
 
     async def list(self) -> Sequence[Template]:
@@ -103,7 +103,7 @@ class VersionedTemplates:
         try:
             template = await in_thread(self._read, *key, row.body, row.meta["format"])
         except TemplateError as error:
-            log.error("a template of the table can't be used", error=str(error), version=row.version)
+            log.error("a template in the table can't be used", error=str(error), version=row.version)
             return error
         return replace(template, version=str(row.version))
 

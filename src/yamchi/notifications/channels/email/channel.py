@@ -63,7 +63,7 @@ class MailboxChannel(Channel):
 
 
 class Mailbox:
-    """Letters that stayed at home."""
+    """The table `mailbox`: e-mails that are shown on the board instead of being sent."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -21,7 +21,7 @@ from yamchi.notifications.channels.base import Attachment, Message
 
 LONGEST_LINE = 76
 LONGEST_ADDRESS = 254
-WORD = 42
+ENCODED_WORD_BYTES = 42
 """Bytes of text in one encoded word, which may have 75 characters in all."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -113,7 +113,7 @@ def _words(value: str) -> list[bytes]:
     words = [b""]
     for character in value:
         octets = character.encode()
-        if len(words[-1]) + len(octets) > WORD:
+        if len(words[-1]) + len(octets) > ENCODED_WORD_BYTES:
             words.append(b"")
         words[-1] += octets
     return words

@@ -20,7 +20,7 @@ from yamchi.notifications.channels.email.mime import Letter
 from yamchi.notifications.channels.email.smtp_connection import Refused, SmtpConnection
 
 Security = Literal["starttls", "tls", "none"]
-TIMEOUT = 30.0
+TIMEOUT_SECONDS = 30.0
 SERVICE_TROUBLE = (421, 454)
 """Answers that speak of the server, not of the letter."""
 
@@ -85,12 +85,12 @@ class SmtpPool:
         except OSError as error:
             raise await self._broken(connection, error) from error
         finally:
-            connection.say_goodbye()
+            connection.quit()
         return f"{name} {f'knows {user} and ' if user else ''}takes letters from {sender}"
 
     async def close(self) -> None:
         while self._idle:
-            self._idle.pop().say_goodbye()
+            self._idle.pop().quit()
 
     async def _connected(self) -> SmtpConnection:
         while self._idle:
@@ -105,7 +105,7 @@ class SmtpPool:
         client = aiosmtplib.SMTP(
             hostname=server.host,
             port=server.port,
-            timeout=TIMEOUT,
+            timeout=TIMEOUT_SECONDS,
             use_tls=server.security == "tls",
             start_tls=server.security == "starttls",
             username=server.user,
@@ -122,7 +122,7 @@ class SmtpPool:
         except (SMTPException, OSError) as error:
             client.close()
             raise Outage(f"The mail server {server.name} can't be reached: {error}") from error
-        return SmtpConnection(client, TIMEOUT)
+        return SmtpConnection(client, TIMEOUT_SECONDS)
 
     async def _broken(self, connection: SmtpConnection, error: OSError) -> Exception:
         why = str(error) or "it did not answer in time"
@@ -132,7 +132,7 @@ class SmtpPool:
         return Outage(f"The mail server {self._server.name} broke off: {why}")
 
     async def _gone(self) -> Outage | None:
-        """Whether the server has gone, or only broke off over one letter."""
+        """An `Outage` if the server can't be reached now; None if only the one connection broke."""
         try:
             self._idle.append(await self._connect())
         except Outage as outage:

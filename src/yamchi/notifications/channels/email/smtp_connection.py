@@ -1,7 +1,7 @@
-"""Talking to an SMTP server that let us in: commands in one go where it allows that (RFC 2920), answers in their order.
+"""One SMTP connection after the login: commands are pipelined where the server allows it (RFC 2920), answers read in order.
 
-aiosmtplib opens the door (TLS, greeting, login); this takes over its transport. A letter then costs two round trips
-instead of four, and little else.
+aiosmtplib connects (TLS, greeting, login); this takes over its transport. An e-mail then costs two round trips instead of
+four.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import aiosmtplib
 
 from yamchi.notifications.channels.email.mime import Letter
 
-LONGEST_ANSWER = 65_536
+MAX_ANSWER_BYTES = 65_536
 
 
 class Answer(NamedTuple):
@@ -40,17 +40,17 @@ class Refused(Exception):
 
 
 class SmtpConnection(asyncio.Protocol):
-    """One connection, one letter after another. `handed_over`: the present letter may have been taken."""
+    """Sends one e-mail after another. `handed_over`: the server may have accepted the current one."""
 
     def __init__(self, client: aiosmtplib.SMTP, timeout: float) -> None:
         assert client.transport is not None
-        self._client = client  # whose transport it is: it must live as long as the connection
+        self._client = client  # whose transport it is: it must live as long as this object
         self._transport = cast("asyncio.Transport", client.transport)
         self._timeout = timeout
         self._buffer = bytearray()
         self._answers: deque[Answer] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._trouble: ConnectionBroken | None = None
+        self._error: ConnectionBroken | None = None
         self._is_pipelined = client.supports_extension("pipelining")
         self.speaks_utf8 = client.supports_extension("smtputf8")
         self.handed_over = False
@@ -58,12 +58,12 @@ class SmtpConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        return self._trouble is None and not self._answers and not self._transport.is_closing()
+        return self._error is None and not self._answers and not self._transport.is_closing()
 
     def close(self) -> None:
         self._transport.abort()
 
-    def say_goodbye(self) -> None:
+    def quit(self) -> None:
         if not self._transport.is_closing():
             self._transport.write(b"QUIT\r\n")
             self._transport.close()
@@ -118,8 +118,8 @@ class SmtpConnection(asyncio.Protocol):
     # ── Commands and answers ──────────────────────────────────────────────────────────────────────────────────────
 
     async def _ask(self, commands: bytes, answers: int) -> list[Answer]:
-        if self._trouble:
-            raise self._trouble
+        if self._error:
+            raise self._error
         self._transport.write(commands)
         while len(self._answers) < answers:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -148,7 +148,7 @@ class SmtpConnection(asyncio.Protocol):
                 answer = Answer(int(line[:3]), "\n".join(texts))
                 del self._buffer[:start]
                 return answer
-        if len(self._buffer) > LONGEST_ANSWER:
+        if len(self._buffer) > MAX_ANSWER_BYTES:
             raise ValueError("no end of line")
         return None
 
@@ -156,8 +156,8 @@ class SmtpConnection(asyncio.Protocol):
         self._end(ConnectionBroken(str(error or "it closed the connection")))
 
     def _end(self, trouble: ConnectionBroken) -> None:
-        self._trouble = self._trouble or trouble
-        self._wake(self._trouble)
+        self._error = self._error or trouble
+        self._wake(self._error)
 
     def _wake(self, trouble: Exception | None = None) -> None:
         if self._waiter and not self._waiter.done():

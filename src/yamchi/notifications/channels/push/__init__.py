@@ -1,1 +1,1 @@
-"""Web Push: browsers that asked for messages, and how a message gets to them sealed and signed."""
+"""Web Push: subscriptions of browsers, encryption (RFC 8291), VAPID signatures, and the channel itself."""

@@ -1,8 +1,8 @@
 """Web Push: a message to every browser of a person, through the push service of each.
 
-A browser that has unsubscribed is forgotten. One that took the message is remembered until all have: a retry goes to the
-others only. Push services are many, and each has its own circuit: one that is down keeps nobody from the others. People
-choose the services, so what one browser's endpoint does is that browser's trouble until several have it.
+A browser that has unsubscribed is removed. One that accepted the message is recorded, so that a retry goes to the others
+only. Each push service has its own circuit: one that is down does not stop the others. End users choose the services, so
+a failing endpoint stops only its own browser until several browsers of the service fail.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.channels.parts import Parts
 from yamchi.notifications.channels.push.base64url import from_base64url
 from yamchi.notifications.channels.push.client import BadEndpoint, PushClient, Reply
-from yamchi.notifications.channels.push.encryption import is_browser_key, seal
+from yamchi.notifications.channels.push.encryption import encrypt, is_browser_key
 from yamchi.notifications.channels.push.endpoints import check_endpoint
 from yamchi.notifications.channels.push.payload import payload_of, topic_of
 from yamchi.notifications.channels.push.subscriptions import (
@@ -33,10 +33,10 @@ from yamchi.notifications.channels.push.vapid import Vapid
 
 log = structlog.get_logger("yamchi.notifications")
 
-LONGEST_LIFE: Millis = 28 * 86_400_000
+MAX_TTL: Millis = 28 * 86_400_000
 """How long push services keep a message for a browser that is away, at most."""
 
-LONGEST_NAME = 50
+MAX_SERVICE_NAME_LENGTH = 50
 _OUR_TOKEN = ("BadJwtToken", "ExpiredJwt", "BadAuthorizationHeader", "Unauthorized")
 
 
@@ -51,7 +51,7 @@ class WebPushChannel(Channel):
         self,
         subscriptions: Subscriptions,
         vapid: Vapid,
-        post: PushClient,
+        client: PushClient,
         parts: Parts,
         circuits: Circuits,
         clock: Clock,
@@ -60,7 +60,7 @@ class WebPushChannel(Channel):
     ) -> None:
         self.subscriptions = subscriptions
         self._vapid = vapid
-        self._post = post
+        self._client = client
         self._parts = parts
         self._circuits = circuits
         self._clock = clock
@@ -71,7 +71,7 @@ class WebPushChannel(Channel):
         return self._vapid.key.public_text
 
     async def subscribe(self, user_id: str, browser: BrowserSubscription) -> Subscription:
-        """Remember a browser, if messages can be sealed for it and its endpoint is one we may connect to."""
+        """Store a subscription, if messages can be encrypted for it and we may connect to its endpoint."""
         keys = browser.keys
         if not is_browser_key(from_base64url(keys.p256dh)):
             raise InvalidJob("keys.p256dh is not a public key on the curve P-256, as a browser makes it.")
@@ -92,22 +92,22 @@ class WebPushChannel(Channel):
         payload = payload_of(message)
         sends = (self._send(message, payload.content, browser, len(browsers)) for browser in waiting)
         results = await asyncio.gather(*sends, return_exceptions=True)
-        took = len(arrived) + _judge(results, any_before=bool(arrived))
-        return f"{took} of {len(browsers)} browsers{', text shortened' if payload.is_shortened else ''}"
+        accepted = len(arrived) + _count_accepted(results, any_before=bool(arrived))
+        return f"{accepted} of {len(browsers)} browsers{', text shortened' if payload.is_shortened else ''}"
 
     async def close(self) -> None:
-        await self._post.close()
+        await self._client.close()
 
     async def _send(self, message: Message, payload: bytes, browser: Subscription, of: int) -> None:
         """To one browser."""
         service, source = service_of(browser), browser.subscription_id
         await self._enter(service, source)
-        body = seal(payload, from_base64url(browser.p256dh), from_base64url(browser.auth))
+        body = encrypt(payload, from_base64url(browser.p256dh), from_base64url(browser.auth))
         headers = self._headers(message, browser)
         try:
-            reply = await self._post.send(browser.endpoint, headers, body, service, source)
+            reply = await self._client.send(browser.endpoint, headers, body, service, source)
         except BadEndpoint as error:
-            await self._forget(browser, str(error))
+            await self._remove(browser, str(error))
             raise NoAddress(str(error)) from error
         await self._check(reply, browser, service)
         await self._circuits.succeeded(f"{self.name}:{service}", source)
@@ -121,12 +121,12 @@ class WebPushChannel(Channel):
             raise Snooze(outage.retry_after or timedelta(seconds=1), str(outage)) from outage
 
     def _headers(self, message: Message, browser: Subscription) -> dict[str, str]:
-        left = LONGEST_LIFE if message.expires_at is None else message.expires_at - self._clock.now()
+        left = MAX_TTL if message.expires_at is None else message.expires_at - self._clock.now()
         return {
             "Authorization": self._vapid.authorization(browser.endpoint),
             "Content-Encoding": "aes128gcm",
             "Content-Type": "application/octet-stream",
-            "TTL": str(max(min(left, LONGEST_LIFE) // 1000, 0)),
+            "TTL": str(max(min(left, MAX_TTL) // 1000, 0)),
             "Urgency": "high" if message.is_urgent else "normal",
             "Topic": topic_of(message),
         }
@@ -136,7 +136,7 @@ class WebPushChannel(Channel):
             case status if 200 <= status < 300:
                 return
             case HTTPStatus.NOT_FOUND | HTTPStatus.GONE:
-                await self._forget(browser, reply.says)
+                await self._remove(browser, reply.says)
                 raise NoAddress(f"{service} says that the browser has unsubscribed: {reply.says}")
             case HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.REQUEST_TIMEOUT:
                 raise _outage(f"{service} asks to wait", reply, browser)
@@ -153,21 +153,21 @@ class WebPushChannel(Channel):
                 )
         raise Unrecoverable(f"{service} refused the message: {reply.says}")
 
-    async def _forget(self, browser: Subscription, why: str) -> None:
-        log.info("forgot a browser", user=browser.user_id, service=service_of(browser), why=why)
+    async def _remove(self, browser: Subscription, why: str) -> None:
+        log.info("removed a push subscription", user=browser.user_id, service=service_of(browser), why=why)
         await self.subscriptions.remove(browser.subscription_id)
 
 
 def service_of(browser: Subscription) -> str:
-    """The host that carries its messages, with the port where that is another: each has a circuit of its own."""
+    """The host of its push service, with the port unless it is 443: each has a circuit of its own."""
     address = urlsplit(browser.endpoint)
     host = address.hostname or "nowhere"
     service = host if address.port in (None, 443) else f"{host}:{address.port}"
-    return service if len(service) <= LONGEST_NAME else f"{service[:33]}…{id_of(service)[:16]}"
+    return service if len(service) <= MAX_SERVICE_NAME_LENGTH else f"{service[:33]}…{id_of(service)[:16]}"
 
 
-def _judge(results: Sequence[BaseException | None], *, any_before: bool) -> int:
-    """How many took it. Trouble that may pass is for another time; what is final matters only if nobody took it."""
+def _count_accepted(results: Sequence[BaseException | None], *, any_before: bool) -> int:
+    """How many browsers accepted it. Failures that may pass are raised; final ones only if no browser accepted it."""
     for kind in (AnswerLost, Outage, Snooze, BaseException):
         for result in results:
             if isinstance(result, kind) and not isinstance(result, Unrecoverable):

@@ -1,9 +1,9 @@
 """Posting to push services: connections kept open, redirects never followed, and only public addresses connected to.
 
-End users choose the services. So what one of them says is read only as far as it is of use, and for as long as a decent
-one takes: an answer that never ends, or comes a byte at a time, costs a little and holds up nobody.
+End users choose the services. So an answer is read up to a limit of bytes and seconds: one that never ends, or comes a byte
+at a time, costs little and delays nobody.
 
-httpcore2 is the ground that httpx2 stands on; it is used as it is because it lets us choose the address of a connection.
+httpcore2, on which httpx2 is built, is used directly because it lets us choose the address of a connection.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from yamchi.errors import Outage, Snooze
 from yamchi.notifications.channels.base import AnswerLost
 from yamchi.notifications.channels.push.endpoints import NotFound, NotPublic, public_addresses
 
-CONNECTIONS = 250
+MAX_CONNECTIONS = 250
 """As many as ten messages at once need, each to the twenty browsers that one person may have, and some."""
 
-KEPT_OPEN = 30.0
-TIMEOUT = {"connect": 5.0, "read": 15.0, "write": 15.0, "pool": 15.0}
-DEADLINE = 20.0
-"""Seconds for all of it, from the look-up of the name to the end of the answer."""
+IDLE_SECONDS = 30.0
+TIMEOUTS_SECONDS = {"connect": 5.0, "read": 15.0, "write": 15.0, "pool": 15.0}
+DEADLINE_SECONDS = 20.0
+"""For the whole request, from the look-up of the name to the end of the answer."""
 
-BODY_DEADLINE = 2.0
-"""Seconds for what comes after the status, which is all that counts."""
+BODY_DEADLINE_SECONDS = 2.0
+"""For what comes after the status; the status alone counts."""
 
-LONGEST_ANSWER = 1_024
-SHOWN = 300
-LONGEST_WISH = timedelta(minutes=15)
-"""A service may ask us to come back later, but not next year."""
+MAX_ANSWER_BYTES = 1_024
+MAX_SHOWN_CHARACTERS = 300
+LONGEST_RETRY_AFTER = timedelta(minutes=15)
+"""The longest `Retry-After` that is followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class PushClient:
         self._clock = clock
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=ssl.create_default_context(),
-            max_connections=CONNECTIONS,
-            keepalive_expiry=KEPT_OPEN,
+            max_connections=MAX_CONNECTIONS,
+            keepalive_expiry=IDLE_SECONDS,
             network_backend=None if allows_private else PublicNetwork(),
         )
 
@@ -75,10 +75,10 @@ class PushClient:
     ) -> Reply:
         """The service's answer, whatever it is; an `Outage` of the service, as seen by this source, when there is none."""
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 return await self._exchange(url, headers, body)
         except TimeoutError as error:
-            said = f"{service} took longer than {DEADLINE:g} s to answer"
+            said = f"{service} took longer than {DEADLINE_SECONDS:g} s to answer"
             raise AnswerLost(said, outage=None) from error
         except (httpcore2.ReadError, httpcore2.ReadTimeout, httpcore2.RemoteProtocolError) as error:
             said = f"{service} took the message, but its answer was lost: {_why(error)}"
@@ -98,7 +98,7 @@ class PushClient:
         await self._pool.aclose()
 
     async def _exchange(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        extensions = {"timeout": TIMEOUT}
+        extensions = {"timeout": TIMEOUTS_SECONDS}
         async with self._pool.stream(
             "POST", url, headers=list(headers.items()), content=body, extensions=extensions
         ) as answer:
@@ -107,35 +107,35 @@ class PushClient:
 
     def _read(self, answer: httpcore2.Response, content: bytes) -> Reply:
         headers = {name.lower(): value.decode("latin-1") for name, value in answer.headers}
-        text = " ".join(content.decode("utf-8", "replace").split())[:SHOWN]
+        text = " ".join(content.decode("utf-8", "replace").split())[:MAX_SHOWN_CHARACTERS]
         retry_after = self._span(headers.get(b"retry-after"))
         return Reply(answer.status, text, headers.get(b"location"), retry_after)
 
-    def _span(self, wish: str | None) -> timedelta | None:
+    def _span(self, asked: str | None) -> timedelta | None:
         """Seconds, or a date."""
-        if wish is None:
+        if asked is None:
             return None
-        wish = wish.strip()
-        if wish.isdecimal():
-            seconds = int(wish) if len(wish) < 10 else LONGEST_WISH.total_seconds()
-            return min(timedelta(seconds=seconds), LONGEST_WISH)
+        asked = asked.strip()
+        if asked.isdecimal():
+            seconds = int(asked) if len(asked) < 10 else LONGEST_RETRY_AFTER.total_seconds()
+            return min(timedelta(seconds=seconds), LONGEST_RETRY_AFTER)
         try:
-            until = to_moment(parsedate_to_datetime(wish[:100]))
+            until = to_moment(parsedate_to_datetime(asked[:100]))
         except (ValueError, TypeError, OverflowError):
             return None
-        return min(timedelta(milliseconds=max(until - self._clock.now(), 0)), LONGEST_WISH)
+        return min(timedelta(milliseconds=max(until - self._clock.now(), 0)), LONGEST_RETRY_AFTER)
 
 
 async def _beginning(answer: httpcore2.Response) -> bytes:
-    """As much of the answer as anybody reads. What its status says holds, however the rest comes, or does not come."""
+    """The beginning of the body, up to the limits. The status counts even if the body does not come."""
     content = b""
     with suppress(TimeoutError, httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError):
-        async with asyncio.timeout(BODY_DEADLINE):
+        async with asyncio.timeout(BODY_DEADLINE_SECONDS):
             async for chunk in answer.aiter_stream():
-                content += chunk[:LONGEST_ANSWER]
-                if len(content) >= LONGEST_ANSWER:
+                content += chunk[:MAX_ANSWER_BYTES]
+                if len(content) >= MAX_ANSWER_BYTES:
                     break
-    return content[:LONGEST_ANSWER]
+    return content[:MAX_ANSWER_BYTES]
 
 
 class PublicNetwork(AsyncNetworkBackend):

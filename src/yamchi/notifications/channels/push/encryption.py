@@ -1,4 +1,4 @@
-"""Sealing a message so that only the browser can read it, and not the service that carries it (RFC 8291, RFC 8188)."""
+"""Encrypts a message so that only the browser can read it, and not the push service (RFC 8291, RFC 8188)."""
 
 import os
 
@@ -9,17 +9,17 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from yamchi.notifications.channels.push.vapid import CURVE, public_bytes
 
-LARGEST_BODY = 4096
+MAX_BODY_BYTES = 4096
 """Bytes that every push service takes."""
 
-RECORD_SIZE = 4096
+RECORD_BYTES = 4096
 _HEADER = 16 + 4 + 1 + 65
 _LAST_RECORD = b"\x02"
 _TAG = 16
-LARGEST_MESSAGE = LARGEST_BODY - _HEADER - len(_LAST_RECORD) - _TAG
+MAX_MESSAGE_BYTES = MAX_BODY_BYTES - _HEADER - len(_LAST_RECORD) - _TAG
 
 
-def seal(
+def encrypt(
     message: bytes,
     browser_key: bytes,
     auth: bytes,
@@ -35,7 +35,7 @@ def seal(
     secret = _derive(shared, auth, b"WebPush: info\x00" + browser_key + our_public, 32)
     key = _derive(secret, salt, b"Content-Encoding: aes128gcm\x00", 16)
     nonce = _derive(secret, salt, b"Content-Encoding: nonce\x00", 12)
-    header = salt + RECORD_SIZE.to_bytes(4, "big") + bytes([len(our_public)]) + our_public
+    header = salt + RECORD_BYTES.to_bytes(4, "big") + bytes([len(our_public)]) + our_public
     return header + AESGCM(key).encrypt(nonce, message + _LAST_RECORD, None)
 
 

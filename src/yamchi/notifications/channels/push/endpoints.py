@@ -1,8 +1,8 @@
 """Where a push endpoint may be: at a public address, over https. Anybody can tell us an endpoint, and we connect to it.
 
 The name is looked up when a browser subscribes, and again for every connection, to the very address that was checked: a
-name that points elsewhere a moment later gains nothing. Names are looked up in threads of their own: who has a slow name
-server waits alone.
+name that points elsewhere a moment later gains nothing. Names are looked up in threads of their own: a slow name
+server delays nobody else.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from yamchi.errors import InvalidJob
 
-LONGEST = 2_000
+MAX_URL_LENGTH = 2_000
 WRITABLE = r"^[!-~]*$"
 """What an HTTP request can carry as it is: no spaces, no control characters, nothing beyond ASCII."""
 
@@ -46,9 +46,9 @@ async def check_endpoint(endpoint: str, *, allows_private: bool = False) -> None
 
 
 def _read(endpoint: str) -> SplitResult:
-    if len(endpoint) > LONGEST or not re.fullmatch(WRITABLE, endpoint):
+    if len(endpoint) > MAX_URL_LENGTH or not re.fullmatch(WRITABLE, endpoint):
         raise NotPublic(
-            f"The endpoint must be an address of up to {LONGEST} characters, without spaces, as the browser gives it."
+            f"The endpoint must be an address of up to {MAX_URL_LENGTH} characters, without spaces, as the browser gives it."
         )
     try:
         address = urlsplit(endpoint)

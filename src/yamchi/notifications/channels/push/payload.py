@@ -1,4 +1,4 @@
-"""What a browser is told, as JSON small enough to be pushed, and the topic under which a newer message replaces it."""
+"""The payload for a browser, as JSON within the size limit, and the topic under which a newer message replaces it."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -8,7 +8,7 @@ import orjson
 
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.channels.push.base64url import as_base64url
-from yamchi.notifications.channels.push.encryption import LARGEST_MESSAGE
+from yamchi.notifications.channels.push.encryption import MAX_MESSAGE_BYTES
 
 LONGEST_TITLE = 200
 MOST_BUTTONS = 2
@@ -24,7 +24,7 @@ class Payload:
 def payload_of(message: Message) -> Payload:
     """The whole message if it fits, else with a shorter text."""
     rendered = message.rendered
-    words: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": message.job_id,
         "title": (rendered.title or rendered.subject or "")[:LONGEST_TITLE],
         "body": rendered.text,
@@ -40,8 +40,8 @@ def payload_of(message: Message) -> Payload:
             if button.url
         ][:MOST_BUTTONS],
     }
-    whole = _write(words)
-    return Payload(whole) if len(whole) <= LARGEST_MESSAGE else _shortened(words)
+    whole = _write(fields)
+    return Payload(whole) if len(whole) <= MAX_MESSAGE_BYTES else _shortened(fields)
 
 
 def topic_of(message: Message) -> str:
@@ -50,18 +50,18 @@ def topic_of(message: Message) -> str:
     return as_base64url(sha256(topic.encode()).digest())[:32]
 
 
-def _shortened(words: dict[str, Any]) -> Payload:
+def _shortened(fields: dict[str, Any]) -> Payload:
     """The longest beginning of the text that fits."""
-    text, shortest, longest = words["body"], 0, len(words["body"])
+    text, shortest, longest = fields["body"], 0, len(fields["body"])
     while shortest < longest:
         middle = (shortest + longest + 1) // 2
-        if len(_write(words | {"body": _cut(text, middle)})) <= LARGEST_MESSAGE:
+        if len(_write(fields | {"body": _cut(text, middle)})) <= MAX_MESSAGE_BYTES:
             shortest = middle
         else:
             longest = middle - 1
-    content = _write(words | {"body": _cut(text, shortest)})
-    if len(content) > LARGEST_MESSAGE:  # the picture and the buttons leave no room for words
-        return _shortened({**words, "image": None, "buttons": []})
+    content = _write(fields | {"body": _cut(text, shortest)})
+    if len(content) > MAX_MESSAGE_BYTES:  # the picture and the buttons leave no room for text
+        return _shortened({**fields, "image": None, "buttons": []})
     return Payload(content, is_shortened=True)
 
 
@@ -69,5 +69,5 @@ def _cut(text: str, length: int) -> str:
     return text[:length].rstrip() + "…"
 
 
-def _write(words: dict[str, Any]) -> bytes:
-    return orjson.dumps({name: value for name, value in words.items() if value not in (None, [])})
+def _write(fields: dict[str, Any]) -> bytes:
+    return orjson.dumps({name: value for name, value in fields.items() if value not in (None, [])})

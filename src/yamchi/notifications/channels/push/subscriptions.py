@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, desc, select
 
 from yamchi.clock import Clock, Millis
 from yamchi.notifications.channels.push.base64url import from_base64url
-from yamchi.notifications.channels.push.endpoints import LONGEST, WRITABLE
+from yamchi.notifications.channels.push.endpoints import MAX_URL_LENGTH, WRITABLE
 from yamchi.notifications.tables import push_subscriptions as table
 from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
@@ -20,7 +20,7 @@ MOST_BROWSERS = 20
 
 
 class BrowserKeys(BaseModel):
-    """With which the browser can open what is sealed for it."""
+    """The keys that messages to this browser are encrypted with."""
 
     p256dh: str = Field(max_length=128)
     auth: str = Field(max_length=32)
@@ -38,7 +38,7 @@ class BrowserSubscription(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     endpoint: str = Field(
-        max_length=LONGEST, pattern=WRITABLE, examples=["https://fcm.googleapis.com/fcm/send/…"]
+        max_length=MAX_URL_LENGTH, pattern=WRITABLE, examples=["https://fcm.googleapis.com/fcm/send/…"]
     )
     keys: BrowserKeys
     device: str | None = Field(default=None, max_length=255, examples=["Chrome on Android"])

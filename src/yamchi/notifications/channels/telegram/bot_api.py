@@ -1,9 +1,8 @@
 """Telegram's Bot API over one pooled HTTP client, its answers sorted into the kinds of failure that jobs know.
 
-What concerns the bot (too many requests, a wrong token, Telegram in trouble) is an outage; what concerns the chat or the
-message is that message's problem. A connection that dies after the request was written leaves its fate unknown.
-Sending needs nothing but this: aiogram would bring a second HTTP client and its own retries, which know nothing of other
-processes.
+What concerns the bot (too many requests, a wrong token, a failure of Telegram) is an `Outage`; what concerns the chat or the
+message fails that message. A connection that breaks after the request was written is `AnswerLost`.
+aiogram is not used for sending: it would bring a second HTTP client, and retries that know nothing of other processes.
 """
 
 import json
@@ -22,14 +21,14 @@ from yamchi.outgoing import TooMuch, ask
 if TYPE_CHECKING:
     import httpx2
 
-PATIENCE = 30.0
-DEADLINE = 50.0
+TIMEOUT_SECONDS = 30.0
+DEADLINE_SECONDS = 50.0
 """Seconds for a whole call: a large document takes its time, but a permit to send is held for at most a minute."""
 
-LARGEST_ANSWER = 1_048_576
+MAX_ANSWER_BYTES = 1_048_576
 LONGEST_REASON = 1_000
-CONNECTIONS = 50
-KEPT_OPEN = 30.0
+MAX_CONNECTIONS = 50
+IDLE_SECONDS = 30.0
 """Seconds that a connection may be idle: shorter than the server keeps it."""
 
 Fields = Mapping[str, Any]
@@ -72,8 +71,8 @@ class BotApi:
             import httpx2
         except ImportError as error:
             raise MissingExtra("telegram", "Telegram") from error
-        limits = httpx2.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEPT_OPEN)
-        return httpx2.AsyncClient(timeout=PATIENCE, limits=limits)
+        limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=IDLE_SECONDS)
+        return httpx2.AsyncClient(timeout=TIMEOUT_SECONDS, limits=limits)
 
     async def call(self, method: str, fields: Fields, file: tuple[str, Attachment] | None = None) -> Any:
         """The result of a method; a failure by its kind. A file is sent beside the fields, under the name given."""
@@ -97,8 +96,8 @@ class BotApi:
                 client,
                 "POST",
                 f"{self._base}/{method}",
-                seconds=DEADLINE,
-                most=LARGEST_ANSWER,
+                seconds=DEADLINE_SECONDS,
+                most=MAX_ANSWER_BYTES,
                 **_body(fields, file),
             )
         except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError, TooMuch) as error:
@@ -109,12 +108,12 @@ class BotApi:
         return Answer(response.status, _read(response))
 
     async def _gone(self) -> Outage | None:
-        """Whether Telegram has gone, or only broke off over one message."""
+        """An `Outage` if Telegram can't be reached now; None if only the one connection broke."""
         import httpx2
 
         try:
             url = f"{self._base}/getMe"
-            await ask(self._client, "POST", url, seconds=PATIENCE, most=LARGEST_ANSWER)
+            await ask(self._client, "POST", url, seconds=TIMEOUT_SECONDS, most=MAX_ANSWER_BYTES)
         except (httpx2.TransportError, TooMuch) as error:
             return self._unreachable(error)
         return None
@@ -145,17 +144,17 @@ def _why(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _wish(answer: Answer) -> timedelta:
+def _retry_after(answer: Answer) -> timedelta:
     """For how long to wait: as long as Telegram says, if that is a time, and no longer than a day."""
-    wish = answer.parameters.get("retry_after", 1)
-    is_number = isinstance(wish, int | float) and not isinstance(wish, bool)
-    return timedelta(seconds=min(max(float(wish), 0), 86_400) if is_number and abs(wish) < 1e9 else 1)
+    asked = answer.parameters.get("retry_after", 1)
+    is_number = isinstance(asked, int | float) and not isinstance(asked, bool)
+    return timedelta(seconds=min(max(float(asked), 0), 86_400) if is_number and abs(asked) < 1e9 else 1)
 
 
 def _refused(answer: Answer) -> YamchiError:
     match answer.status:
         case HTTPStatus.TOO_MANY_REQUESTS:
-            return Outage(f"Telegram asks to wait: {answer.says}", retry_after=_wish(answer))
+            return Outage(f"Telegram asks to wait: {answer.says}", retry_after=_retry_after(answer))
         case HTTPStatus.UNAUTHORIZED | HTTPStatus.NOT_FOUND:
             return Outage(
                 f"Telegram does not know TELEGRAM_BOT_TOKEN ({answer.says}): copy it from @BotFather."

@@ -31,13 +31,13 @@ PHOTO_TYPES = ("image/jpeg", "image/png", "image/webp")
 LONGEST_HTML = 100_000
 """Characters with tags: some twenty messages. What is longer is no message but a mistake, or an attack."""
 
-LARGEST_PHOTO = 10 * 1024 * 1024
-LARGEST_DOCUMENT = 50 * 1024 * 1024
+MAX_PHOTO_BYTES = 10 * 1024 * 1024
+MAX_DOCUMENT_BYTES = 50 * 1024 * 1024
 
 
-OVERALL = 30, 1_000
-TO_A_CHAT = 1, 1_000
-TO_A_GROUP = 20, 60_000
+BOT_LIMIT = 30, 1_000
+CHAT_LIMIT = 1, 1_000
+GROUP_LIMIT = 20, 60_000
 """How many in how many milliseconds."""
 
 
@@ -71,7 +71,7 @@ class TelegramChannel(Channel):
         self._parts = parts
         self._clock = clock
         self._admin_group = admin_group
-        self._overall = Limit(self.provider, *OVERALL)
+        self._overall = Limit(self.provider, *BOT_LIMIT)
 
     def address(self, recipient: Recipient) -> str | None:
         return recipient.telegram_id
@@ -127,13 +127,13 @@ class TelegramChannel(Channel):
         return Outage(str(outage), retry_after=pause, source=chat)
 
     def _chat_limit(self, chat: str) -> Limit:
-        return Limit(f"{self.provider}:{chat}"[:LONGEST_KEY], *TO_A_CHAT)
+        return Limit(f"{self.provider}:{chat}"[:LONGEST_KEY], *CHAT_LIMIT)
 
     def _limits_of(self, chat: str) -> list[Limit]:
         """The ids of groups and channels are negative, or names."""
         limits = [self._chat_limit(chat), self._overall]
         if chat.startswith(("-", "@")):
-            limits.insert(0, Limit(f"{self.provider}:group{chat}"[:LONGEST_KEY], *TO_A_GROUP))
+            limits.insert(0, Limit(f"{self.provider}:group{chat}"[:LONGEST_KEY], *GROUP_LIMIT))
         return limits
 
 
@@ -177,9 +177,9 @@ def _linked(rendered: Rendered) -> Iterator[Call]:
 
 
 def _attached(file: Attachment) -> Call:
-    if len(file.content) > LARGEST_DOCUMENT:
+    if len(file.content) > MAX_DOCUMENT_BYTES:
         raise Unrecoverable(f"{file.filename} is larger than the 50 MB that a bot may send.")
-    is_photo = file.type in PHOTO_TYPES and len(file.content) <= LARGEST_PHOTO
+    is_photo = file.type in PHOTO_TYPES and len(file.content) <= MAX_PHOTO_BYTES
     method, name = ("sendPhoto", "photo") if is_photo else ("sendDocument", "document")
     return Call(method, {}, (name, file))
 
