@@ -3,9 +3,9 @@
     python -m tests.faults.app work
     python -m tests.faults.app produce FIRST LAST
 
-A handler writes a line to the ledger for every run: what, job id, attempt, process, moment. A line is one write to a
+A handler writes a line to the journal for every run: what, job id, attempt, process, moment. A line is one write to a
 file opened for appending, so it is there whole or not at all, whatever happens to the process a moment later.
-Settings come from the environment as in any application; FAULTS_QUEUE and FAULTS_LEDGER say which queue and file.
+Settings come from the environment as in any application; FAULTS_QUEUE and FAULTS_JOURNAL say which queue and file.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from yamchi.observe.logging import configure
 from yamchi.settings import Settings
 
 QUEUE = os.environ.get("FAULTS_QUEUE", "faults")
-LEDGER = Path(os.environ.get("FAULTS_LEDGER", "ledger"))
+JOURNAL = Path(os.environ.get("FAULTS_JOURNAL", "journal"))
 ATTEMPTS = int(os.environ.get("FAULTS_ATTEMPTS", "20"))
 KEPT = 1_000_000
 POLL = 0.01
@@ -32,9 +32,9 @@ app = Yamchi(Settings(plugins=()))
 
 def note(what: str, job: Job[Any]) -> None:
     line = f"{what} {job.id} {job.attempts_made} {os.getpid()} {time.time_ns() // 1_000_000}\n"
-    ledger = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(ledger, line.encode())
-    os.close(ledger)
+    journal = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(journal, line.encode())
+    os.close(journal)
 
 
 @app.job(QUEUE, concurrency=10, attempts=ATTEMPTS, backoff="fixed", keep_completed=KEPT, keep_failed=KEPT)
@@ -55,7 +55,7 @@ async def suicide(job: Job[Any]) -> None:
 async def hold(job: Job[Any]) -> dict[str, int]:
     """A job that goes on until the test opens the gate."""
     note("began", job)
-    while not LEDGER.with_suffix(".gate").exists():  # noqa: ASYNC110
+    while not JOURNAL.with_suffix(".gate").exists():  # noqa: ASYNC110
         await asyncio.sleep(POLL)
     note("ran", job)
     return {"pid": os.getpid()}

@@ -9,7 +9,7 @@ from yamchi import Job, Yamchi
 from yamchi.settings import Settings
 
 QUEUE = os.environ["FAULTS_QUEUE"]
-LEDGER = Path(os.environ["FAULTS_LEDGER"])
+JOURNAL = Path(os.environ["FAULTS_JOURNAL"])
 PAUSE = 0.02
 
 app = Yamchi(Settings(plugins=()))
@@ -23,5 +23,5 @@ async def work(job: Job[dict[str, Any]]) -> None:
 
 
 def note(job_id: str) -> None:
-    with LEDGER.open("a") as ledger:
-        ledger.write(f"{job_id!r}\n")
+    with JOURNAL.open("a") as journal:
+        journal.write(f"{job_id!r}\n")

@@ -5,7 +5,7 @@
     worker.kill()
     site.tally("SIGKILL", …)       # lost, duplicates, in flight
 
-The ledger (see `tests.faults.app`) says what handlers really did; the engine says what it believes. Both must agree.
+The journal (see `tests.faults.app`) says what handlers really did; the engine says what it believes. Both must agree.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from yamchi.testing import eventually
 
 FULL = os.environ.get("FAULTS") == "full"
 ROOT = Path(__file__).parents[2]
-PATIENCE = 100.0
+TIMEOUT_SECONDS = 100.0
 """How long a test waits for what must happen, in seconds: generous, since only a failure takes that long."""
 
 
 class Entry(NamedTuple):
-    """A line of the ledger."""
+    """A line of the journal."""
 
     what: str
     job_id: str
@@ -97,7 +97,7 @@ class Process:
         self._popen.kill()
         self._popen.wait()
 
-    async def ended(self, within: float = PATIENCE) -> int:
+    async def ended(self, within: float = TIMEOUT_SECONDS) -> int:
         """Its exit code, when it has one."""
         await eventually(lambda: self.exit_code is not None, within)
         return self._popen.returncode
@@ -105,7 +105,7 @@ class Process:
 
 @dataclass
 class Site:
-    """One queue, the processes that use it, and their ledger."""
+    """One queue, the processes that use it, and their journal."""
 
     folder: Path
     url: str
@@ -149,7 +149,7 @@ class Site:
             "LEASE": self.lease,
             "LOG_LEVEL": "warning",
             "FAULTS_QUEUE": self.queue_name,
-            "FAULTS_LEDGER": str(self.ledger),
+            "FAULTS_JOURNAL": str(self.journal),
             "FAULTS_PAUSE": str(self.pause),
             "FAULTS_ATTEMPTS": str(self.attempts),
             **self.settings,
@@ -191,19 +191,19 @@ class Site:
         return self._app.queue(self.queue_name)
 
     @property
-    def ledger(self) -> Path:
-        return self.folder / "ledger"
+    def journal(self) -> Path:
+        return self.folder / "journal"
 
     def open_gate(self) -> None:
         """Let jobs named `hold` end."""
-        self.ledger.with_suffix(".gate").touch()
+        self.journal.with_suffix(".gate").touch()
 
     def entries(self, what: str) -> list[Entry]:
         """Lines of one kind, so far."""
-        if self.ledger.exists():
-            with self.ledger.open("rb") as ledger:
-                ledger.seek(self._read)
-                fresh = ledger.read()
+        if self.journal.exists():
+            with self.journal.open("rb") as journal:
+                journal.seek(self._read)
+                fresh = journal.read()
             fresh = fresh[: fresh.rfind(b"\n") + 1]  # a line that is being written is read next time
             self._read += len(fresh)
             self._entries.extend(_entry(line) for line in fresh.decode().splitlines())
@@ -219,7 +219,7 @@ class Site:
             return await outcome if inspect.isawaitable(outcome) else outcome
 
         try:
-            return await eventually(met, PATIENCE)
+            return await eventually(met, TIMEOUT_SECONDS)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.logs()}") from None
 

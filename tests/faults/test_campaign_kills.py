@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from tests.faults.campaign_runs import CampaignRuns
 from tests.faults.harness import FULL
-from tests.faults.postmaster import Postmaster
 from yamchi.notifications.tables import notification_delivery
 
 pytestmark = [pytest.mark.timeout(7_200 if FULL else 300)]
@@ -24,20 +24,20 @@ GROWTH = 100
 
 
 @pytest.fixture
-async def master(tmp_path: Path) -> AsyncIterator[Postmaster]:
-    master = Postmaster(tmp_path)
-    yield master
-    await master.close()
+async def campaigns(tmp_path: Path) -> AsyncIterator[CampaignRuns]:
+    campaigns = CampaignRuns(tmp_path)
+    yield campaigns
+    await campaigns.close()
 
 
-async def test_everybody_once_and_at_the_same_price(master: Postmaster) -> None:
-    await master.populate(FEW)
-    small = [await master.send(f"small-{number}") for number in range(ROUNDS)]
-    await master.populate(MANY)
-    large = await master.send("large", kills=KILLS)
+async def test_everybody_once_and_at_the_same_price(campaigns: CampaignRuns) -> None:
+    await campaigns.populate(FEW)
+    small = [await campaigns.send(f"small-{number}") for number in range(ROUNDS)]
+    await campaigns.populate(MANY)
+    large = await campaigns.send("large", kills=KILLS)
 
     before, after = statistics.median(cost.per_person for cost in small), large.per_person
-    ledger = await master.ledger()
+    ledger = await campaigns.ledger()
     expected = FEW * ROUNDS + MANY
     for cost in (*small, large):
         print(cost)
@@ -46,24 +46,24 @@ async def test_everybody_once_and_at_the_same_price(master: Postmaster) -> None:
 
     assert large.kills == KILLS
     assert ledger == {"lines": expected, "jobs": expected, "people": MANY}
-    shown = await master.campaigns.show("large")
+    shown = await campaigns.campaigns.show("large")
     assert shown["progress"]["sent"] == shown["progress"]["fanned_out"] == MANY
-    assert await statuses(master) == {"SENT": expected}
+    assert await statuses(campaigns) == {"SENT": expected}
     if FULL:
         assert after <= 1.2 * before
         assert large.memory[-1] - large.memory[0] <= GROWTH
 
 
 @pytest.mark.parametrize("point", ["campaign.stored", "campaign.enqueued"])
-async def test_a_crash_between_the_table_and_the_queue(master: Postmaster, point: str) -> None:
-    await master.populate(1_500)
-    await master.die_at(point, "news")
-    await master.send("news", workers=1)
-    assert await master.ledger() == {"lines": 1_500, "jobs": 1_500, "people": 1_500}
+async def test_a_crash_between_the_table_and_the_queue(campaigns: CampaignRuns, point: str) -> None:
+    await campaigns.populate(1_500)
+    await campaigns.die_at(point, "news")
+    await campaigns.send("news", workers=1)
+    assert await campaigns.ledger() == {"lines": 1_500, "jobs": 1_500, "people": 1_500}
 
 
-async def statuses(master: Postmaster) -> dict[str, int]:
+async def statuses(campaigns: CampaignRuns) -> dict[str, int]:
     status = notification_delivery.c.status
     query = select(status, func.count()).group_by(status)
-    rows = await master.app.database.read(lambda connection: connection.execute(query).all())
+    rows = await campaigns.app.database.read(lambda connection: connection.execute(query).all())
     return {row[0]: row[1] for row in rows}

@@ -18,7 +18,7 @@ from tests.processes import Process
 from yamchi.http.connections import LARGEST_HEADERS, MOST_HEADERS, MOST_WAITING_OF_ADDRESS
 from yamchi.http.limits import BODY_WITHIN
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 HALF_OPEN = 1_500
 
 
@@ -53,7 +53,7 @@ class Connection:
     async def rest(self) -> bytes:
         """Everything that comes until the end."""
         with suppress(OSError):
-            return await asyncio.wait_for(self.reader.read(), PATIENCE)
+            return await asyncio.wait_for(self.reader.read(), TIMEOUT_SECONDS)
         return b""
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Connection:
 
 async def is_served(server: Process) -> bool:
     """The board's page and the health check, on connections of their own."""
-    async with httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=TIMEOUT_SECONDS) as client:
         health, board = await client.get("/healthz"), await client.get("/sign-in")
         return health.status_code == board.status_code == 200
 
@@ -115,7 +115,9 @@ async def test_fifteen_hundred_half_open_requests_keep_nobody_out(server: Proces
     try:
         for _ in range(5):
             assert await is_served(server)
-        closed = await asyncio.gather(*(asyncio.wait_for(one.rest(), PATIENCE) for one in connections[:200]))
+        closed = await asyncio.gather(
+            *(asyncio.wait_for(one.rest(), TIMEOUT_SECONDS) for one in connections[:200])
+        )
         assert len(closed) == 200
         assert MOST_WAITING_OF_ADDRESS < HALF_OPEN
     finally:
@@ -129,24 +131,28 @@ async def test_headers_that_drip_are_not_waited_for(server: Process) -> None:
     await connection.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
     loop = asyncio.get_running_loop()
     began = loop.time()
-    while not connection.reader.at_eof() and await connection.send(b"x") and loop.time() - began < PATIENCE:
+    while (
+        not connection.reader.at_eof()
+        and await connection.send(b"x")
+        and loop.time() - began < TIMEOUT_SECONDS
+    ):
         with suppress(TimeoutError, OSError):
             await asyncio.wait_for(connection.reader.read(1), 0.2)
-    assert loop.time() - began < PATIENCE
+    assert loop.time() - began < TIMEOUT_SECONDS
     connection.close()
 
 
 async def test_a_body_that_never_comes_is_answered_408(server: Process) -> None:
     connection = await Connection.to(server)
     await connection.send(b"POST /sign-in HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\na")
-    assert BODY_WITHIN < PATIENCE
+    assert BODY_WITHIN < TIMEOUT_SECONDS
     answer = await connection.rest()
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_form_of_a_million_fields_costs_nothing(server: Process) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
-    async with httpx2.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
+    async with httpx2.AsyncClient(base_url=server.url, timeout=TIMEOUT_SECONDS) as client:
         for body, status in ((b"a=b&" * 1_000_000, 413), (b"a=b&" * 10_000, 422)):
             with suppress(httpx2.WriteError, httpx2.ReadError):  # it answers, and does not wait for the rest
                 assert (await client.post("/sign-in", content=body, headers=form)).status_code == status

@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from tests.faults.foreign import PRODUCERS, Producer
-from tests.faults.harness import FULL, PATIENCE, ROOT
+from tests.faults.harness import FULL, ROOT, TIMEOUT_SECONDS
 from tests.processes import Process
 from yamchi.queues.records import STATES as JOB_STATES
 from yamchi.testing import eventually
@@ -34,14 +34,14 @@ class Place:
 
     process: Process
     queue: str
-    ledger: Path
+    journal: Path
     producer: Producer
     client: httpx2.AsyncClient
     refused: list[str] = field(default_factory=list)
 
     @property
     def ran(self) -> set[str]:
-        return set(self.ledger.read_text().splitlines()) if self.ledger.exists() else set()
+        return set(self.journal.read_text().splitlines()) if self.journal.exists() else set()
 
     async def round(self, name: str, chance: random.Random | None) -> float:
         """Good jobs, with nonsense among them if there is chance; how many seconds until all of them have run.
@@ -57,7 +57,7 @@ class Place:
                 began += monotonic() - paused
             await asyncio.to_thread(self.producer.good, ids[start : start + 15])
         wanted = {repr(job_id) for job_id in ids}
-        await eventually(lambda: wanted <= self.ran, PATIENCE)
+        await eventually(lambda: wanted <= self.ran, TIMEOUT_SECONDS)
         return monotonic() - began
 
     async def look(self, path: str) -> Any:
@@ -111,12 +111,12 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 
 @asynccontextmanager
 async def a_place(home: Path, engine: str, url: str) -> AsyncIterator[Place]:
-    queue, ledger = f"foreign-{token_hex(4)}", home / "ledger"
+    queue, journal = f"foreign-{token_hex(4)}", home / "journal"
     environment = {
         "QUEUE_URL": url,
         "QUEUE_FALLBACK": "off",
         "FAULTS_QUEUE": queue,
-        "FAULTS_LEDGER": str(ledger),
+        "FAULTS_JOURNAL": str(journal),
         "PYTHONPATH": str(ROOT),
         "RATE_LIMIT_READ": "100000/s",
     }
@@ -124,9 +124,9 @@ async def a_place(home: Path, engine: str, url: str) -> AsyncIterator[Place]:
     try:
         base = await asyncio.to_thread(lambda: process.url)
         async with httpx2.AsyncClient(base_url=base, timeout=60) as client:
-            await eventually(lambda: _is_ready(client, queue), PATIENCE)
+            await eventually(lambda: _is_ready(client, queue), TIMEOUT_SECONDS)
             producer = PRODUCERS[engine](url, queue)
-            place = Place(process, queue, ledger, producer, client)
+            place = Place(process, queue, journal, producer, client)
             try:
                 yield place
             finally:
@@ -159,7 +159,7 @@ async def test_nonsense_of_others_costs_good_jobs_nothing(
                 assert place.process.process.poll() is None, place.process.said[-3_000:]
         finally:
             looking.cancel()
-        await eventually(place.is_idle, PATIENCE)
+        await eventually(place.is_idle, TIMEOUT_SECONDS)
         await place.look_at_everything()
         assert place.refused == [], place.process.said[-5_000:]
         letters = (await place.look("/dlq?size=100"))["letters"]

@@ -52,7 +52,7 @@ class Providers:
 
 @pytest.fixture
 def providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Providers:
-    monkeypatch.setattr(bulkheads, "LENDS_AFTER", 0.1)
+    monkeypatch.setattr(bulkheads, "LENDS_AFTER_SECONDS", 0.1)
     return Providers(tmp_path)
 
 
@@ -101,7 +101,7 @@ async def test_one_slow_provider_alone_has_every_slot(providers: Providers) -> N
 async def test_while_the_clock_stands_nobody_lends_however_slow_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bulkheads, "LENDS_AFTER", 0.06)
+    monkeypatch.setattr(bulkheads, "LENDS_AFTER_SECONDS", 0.06)
     clock, lent = MovableClock(), []
     held = bulkheads.Bulkheads(1, clock, lambda: lent.append(True))
     with held.hold("slow"):
@@ -116,8 +116,8 @@ async def test_those_sent_back_come_in_order_and_not_all_at_once() -> None:
     full = bulkheads._Bulkhead(held=2, typical=10.0)
     places = [held._place(full) for _ in range(20_000)]
     assert places == sorted(places)
-    assert places[0] >= bulkheads.SHORTEST_WAIT
-    assert places[-1] >= 20_000 / bulkheads.LOOKS - 1
+    assert places[0] >= bulkheads.SHORTEST_WAIT_SECONDS
+    assert places[-1] >= 20_000 / bulkheads.RETURNS_PER_SECOND - 1
 
 
 async def test_a_run_without_an_end_is_ended_by_its_queue(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yamchi.queues.engines.base import Event
-from yamchi.queues.engines.names import LONGEST, pgmq_name, second_name
-from yamchi.queues.engines.pgmq.listening import LONGEST as LONGEST_NOTE
+from yamchi.queues.engines.names import LONGEST_NAME, pgmq_name, second_name
+from yamchi.queues.engines.pgmq.listening import LONGEST_BYTES as LONGEST_NOTE
 from yamchi.queues.engines.pgmq.listening import write_events
 from yamchi.queues.engines.pgmq.rows import clean, clean_json, compact
 
@@ -23,7 +23,7 @@ def test_names_are_what_a_person_expects(queue: str, name: str) -> None:
 @given(st.text(min_size=1, max_size=200))
 def test_every_name_fits_and_needs_no_quotes(queue: str) -> None:
     for name in (pgmq_name(queue), second_name(queue)):
-        assert len(name) <= LONGEST
+        assert len(name) <= LONGEST_NAME
         assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 

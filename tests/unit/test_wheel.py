@@ -17,7 +17,7 @@ from packaging.metadata import Metadata
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/yamchi"
-PATIENCE = 200.0
+TIMEOUT_SECONDS = 200.0
 """Seconds that a start may take on a busy machine."""
 
 pytestmark = pytest.mark.timeout(900)
@@ -104,12 +104,12 @@ def running(program: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[by
         )
     yield process, output
     process.terminate()
-    assert process.wait(PATIENCE) == 0, output.read_text()
+    assert process.wait(TIMEOUT_SECONDS) == 0, output.read_text()
 
 
 def test_it_runs_without_the_repository(running: tuple[subprocess.Popen[bytes], Path]) -> None:
     process, output = running
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while True:
         assert process.poll() is None, output.read_text()
         assert time.monotonic() < end, output.read_text()

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from yamchi.app import Yamchi
 from yamchi.errors import ConfigurationError
 from yamchi.http.connections import LimitedConfig
-from yamchi.observe import logging as house_logging
+from yamchi.observe import logging as yamchi_logging
 from yamchi.observe.watchdog import LoopWatchdog
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
@@ -37,18 +37,18 @@ except ImportError:  # Windows has no such limits
 
 log = structlog.get_logger("yamchi")
 
-GRACE = 5.0
+GRACE_SECONDS = 5.0
 """Seconds beyond SHUTDOWN_TIMEOUT after which a stop that hangs is ended."""
-FORCED = 130
+FORCED_EXIT_CODE = 130
 
 DEAD_AFTER_MS = 60_000
 """A connection whose other end takes nothing for so long is over; else one that stopped reading would stay for ever."""
 
-LARGEST_FRAME = 64 * 1024
+LARGEST_FRAME_BYTES = 64 * 1024
 """Bytes that a page may send over `/ws` in one message."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-LARGE = 256 * 1024
+LARGE_BYTES = 256 * 1024
 """Bytes from which on a block is the system's own, and is given back when it is free."""
 ARENAS = 2
 
@@ -57,7 +57,7 @@ OPEN_FILES = 65_536
 
 
 def start_logging(settings: Settings) -> None:
-    house_logging.configure(settings.log_format, settings.log_level, sys.stdout)
+    yamchi_logging.configure(settings.log_format, settings.log_level, sys.stdout)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -115,14 +115,14 @@ class Stopper:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self._is_second:
-            leave_now(FORCED)
+            leave_now(FORCED_EXIT_CODE)
         self._is_second = True
         self._loop.call_soon_threadsafe(self.requested.set)
         self.limit()
 
     def limit(self) -> None:
         """From now on the process has as long as running jobs have, and no more."""
-        watchdog = threading.Timer(self._stop_seconds + GRACE, leave_now, [1])
+        watchdog = threading.Timer(self._stop_seconds + GRACE_SECONDS, leave_now, [1])
         watchdog.daemon = True
         watchdog.start()
 
@@ -147,7 +147,7 @@ def make_server(web: ASGIApp, settings: Settings) -> Server:
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=2,
-            ws_max_size=LARGEST_FRAME,
+            ws_max_size=LARGEST_FRAME_BYTES,
             ws_ping_interval=20,  # a page that answers no ping is closed
             ws_ping_timeout=20,
             ws_per_message_deflate=False,  # frames are small, and a window for each connection is not
@@ -165,7 +165,11 @@ def give_memory_back() -> None:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return
-    for option, value in ((M_TRIM_THRESHOLD, LARGE), (M_MMAP_THRESHOLD, LARGE), (M_ARENA_MAX, ARENAS)):
+    for option, value in (
+        (M_TRIM_THRESHOLD, LARGE_BYTES),
+        (M_MMAP_THRESHOLD, LARGE_BYTES),
+        (M_ARENA_MAX, ARENAS),
+    ):
         mallopt(option, value)
 
 

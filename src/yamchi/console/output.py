@@ -41,7 +41,7 @@ def print_json(value: Any) -> None:
 
 
 def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
-    """An empty table in the house style."""
+    """An empty table in the style of all commands."""
     numbers = set(right)
     made = Table(
         title=title, title_justify="left", header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)

@@ -215,7 +215,7 @@ def _of_feature(metrics: "Callable[[], Iterable[Metric]]") -> "list[Metric]":
     try:
         return list(metrics())
     except Exception:
-        log.exception("a feature's metrics could not be had")
+        log.exception("the metrics of a feature could not be read")
         return []
 
 

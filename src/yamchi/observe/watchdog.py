@@ -16,11 +16,11 @@ import structlog
 
 log = structlog.get_logger("yamchi.watchdog")
 
-TICK = 0.1
-THRESHOLD = 0.25
+TICK_SECONDS = 0.1
+THRESHOLD_SECONDS = 0.25
 """Seconds: how often the loop is looked at, and from when on a pause is worth a line in the log."""
 
-DEEPEST = 12
+DEEPEST_TRACE = 12
 """Calls that are shown of where it stood."""
 
 Observe = Callable[[float, float], None]
@@ -30,7 +30,9 @@ Observe = Callable[[float, float], None]
 class LoopWatchdog:
     """Watches the event loop that runs it."""
 
-    def __init__(self, observe: Observe, *, tick: float = TICK, threshold: float = THRESHOLD) -> None:
+    def __init__(
+        self, observe: Observe, *, tick: float = TICK_SECONDS, threshold: float = THRESHOLD_SECONDS
+    ) -> None:
         self._observe = observe
         self._tick, self._threshold = tick, threshold
         self._ticked_at = 0.0
@@ -73,7 +75,7 @@ class LoopWatchdog:
             late = time.monotonic() - self._ticked_at - self._tick
             if late >= self._threshold / 2 and self._place is None:
                 frame = sys._current_frames().get(loop_thread)
-                stack = traceback.extract_stack(frame, DEEPEST) if frame else []
+                stack = traceback.extract_stack(frame, DEEPEST_TRACE) if frame else []
                 self._place = " < ".join(
                     f"{one.name} ({_short(one.filename)}:{one.lineno})" for one in reversed(stack)
                 )

@@ -17,22 +17,22 @@ from types import TracebackType
 from yamchi.clock import Clock
 from yamchi.errors import Snooze
 
-LENDS_AFTER = 1.0
+LENDS_AFTER_SECONDS = 1.0
 """Seconds for which a job keeps its slot while it waits for its provider."""
 
-TOLERANCE = 0.05
+TOLERANCE_SECONDS = 0.05
 """Seconds by which the event loop's timers and the clock may differ."""
 
-SHORTEST_WAIT, LONGEST_WAIT = 0.25, 60.0
+SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.25, 60.0
 """Seconds until a job that was sent back is looked at again."""
 
-EAGERNESS = 0.8
+RETURN_PACE = 0.8
 """Those who were sent back come again a little faster than the provider has worked so far: it may have recovered."""
 
-LOOKS = 200.0
+RETURNS_PER_SECOND = 200.0
 """So many of those who were sent back are looked at again in a second, however many there are."""
 
-LEARNING = 0.2
+SMOOTHING = 0.2
 
 
 @dataclass(slots=True)
@@ -76,10 +76,10 @@ class Bulkheads:
     def _place(self, bulkhead: _Bulkhead) -> float:
         """In how many seconds to come back: in the order of those who were sent back, as fast as the provider works."""
         now = self.now()
-        pace = max(bulkhead.typical, LENDS_AFTER) / self._slots * EAGERNESS
-        bulkhead.line = min(max(bulkhead.line, now) + pace, now + LONGEST_WAIT)
-        bulkhead.looks = max(bulkhead.looks, now) + 1 / LOOKS
-        return max(bulkhead.line, bulkhead.looks, now + SHORTEST_WAIT) - now
+        pace = max(bulkhead.typical, LENDS_AFTER_SECONDS) / self._slots * RETURN_PACE
+        bulkhead.line = min(max(bulkhead.line, now) + pace, now + LONGEST_WAIT_SECONDS)
+        bulkhead.looks = max(bulkhead.looks, now) + 1 / RETURNS_PER_SECOND
+        return max(bulkhead.line, bulkhead.looks, now + SHORTEST_WAIT_SECONDS) - now
 
     def _lend(self) -> None:
         self.lent += 1
@@ -88,7 +88,7 @@ class Bulkheads:
     def _give_back(self, name: str, seconds: float, has_lent: bool) -> None:
         bulkhead = self._bulkheads[name]
         bulkhead.held -= 1
-        bulkhead.typical += (seconds - bulkhead.typical) * LEARNING
+        bulkhead.typical += (seconds - bulkhead.typical) * SMOOTHING
         if has_lent:
             self.lent -= 1
         else:
@@ -108,7 +108,7 @@ class Holding:
     def __enter__(self) -> None:
         self._bulkheads._take(self._name)
         self._began = self._bulkheads.now()
-        self._set_timer(LENDS_AFTER)
+        self._set_timer(LENDS_AFTER_SECONDS)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -120,8 +120,8 @@ class Holding:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._lend)
 
     def _lend(self) -> None:
-        if self._bulkheads.now() - self._began < LENDS_AFTER - TOLERANCE:
-            self._set_timer(LENDS_AFTER)
+        if self._bulkheads.now() - self._began < LENDS_AFTER_SECONDS - TOLERANCE_SECONDS:
+            self._set_timer(LENDS_AFTER_SECONDS)
             return
         self._has_lent = True
         self._bulkheads._lend()

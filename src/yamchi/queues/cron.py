@@ -121,9 +121,7 @@ class Scheduler:
         except EngineError as error:
             if schedule.name not in self._failing:
                 self._failing.add(schedule.name)
-                log.warning(
-                    f"the schedule {schedule.name} could not be looked at; trying again", error=str(error)
-                )
+                log.warning(f"could not check the schedule {schedule.name}; trying again", error=str(error))
             return self._clock.now() + RETRY
         self._failing.discard(schedule.name)
         return due

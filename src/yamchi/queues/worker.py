@@ -115,19 +115,19 @@ class Worker:
         self._stop.set()
 
     async def drain(self) -> int:
-        """Run everything that is due now, and what that makes due, then return; how many trips it took.
+        """Run everything that is due now, and what that makes due, then return; how many rounds of exchanges it took.
 
         For tests: no leases, no scheduler, and jobs that wait for a moved clock are left waiting.
         """
-        trips = 0
+        rounds = 0
         while True:
             for runner in self.runners:
                 runner.claim_again()
             moved = [await runner.exchange() for runner in self.runners]
             if any(moved):
-                trips += 1
+                rounds += 1
             elif not await self._let_run():
-                return trips
+                return rounds
 
     async def close(self) -> None:
         """End what `drain` started; a worker that ran has done so itself."""
@@ -143,7 +143,9 @@ class Worker:
             if getattr(self._clock, "sleepers", 0) >= len(tasks):
                 return False
         await asyncio.sleep(0)
-        return not all(runner.is_idle for runner in self.runners)  # a job may have ended during the last trip
+        return not all(
+            runner.is_idle for runner in self.runners
+        )  # a job may have ended during the last exchange
 
     def describe(self) -> WorkerInfo:
         running = tuple(job_id for runner in self.runners for job_id in runner.jobs.held.claims.copy())

@@ -1,6 +1,6 @@
 """A thread with a connection, at which many callers' work is done together.
 
-Work is handed over as plain functions of the connection. What one turn of an event loop asks for, and everything that
+Work is handed over as plain functions of the connection. What one iteration of an event loop asks for, and everything that
 arrives while a commit is on its way to the disk, goes into the next transaction together: a thousand concurrent callers
 cost one fsync, not a thousand. If a transaction fails, its functions are run again one by one, so that each caller gets
 its own result or error; a function must therefore do nothing but speak to the database.

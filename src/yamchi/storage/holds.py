@@ -71,4 +71,4 @@ class Holds:
         try:
             await self._database.write(lambda connection: connection.execute(gone).rowcount)
         except EngineError as error:
-            log.debug("the holds run out by themselves", error=str(error))
+            log.debug("the holds could not be released; they expire by themselves", error=str(error))

@@ -123,9 +123,7 @@ class Outbox:
                 if swept := await self.sweep():
                     log.warning(f"finished {swept} {self._what} that had been interrupted")
             except EngineError as error:
-                log.warning(
-                    f"interrupted {self._what} could not be looked for; trying again", error=str(error)
-                )
+                log.warning(f"could not look for interrupted {self._what}; trying again", error=str(error))
             await self._clock.sleep(SWEEP_AFTER // 2)
 
     async def _finish_or_give_up(self, key: str) -> None:

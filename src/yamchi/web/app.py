@@ -90,26 +90,26 @@ def _guard(web: FastAPI, yamchi: Yamchi) -> None:
     web.add_middleware(StrictJson)
     web.add_middleware(BodyLimit, larger=larger)
     web.add_middleware(
-        Guard, access=web.state.access, pages=tokens, origins=origins, public=_public_rooms(yamchi)
+        Guard, access=web.state.access, pages=tokens, origins=origins, public=_public_prefixes(yamchi)
     )
     web.add_middleware(OriginsOfPages, origins=origins, below=PEOPLE)
     files = [prefix for plugin in plugins for prefix in plugin.static()]
     web.add_middleware(SecurityHeaders, files=files)
 
 
-def _public_rooms(yamchi: Yamchi) -> tuple[str, ...]:
+def _public_prefixes(yamchi: Yamchi) -> tuple[str, ...]:
     """Prefixes below /api whose routes everybody may call, such as /api/webhooks."""
-    rooms = {
+    prefixes = {
         routes.prefix
         for plugin in yamchi.plugins.values()
         for routes in plugin.routers()
         if routes.access == "public" and is_guarded(routes.prefix)
     }
-    if wrong := rooms & {"/api", "/api/v1"}:
+    if wrong := prefixes & {"/api", "/api/v1"}:
         raise ConfigurationError(
             f"Public routes need a prefix of their own below {wrong.pop()}, such as /api/webhooks."
         )
-    return tuple(rooms)
+    return tuple(prefixes)
 
 
 UNPROCESSABLE = "422"

@@ -26,7 +26,7 @@ from yamchi.queues.job import Job
 from yamchi.queues.processes.wire import Hello, Start, WorkerConnection, encode_error
 from yamchi.queues.records import JobRecord
 
-HEADROOM = 256 * 1024 * 1024
+HEADROOM_BYTES = 256 * 1024 * 1024
 """Beyond `memory` the worker ends the child; this much beyond it the system refuses to give more."""
 
 _LEVELS: dict[int, Any] = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
@@ -158,7 +158,7 @@ def _raise_stopped(*_: object) -> None:
 def _limit_memory(memory: int | None) -> None:
     if memory is not None and hasattr(resource, "RLIMIT_DATA"):
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = memory + HEADROOM
+        limit = memory + HEADROOM_BYTES
         resource.setrlimit(
             resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
         )

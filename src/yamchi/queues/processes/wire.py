@@ -18,7 +18,7 @@ import orjson
 from yamchi import errors
 from yamchi.queues.records import JobRecord
 
-LARGEST_MESSAGE = 16 * 1024 * 1024
+LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024
 """Bytes that a child may say at once; results and logs are small."""
 
 _LENGTH = struct.Struct("!I")
@@ -63,7 +63,7 @@ async def receive(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     """What a child said; None when it is gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if length > LARGEST_MESSAGE:
+        if length > LARGEST_MESSAGE_BYTES:
             return None
         message = orjson.loads(await reader.readexactly(length))
     except (asyncio.IncompleteReadError, ConnectionError, orjson.JSONDecodeError):

@@ -26,7 +26,9 @@ def next_run(queue: str, job_id: bytes, fields: Hash, now: Millis) -> tuple[Arg,
         return _next_run(scheduler, job_id, fields, now)
     except Exception as error:  # whatever somebody wrote there
         shown = foreign.text(job_id, foreign.LONGEST_ID)
-        log.error(f"[{queue}:bull] the schedule {scheduler} can't go on after job {shown}: {error!r}")
+        log.error(
+            f"[{queue}:bull] the next run of the schedule {scheduler} can't be added after job {shown}: {error!r}"
+        )
         return None
 
 

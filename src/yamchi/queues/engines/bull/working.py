@@ -121,7 +121,7 @@ class Working(Part):
     async def _follow_up(self, queue: str, taken: Sequence[tuple[bytes, Hash]]) -> None:
         """What claimed jobs ask for that others have handled: the next run of a schedule, a dead letter made void.
 
-        And what others wrote that BullMQ's scripts would stumble over later. Whatever goes wrong here, the jobs are claimed.
+        And what others wrote that BullMQ's scripts would fail on later. Whatever goes wrong here, the jobs are claimed.
         """
         base, now = self._base(queue), self._clock.now()
         calls: list[tuple[Script, bytes]] = []
@@ -136,7 +136,7 @@ class Working(Part):
                 await self._connections.run_many(calls)
             except EngineError as error:
                 log.error(
-                    f"[{queue}:bull] what comes with some of the jobs claimed could not be done: {error}"
+                    f"[{queue}:bull] jobs are claimed, but the next run of a schedule or a repair could not be written: {error}"
                 )
 
     def _log_refused(self, queue: str, replies: Sequence[Any]) -> None:
@@ -145,7 +145,7 @@ class Working(Part):
                 said = f"{foreign.text(job_id, 255)} {foreign.text(why)}; its raw value is a dead letter"
                 log.error(f"[{queue}:bull] {said}")
             if trouble:
-                log.error(f"[{queue}:bull] no jobs can be taken: {foreign.text(trouble)}")
+                log.error(f"[{queue}:bull] no jobs can be claimed: {foreign.text(trouble)}")
 
     def _settled(self, queue: str, verdicts: Sequence[Verdict], codes: Sequence[int | bytes]) -> list[str]:
         settled = []

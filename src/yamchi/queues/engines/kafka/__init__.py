@@ -84,7 +84,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         try:
             await asyncio.to_thread(self._cluster.prepare_control_topic)
         except ConfigurationError as error:
-            log.warning(f"[kafka] machines can't tell each other of pauses and cancellations: {error}")
+            log.warning(f"[kafka] pauses and cancellations do not reach other machines: {error}")
             return
         self._control = ControlTopicReader(
             self._address,
@@ -269,7 +269,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         try:
             await self._send_letters(queue, 1 << 62)
         except YamchiError as error:
-            log.warning(f"[{queue}:kafka] dead letters wait to be sent: {error}")
+            log.warning(f"[{queue}:kafka] dead letters could not be sent yet: {error}")
 
     async def _send_letters(self, queue: str, failed_before: Millis) -> None:
         letters = await self._file.read(lambda db: statestore.unsent_letters(db, queue, failed_before, BATCH))

@@ -248,7 +248,7 @@ class QueueConsumer:
             return
         (message,) = messages
         log.exception(
-            f"[{self._queue}:kafka] {message.id} at {message.partition}:{message.offset} is left out"
+            f"[{self._queue}:kafka] {message.id} at {message.partition}:{message.offset} could not be stored and is skipped"
         )
         self._positions[message.partition] = message.offset + 1
 

@@ -23,7 +23,7 @@ from yamchi.storage.sqlite import SqliteFile
 
 log = structlog.get_logger("yamchi.kafka")
 
-KEPT: Millis = 7 * 86_400_000
+COMMANDS_KEPT: Millis = 7 * 86_400_000
 """How long commands are kept: a machine that was off for longer has missed them."""
 
 
@@ -43,7 +43,7 @@ def apply(db: Db, raws: Sequence[Any], now: Millis) -> set[str]:
             _do(db, command["do"], command["queue"], command["ids"], raw.timestamp()[1], now)
             concerned.add(command["queue"])
     db.execute("UPDATE bulletin SET next = ?", (raws[-1].offset() + 1,))
-    db.execute("DELETE FROM tombstones WHERE moment < ?", (now - KEPT,))
+    db.execute("DELETE FROM tombstones WHERE moment < ?", (now - COMMANDS_KEPT,))
     return concerned
 
 

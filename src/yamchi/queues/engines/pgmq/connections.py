@@ -27,8 +27,8 @@ from yamchi.queues.engines.perloop import PerLoop
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
-MOST = 8
-"""Connections of one event loop at the same time; the worker's two couriers per queue share them."""
+MOST_CONNECTIONS = 8
+"""Connections of one event loop at the same time; a worker's two exchanges per queue share them."""
 
 ANSWER_SECONDS = 60.0
 """A call that has not answered by then never will, in seconds."""
@@ -55,7 +55,7 @@ _SESSION = (
 class _Pool:
     """The connections of one event loop."""
 
-    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST))
+    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_CONNECTIONS))
     idle: list[Connection] = field(default_factory=list)
 
     def finish(self) -> None:

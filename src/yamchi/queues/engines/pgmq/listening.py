@@ -21,7 +21,7 @@ log = structlog.get_logger("yamchi.pgmq")
 
 WAKE, EVENTS = "yamchi_wake", "yamchi_events"
 _PLACE = re.compile("u?-?[0-9]{1,18}")
-LONGEST = 7_000
+LONGEST_BYTES = 7_000
 """PostgreSQL carries 8,000 bytes in a notification."""
 
 
@@ -76,7 +76,7 @@ class Listener:
                     pause = 0.1
                     await self._read_notifications(connection)
             except (psycopg.Error, OSError) as error:
-                log.warning(f"[pgmq] not listening: {explain(error, self._connections)}")
+                log.warning(f"[pgmq] can't listen for notifications: {explain(error, self._connections)}")
             self._is_listening.clear()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 5.0)
@@ -131,14 +131,14 @@ def events_of(queue: str, verdicts: Sequence[Verdict]) -> list[Event]:
 def write_events(origin: str, events: Sequence[Event]) -> Iterator[str]:
     """Events as notifications, each within PostgreSQL's limit; a value too long for that is left out, and says so."""
     batch: list[bytes] = []
-    room = LONGEST
+    room = LONGEST_BYTES
     for event in events:
         body = _write(event)
-        if len(body) > LONGEST:
+        if len(body) > LONGEST_BYTES:
             body = orjson.dumps([event.type, event.queue, event.job_id, event.name, None, True])
         if len(body) > room and batch:
             yield _wrap(origin, batch)
-            batch, room = [], LONGEST
+            batch, room = [], LONGEST_BYTES
         batch.append(body)
         room -= len(body) + 1
     if batch:

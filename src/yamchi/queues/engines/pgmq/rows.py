@@ -1,7 +1,7 @@
 """Between rows and `JobRecord`s: what of a job rides in a message's headers, and how times become milliseconds.
 
 The envelope (`yamchi_id name options priority expires_at`) is written when a job is added. Notes (`worker reason stack
-progress slotted cancelling rise`) come and go while it is pending. Of another program's headers only `name` is heeded.
+progress slotted cancelling rise`) come and go while it is pending. Of another program's headers only `name` is used.
 
 Anybody may write a row, with any headers and any moments: what SQL says here about either holds for all there are, and
 reading a row never fails (see `foreign`).

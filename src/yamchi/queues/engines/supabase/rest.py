@@ -16,7 +16,7 @@ REQUEST_SECONDS = 30.0
 CALL_SECONDS = 60.0
 """For a whole call; a batch of large jobs takes its time."""
 
-LARGEST_ANSWER = 64 * 1_048_576
+LARGEST_ANSWER_BYTES = 64 * 1_048_576
 
 
 class TooLarge(EngineError):
@@ -76,7 +76,12 @@ class Rest:
         url, content = f"{self.project}/rest/v1/rpc/{function}", orjson.dumps(body)
         try:
             answer = await ask(
-                self._clients.get(), "POST", url, seconds=CALL_SECONDS, most=LARGEST_ANSWER, content=content
+                self._clients.get(),
+                "POST",
+                url,
+                seconds=CALL_SECONDS,
+                most=LARGEST_ANSWER_BYTES,
+                content=content,
             )
         except TooMuch as error:
             raise TooLarge(f"Supabase answered, but {error}.") from error

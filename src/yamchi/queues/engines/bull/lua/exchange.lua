@@ -111,7 +111,7 @@ note_minute('f')
 -- BullMQ's limit on how many run at once over all workers: whoever waits for a place is woken when one is free.
 if #codes > 0 and rcall('HEXISTS', base .. 'meta', 'concurrency') == 1 then rcall('ZADD', base .. 'marker', 0, '0') end
 
--- Takes the next job. One that BullMQ's script stumbles over is the newest of the active ones by then: it is mended and
+-- Takes the next job. One that BullMQ's script fails on is the newest of the active ones by then: it is mended and
 -- taken, or put away, so that it costs those behind it nothing. Nothing is taken where the queue itself is the trouble.
 local want, running, trouble = tonumber(ARGV[1]), rcall('LLEN', base .. 'active'), ''
 local function take()

@@ -1,10 +1,10 @@
 """A campaign under test: people in a database, workers that send to them, and what both cost.
 
-    master = Postmaster(tmp_path)
-    await master.populate(10_000)
-    cost = await master.send("first", workers=2)            # CPU and wall-clock time per person
-    cost = await master.send("second", workers=2, kills=3)  # the same, with SIGKILL in between
-    await master.ledger()                                   # lines, jobs, people
+    campaigns = CampaignRuns(tmp_path)
+    await campaigns.populate(10_000)
+    cost = await campaigns.send("first", workers=2)            # CPU and wall-clock time per person
+    cost = await campaigns.send("second", workers=2, kills=3)  # the same, with SIGKILL in between
+    await campaigns.ledger()                                   # lines, jobs, people
 
 Cost is the processor time of the workers, user and system, from the moment they are ready: other programs on the machine
 change it far less than the time on the clock.
@@ -32,7 +32,7 @@ from yamchi.testing import eventually
 
 APPLICATION = Path(__file__).with_name("campaign_app.py")
 TICK = os.sysconf("SC_CLK_TCK")
-GLANCE = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two looks at the workers."""
 
 
@@ -91,7 +91,7 @@ class Worker:
         return (int(fields[11]) + int(fields[12])) / TICK
 
 
-class Postmaster:
+class CampaignRuns:
     """One home, its people, and the workers that send to them."""
 
     def __init__(self, home: Path) -> None:
@@ -129,7 +129,7 @@ class Postmaster:
                 moments.pop(0)
                 cost.kills += 1
                 await self._replace(random.choice(self._workers))
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_SECONDS)
         cost.wall = time.monotonic() - began
         cost.cpu = await self._dismiss()
         return cost
@@ -166,7 +166,7 @@ class Postmaster:
         engine = self.app.notifications.queue.engine
         while worker.pid not in {one.pid for one in await engine.workers()}:
             self._check()
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _replace(self, worker: Worker) -> None:
         worker.kill()
