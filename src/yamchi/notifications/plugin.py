@@ -219,7 +219,7 @@ class Notifications(Plugin):
         self.app.service("null ledger", NullLedger(self.app.database, self.app.clock).watch)
 
     def _serve_emails(self) -> None:
-        """Letters that other programs ask for, unless the application has a handler of its own for them."""
+        """Handle `email_queue`, unless the application has a handler of its own for it."""
         queue = self.app.queue(email_queue.QUEUE)
         definition = queue.definition
         if definition.handlers:
@@ -315,6 +315,6 @@ class Notifications(Plugin):
 
 
 def _public_url(settings: Settings, own: NotificationSettings) -> str | None:
-    """Where links in messages lead; letters that stay at home are read on this machine."""
+    """The base of links in messages. E-mails in the mailbox are read on this machine, so localhost is right for them."""
     is_mailbox_here = own.smtp_host is None and settings.port
     return settings.public_url or (f"http://localhost:{settings.port}" if is_mailbox_here else None)

@@ -61,7 +61,7 @@ suppressions = Table(
     Index("suppression_by_time", "created_at"),
 )
 
-# Whoever counts what a person got under a cap first writes this row, so that they count one after the other.
+# Locked while a process counts what a person got under a cap, so that processes count one after the other.
 cap_turns = Table(
     "cap_turns",
     metadata,
@@ -327,7 +327,7 @@ delivery_parts = Table(
     Index("part_by_time", "arrived_at"),
 )
 
-# A limit that all processes share has as many turns as messages in its period; each says from when it may be used again.
+# A limit that all processes share has a row for each message of its period: a permit, and from when it may be used again.
 # In milliseconds, to be reckoned with in SQL.
 send_turns = Table(
     "send_turns",

@@ -1,7 +1,7 @@
-"""Whom a campaign is for, window by window in the order of user ids, so that nobody holds a million people in memory.
+"""The people of a campaign, window by window in the order of user ids, so that no process holds a million in memory.
 
-A window of a filter is a number of people looked at, not found: a filter that fits nobody costs many short looks, not one
-long one that others would have to wait for.
+The size of a filter's window counts people read, not people found: a filter that matches nobody costs many short queries,
+not one long one that others would have to wait for.
 """
 
 from collections.abc import Mapping

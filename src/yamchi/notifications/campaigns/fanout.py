@@ -1,7 +1,7 @@
 """From the audience to the queue, so that a crash anywhere loses nobody and doubles nobody.
 
 A window of people gets its deliveries, and the cursor moves past it, in one transaction; then the jobs are queued. Ids are
-derived, so queueing may be repeated: whoever takes a campaign over queues the last window again. One process at a time
+derived, so queueing may be repeated: a process that takes a campaign over queues the last window again. One process at a time
 holds a campaign; a move of the cursor counts only if it is still the holder's and stands where the holder saw it.
 The queue is never flooded: while many jobs wait in it, nobody is added, so that pausing or cancelling costs nothing.
 """
@@ -71,7 +71,7 @@ class FanOut:
         self._new = database.insert(notification_delivery).on_conflict_do_nothing()
 
     async def watch(self) -> None:
-        """Fan out for ever; any number of processes may."""
+        """Fan out again and again; any number of processes may run this."""
         try:
             while True:
                 try:

@@ -163,21 +163,21 @@ class Campaigns:
 
     async def pause(self, campaign_id: str) -> dict[str, Any]:
         """Send nothing more until it is resumed; what is being sent this moment still goes."""
-        return await self._turn(campaign_id, ("running",), "paused")
+        return await self._change_state(campaign_id, ("running",), "paused")
 
     async def resume(self, campaign_id: str) -> dict[str, Any]:
-        return await self._turn(campaign_id, ("paused",), "running")
+        return await self._change_state(campaign_id, ("paused",), "running")
 
     async def cancel(self, campaign_id: str) -> dict[str, Any]:
         """Send nothing more, ever. Those who have not got it yet never will."""
-        return await self._turn(campaign_id, ("draft", "running", "paused"), "cancelled")
+        return await self._change_state(campaign_id, ("draft", "running", "paused"), "cancelled")
 
-    async def _turn(self, campaign_id: str, before: Sequence[State], after: State) -> dict[str, Any]:
+    async def _change_state(self, campaign_id: str, before: Sequence[State], after: State) -> dict[str, Any]:
         shown = await self.show(campaign_id)
         if shown["state"] != "finished":
-            turn = update(table).where(table.c.campaign_id == campaign_id, table.c.state.in_(before))
-            turned = turn.values(state=after)
-            if await self._database.write(lambda connection: connection.execute(turned).rowcount):
+            change = update(table).where(table.c.campaign_id == campaign_id, table.c.state.in_(before))
+            changed = change.values(state=after)
+            if await self._database.write(lambda connection: connection.execute(changed).rowcount):
                 self._limits.forget(campaign_id)
                 return await self.show(campaign_id)
         raise WrongState(f"The campaign {campaign_id} can't become {after}: it is {shown['state']}.")

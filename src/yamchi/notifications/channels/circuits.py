@@ -1,7 +1,7 @@
 """Circuits: when a provider is down, its jobs wait and pay no attempt, and one probe at a time looks whether it is back.
 
-The state is a row in the database, so all worker processes share it: whoever meets an outage opens the circuit, and of
-all who come when the wait is over one wins the right to try. A process asks the database at most twice a second.
+The state is a row in the database, so all worker processes share it: a worker that meets an outage opens the circuit, and
+when the wait is over one message is the probe. A process reads the table at most twice a second.
 
 Where the trouble may be that of one source (one browser's push endpoint, one chat), only that source waits: the circuit
 opens when several different sources have failed with no success in between.

@@ -46,7 +46,7 @@ class NullLedger:
         self._clock = clock
 
     async def watch(self) -> None:
-        """Prune once an hour, for ever."""
+        """Prune once an hour."""
         while True:
             await self.prune()
             await self._clock.sleep(PRUNE_EVERY)

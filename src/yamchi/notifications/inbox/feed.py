@@ -66,7 +66,7 @@ class Feed:
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def tell(self, user_id: str, message_id: str) -> None:
-        """A new message is in this person's inbox. Told once, however often it is said."""
+        """Announce a new message in this person's inbox. Repeating changes nothing."""
         await self._put(self._row(user_id, "item", message_id, once=message_id))
 
     async def publish(
@@ -89,7 +89,7 @@ class Feed:
         connection.execute(self._tell, self._row(user_id, kind, message_id))
 
     def wake(self) -> None:
-        """Let those of this process look at once; others look by themselves."""
+        """Wake the hub of this process; those of other processes poll."""
         for listener in self.listeners:
             listener()
 
@@ -144,7 +144,7 @@ class Feed:
     # ── Forgetting ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def watch(self) -> None:
-        """Forget what is old, for ever; any number of processes may."""
+        """Delete old rows, again and again; any number of processes may run this."""
         while True:
             try:
                 pruned = await self.prune()
@@ -154,7 +154,7 @@ class Feed:
             await self._clock.sleep(0 if pruned else PRUNE_EVERY)
 
     async def prune(self) -> int:
-        """Forget a batch of the oldest; how many those were. The newest stays, so that the count goes on from it."""
+        """Delete a batch of the oldest rows; returns how many. The newest row stays, so that the numbering goes on from it."""
         before = self._clock.now() - RETENTION
         oldest = select(table.c.seq, table.c.created_at).order_by(asc(table.c.seq)).limit(BATCH + 1)
 

@@ -37,7 +37,7 @@ class Limits:
     heartbeat: Millis = 25_000
     pages_of_a_person: int = 20
     most_missed: int = 500
-    """Who missed more starts anew, which is quicker than to hear it all."""
+    """A page that missed more loads everything again, which is quicker."""
     most_pending: int = 200
     """Frames that may wait for a slow page; with more it is sent away, to come back and catch up."""
 
@@ -50,13 +50,13 @@ class Page(Protocol):
     """The last number it has seen, if it has been here before."""
 
     def admit(self, frames: Sequence[str]) -> None:
-        """It is in. These first, however many they are."""
+        """Admit the page, and send it these first, however many they are."""
 
     def offer(self, frame: str) -> None:
         """Send this as soon as the page takes it; never waits."""
 
     def beat(self, frame: str, now: Millis) -> None:
-        """Show the page that we live, or end it if its time is over."""
+        """Send a ping, or close the page if its token has expired."""
 
 
 class Hub:
@@ -169,7 +169,7 @@ class Hub:
         await self._note_delivered(news)
 
     async def _admit(self, cursor: int) -> None:
-        """Let in those who came, with what they missed up to the cursor. It does not move meanwhile."""
+        """Admit the pages that joined, with what they missed up to the cursor, which does not move meanwhile."""
         if not self._joining:
             return
         joining = tuple(self._joining)[:AT_ONCE]
@@ -188,7 +188,7 @@ class Hub:
         await self._note_delivered(news)
 
     async def _missed(self, page: Page, oldest: int, cursor: int) -> tuple[bool, list[News]]:
-        """What a page missed, and whether that is too much: then it must ask for the whole anew."""
+        """What a page missed, and whether that is too much: then it must load everything again."""
         most, since = self.limits.most_missed, page.since
         if since is not None and not oldest - 1 <= since <= cursor:
             since = None  # it was here too long ago, or with another database

@@ -1,4 +1,4 @@
-"""Caps: at most so many messages of a category over a channel in any period of a length, whoever sends them.
+"""Caps: at most so many messages of a category over a channel in any period of a given length, from all senders together.
 
 Each message that passes is recorded with its job, so that a redelivery is not counted again. Counting locks the row of the
 person, channel and category, so that two processes never count at once.

@@ -1,4 +1,4 @@
-"""The way in for products: events, and notifications as they are. Whoever may send may use these."""
+"""Events and notifications from products; callers need the permission to send."""
 
 from collections.abc import Sequence
 from typing import Annotated

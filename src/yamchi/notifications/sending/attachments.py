@@ -1,7 +1,7 @@
 """Files that go with a message: named on the queue by a reference such as `report:…`, read when the message is sent.
 
-Whoever keeps files registers how to open them by the word before the colon. An id is a secret of its own: features hand out
-ids that can't be guessed, since who may send may name them.
+A feature that stores files registers how to open them under the word before the colon. Ids must not be guessable, since
+anybody who may send may name them.
 """
 
 import re

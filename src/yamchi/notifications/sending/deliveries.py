@@ -63,7 +63,7 @@ class Deliveries:
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, connection: Connection, jobs: Sequence[NotificationJob]) -> None:
-        """Inside a transaction of the caller: these are about to be queued."""
+        """Inside a transaction of the caller: create the rows of jobs that are about to be queued."""
         if jobs:
             now = self._clock.now()
             write_rows(connection, self._queue, [_row(job, "QUEUED", now, keep_job=True) for job in jobs])
@@ -122,7 +122,7 @@ class Deliveries:
         return Put(self._note, row)
 
     async def cancel(self, job_id: str) -> None:
-        """Write the tombstone that is checked before sending; refused when it is too late."""
+        """Set `CANCELLED`, which is checked before sending; refused when it is too late."""
 
         def cancel_row(connection: Connection) -> bool:
             if not self.end(connection, table.c.job_id == job_id, "CANCELLED"):
@@ -147,7 +147,7 @@ class Deliveries:
         error: str | None = None,
         provider_message_id: str | None = None,
     ) -> int:
-        """Inside a transaction of the caller: these are over, unless they were before; how many."""
+        """Inside a transaction of the caller: give these a final status, unless they have one; returns how many."""
         pending = which & table.c.status.not_in(unless)
         look = select(table.c.campaign_id, table.c.variant, table.c.status).where(pending).with_for_update()
         found = connection.execute(look).all()

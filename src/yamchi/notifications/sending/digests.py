@@ -138,21 +138,23 @@ class Digests:
     def _settle(self, connection: Connection, digest_id: str, job_id: str) -> None:
         is_it = (table.c.digest_id == digest_id) & (table.c.carrier == job_id)
         query = select(table.c.user_id, delivered).join_from(table, delivered, delivered.c.job_id == job_id)
-        fate = connection.execute(query.where(is_it)).first()
-        if fate is None or fate.status not in FINAL:
+        digest_delivery = connection.execute(query.where(is_it)).first()
+        if digest_delivery is None or digest_delivery.status not in FINAL:
             return
         self._end_late(connection, digest_id)
         self._deliveries.end(
             connection,
             _collected(digest_id),
-            fate.status,
+            digest_delivery.status,
             unless=UNCHANGED_STATUSES,
-            error=fate.last_error,
-            provider_message_id=fate.provider_message_id,
+            error=digest_delivery.last_error,
+            provider_message_id=digest_delivery.provider_message_id,
         )
-        if fate.status != "FAILED":  # a dead letter may be replayed
+        if digest_delivery.status != "FAILED":  # a dead letter may be replayed
             connection.execute(delete(items).where(items.c.digest_id == digest_id))
-            old = (table.c.user_id == fate.user_id) & (table.c.closed_at < self._clock.now() - RETENTION)
+            old = (table.c.user_id == digest_delivery.user_id) & (
+                table.c.closed_at < self._clock.now() - RETENTION
+            )
             connection.execute(delete(table).where(old))
 
     def _end_late(self, connection: Connection, digest_id: str) -> None:

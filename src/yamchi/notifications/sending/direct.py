@@ -1,4 +1,4 @@
-"""Messages to an address, with no user behind it: how each becomes a notification like any other."""
+"""Messages to an address instead of a user: how each becomes a notification like any other."""
 
 import re
 from typing import Any
@@ -27,7 +27,7 @@ def addresses_of(direct: DirectMessage) -> list[str]:
 
 
 def at(address: str) -> Recipient:
-    """Whoever is at this address, whichever kind of address it is: for what is read in the product, the user's id."""
+    """A recipient with this address on every channel. A UUID is also taken as the user's id, for the inbox."""
     return Recipient(
         address if _ID.fullmatch(address) else None, email=address, phone=address, telegram_id=address
     )
@@ -62,7 +62,7 @@ def _mark(direct: DirectMessage) -> dict[str, Any]:
 
 
 def split(job: Job[Any], direct: DirectMessage) -> list[New]:
-    """One job a recipient, so that one who can't be reached never makes another get it twice."""
+    """One job per recipient, so that a failure for one does not send it twice to another."""
     return [
         New(
             direct.model_copy(update={"options": direct.options.model_copy(update={"to": address})}),

@@ -1,7 +1,7 @@
 """The queue `email_queue`: e-mails that other programs queue, sent as any other message to an address.
 
-A message of pgmq is known by its number alone, and numbers begin again when a queue is made anew. So a letter's delivery is
-known by the number and by what the message says: read twice it is one letter, and a new message is a new one.
+A message of pgmq has only a number, and numbers start again when a queue is created again. So the id of the delivery is
+derived from the number and the content: read twice it is one e-mail, and a new message is a new one.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ JOB = "email"
 
 
 class EmailQueue:
-    """Handles the jobs of `email_queue`. `channel` gives who sends letters now."""
+    """Handles the jobs of `email_queue`. `channel` returns the present e-mail channel."""
 
     def __init__(
         self, processor: JobProcessor, deliveries: Deliveries, channel: Callable[[], Channel], clock: Clock

@@ -34,7 +34,7 @@ from yamchi.storage.outbox import Outbox
 log = structlog.get_logger("yamchi.notifications")
 
 JOB = "send"
-"""The name of notification jobs, whoever adds them: a process that only takes events in has no handlers to tell."""
+"""The name of notification jobs. It is fixed, since a process that only accepts events has no handlers."""
 
 PLANNED_WITHOUT_PAUSE = 200
 """Events."""
@@ -46,17 +46,17 @@ class EventFollower(Protocol):
     """A feature that takes part when events are stored: `notifications.service.followers.append(…)`."""
 
     async def prepare(self, events: Sequence[Event]) -> Any:
-        """What it needs to know of these events from outside the database."""
+        """Load what it needs for these events from outside the database."""
 
     def store(self, connection: Connection, events: Sequence[Event], prepared: Any, now: Millis) -> Any:
-        """In the transaction that stores these events, which are new: what they lead to is written down."""
+        """Called in the transaction that stores these new events: store what they lead to."""
 
     async def follow(self, stored: Any) -> None:
-        """After that transaction: do what was written down. A crash in between is the follower's own sweeper's."""
+        """Called after that transaction: do what was stored. After a crash in between, the follower's own sweeper does it."""
 
 
 class NotificationService:
-    """The way in: events, and notification jobs as they are."""
+    """Accepts events and notification jobs, and queues them."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class NotificationService:
         """Each may refuse an event, by `InvalidJob`, before anything of it is stored."""
 
     async def handle_event(self, event: Event) -> EventAnswer:
-        """Accept one event; when this returns, everything it leads to is safely queued.
+        """Accept one event. When this returns, every job it leads to is queued.
 
         Events that come at the same time are accepted together.
         """
@@ -105,7 +105,7 @@ class NotificationService:
         return await self._accept(batch, plans, now)
 
     async def _accept_each(self, batch: Sequence[Event]) -> list[EventAnswer | Exception]:
-        """The same for events of different callers: one that can't be taken is its own caller's error."""
+        """The same for events of different callers: an event that is refused is an error for its own caller only."""
         now = self._clock.now()
         plans = await self._plan(batch, now)
         good = [(event, plan) for event, plan in zip(batch, plans, strict=True) if plan.refused is None]
@@ -155,7 +155,7 @@ class NotificationService:
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _plan(self, batch: Sequence[Event], now: Millis) -> list["_Plan"]:
-        """What each event leads to. People are looked up together; the rest hardly ever waits."""
+        """The jobs of each event. People are looked up in one query."""
         users = {event.user_id: str(event.user_id) for event in batch if event.user_id}
         found = await asyncio.gather(*map(self._recipients.get, users.values()))
         people = dict(zip(users, found, strict=True))
@@ -167,7 +167,7 @@ class NotificationService:
         return plans
 
     async def _plan_one(self, event: Event, person: Recipient | None, now: Millis) -> "_Plan":
-        """Jobs are encoded before anything is stored: an event whose jobs can't be queued is not taken at all."""
+        """The jobs of one event, encoded before anything is stored: an event whose jobs can't be queued is refused."""
         try:
             for check in self.checks:
                 check(event)
@@ -186,7 +186,7 @@ class NotificationService:
         prepared: Sequence[Any],
         now: Millis,
     ) -> tuple[list[bool], list[Any]]:
-        """The event, its deliveries and what features make of it, together. True for each event that is new."""
+        """Store the events, their deliveries and what other features add, together. True for each event that is new."""
         rows = [_event_row(event, now) for event in batch]
         fresh = self.outbox.store(connection, rows)
         planned = [job for plan, is_new in zip(plans, fresh, strict=True) if is_new for job in plan.jobs]
@@ -224,7 +224,7 @@ class NotificationService:
         await self.outbox.mark([event_id])
 
     async def _fail(self, reasons: Mapping[str, str]) -> None:
-        """These deliveries are over before they were ever in the queue."""
+        """Mark these deliveries as failed; their jobs were never queued."""
         if not reasons:
             return
 
@@ -238,9 +238,9 @@ class NotificationService:
             log.error(f"notification {job_id} failed: {reason}")
 
     async def _repeat(self, event: Event) -> EventAnswer:
-        """An event that was accepted before: if it was interrupted then, finish it now.
+        """Answer for an event that was accepted before; if it was interrupted then, finish it now.
 
-        Who tells of another event under the same id learns no more than that it is taken.
+        A caller who sends another event under the same id only learns that the id is taken.
         """
         if not await self._is_known(event):
             return EventAnswer(event_id=event.event_id, jobs=[], duplicate=True)

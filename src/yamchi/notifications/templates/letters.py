@@ -45,7 +45,7 @@ class Part:
 def inlined(source: str) -> Part:
     """The same HTML source with its CSS in `style` attributes."""
     hidden, marks = _hide(source, _as_comment)
-    if not _DOCUMENT.search(hidden):  # or a loop that comes first would write <html> at each turn
+    if not _DOCUMENT.search(hidden):  # or a loop that comes first would write <html> in each round
         hidden = f"<html><head></head><body>{hidden}</body></html>"
     check_styles(hidden)
     try:

@@ -1,4 +1,4 @@
-"""What one rendering may use up: steps, characters, depth and processor time. Whoever goes over is stopped at once.
+"""What one rendering may use: steps, characters, depth and processor time. A rendering that goes over is stopped at once.
 
 The limits are far above any letter and far below any harm. Time is the processor's, so a busy machine fails no letter.
 A first try on the event loop has much lower ones: what goes over those is no failure, but is done again in a thread.
@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2.runtime import Undefined
 
-MAX_STEPS = 100_000  # turns of loops, calls, items of lists that filters go through
+MAX_STEPS = 100_000  # rounds of loops, calls, items of lists that filters go through
 MAX_TEXT = 16_000_000  # characters made on the way, over all filters, loops and macros
 MAX_OUTPUT = 1_000_000  # characters of one rendered text
 MAX_DEPTH = 30  # macros that call macros
@@ -142,7 +142,7 @@ LARGE = 20_000
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """The value and all its parts, each before its own parts: whoever pays as he goes is stopped in time."""
+    """The value and all its parts, each before its own parts: so paying stops before the parts are visited."""
     pending = [value]
     while pending:
         item = pending.pop()

@@ -2,7 +2,7 @@
 
 A refusal of one letter is that letter's problem: 4xx is worth another attempt, 5xx is not. Everything about the server
 itself (unreachable, closing, wrong credentials) is an outage. A connection that dies after the letter was handed over
-leaves its fate unknown.
+is `AnswerLost`.
 """
 
 import asyncio

@@ -155,14 +155,14 @@ class SmtpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._end(ConnectionBroken(str(error or "it closed the connection")))
 
-    def _end(self, trouble: ConnectionBroken) -> None:
-        self._error = self._error or trouble
+    def _end(self, error: ConnectionBroken) -> None:
+        self._error = self._error or error
         self._wake(self._error)
 
-    def _wake(self, trouble: Exception | None = None) -> None:
+    def _wake(self, error: Exception | None = None) -> None:
         if self._waiter and not self._waiter.done():
-            if trouble:
-                self._waiter.set_exception(trouble)
+            if error:
+                self._waiter.set_exception(error)
             else:
                 self._waiter.set_result(None)
 
