@@ -398,9 +398,11 @@ steps:
     harness.scenario("scenario: broken\non: x\nkey: k\nsteps:\n  - {job: a, wait: soon}\n", "broken")
     said = [str(finding) for finding in await harness.scenarios.linter.lint()]
     assert any("broken.yaml:5: steps.0.wait: 'soon' is not a span of time" in one for one in said)
-    assert "careless: step write: there is no template 'no_such_letter' for email in ru, en, kk." in said
-    assert "careless: step do: nobody registered a function 'no_such_function'." in said
-    assert any("nobody keeps entities of the kind 'unicorn'" in one for one in said)
+    careless = harness.app.settings.home / "scenarios" / "own.yaml"
+    missing = "step write: there is no template 'no_such_letter' for email in ru, en, kk."
+    assert f"{careless}:7: {missing}" in said
+    assert f"{careless}:8: step do: nobody registered a function 'no_such_function'." in said
+    assert any(f"{careless}:4: nobody keeps entities of the kind 'unicorn'" in one for one in said)
 
 
 @pytest.mark.parametrize(

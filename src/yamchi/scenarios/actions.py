@@ -171,7 +171,7 @@ class Actions:
         entries = []
         if meant.emit:
             entries.append(
-                self._engine.emit(connection, run, definition, f"act.{act_id}", meant.emit, {"by": by})
+                self._engine.saver.emit(connection, run, definition, f"act.{act_id}", meant.emit, {"by": by})
             )
         return row, meant, change, entries
 

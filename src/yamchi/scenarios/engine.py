@@ -12,20 +12,19 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Row, select
 
-from yamchi.clock import Clock, Millis, to_millis
+from yamchi.clock import Clock, Millis
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.tables import events as known_events
 from yamchi.scenarios import flow, moves, store
-from yamchi.scenarios.definition import Definition, Step
+from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
 from yamchi.scenarios.expressions import ExpressionFailed, fill, holds
 from yamchi.scenarios.flow import Run, Scene
 from yamchi.scenarios.library import Library, UnknownScenario
-from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry, Outbox
+from yamchi.scenarios.saving import RunSaver
 from yamchi.scenarios.scenes import Fetched, Scenes
-from yamchi.scenarios.store import StepId
 from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.scenarios")
@@ -34,8 +33,6 @@ STOP_PATIENCE: Millis = 5_000
 """How long the answer to a stop waits for a message that is on its way."""
 
 LOOK_AGAIN: Millis = 50
-LONGEST_NAME = 512
-"""Characters of a key's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +74,7 @@ class ScenarioEngine:
         self._kinds = kinds
         self._scenes = scenes
         self._outbox = outbox
+        self.saver = RunSaver(outbox)
 
     # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -170,7 +168,7 @@ class ScenarioEngine:
         after, changes = moves.hear(definition, run, scene, event_type, now)
         if after == run and not changes:
             return []
-        return self.save(connection, definition, row, after, changes, scene, now)
+        return self.saver.save(connection, definition, row, after, changes, scene, now)
 
     def _start(
         self, connection: Connection, match: Match, event: Event, number: int, now: Millis
@@ -195,7 +193,7 @@ class ScenarioEngine:
         self._library.keep(connection, definition)
         store.add(connection, run, definition.entity)
         after, changes = moves.begin(definition, run, scene, now)
-        return entries + self.save(connection, definition, None, after, changes, scene, now)
+        return entries + self.saver.save(connection, definition, None, after, changes, scene, now)
 
     def _wants(self, definition: Definition, match: Match, event: Event, now: Millis) -> bool:
         if definition.when is None:
@@ -255,7 +253,7 @@ class ScenarioEngine:
         run = store.restored(row)
         definition = self._library.version(connection, run.scenario, run.version)
         after, changes = moves.stop(run, reason, now)
-        return self.save(connection, definition, row, after, changes, None, now)
+        return self.saver.save(connection, definition, row, after, changes, None, now)
 
     async def _answer(self, row: Row[Any]) -> Stopped:
         """Wait briefly for a message that was leaving when the run was stopped, and say so."""
@@ -268,114 +266,6 @@ class ScenarioEngine:
                 return replace(stopped, on_its_way=row.armed_step)
             await asyncio.sleep(LOOK_AGAIN / 1000)  # a real message takes real time
         return replace(stopped, on_its_way=row.armed_step, is_still_sending=True)
-
-    # ── Saving ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def save(
-        self,
-        connection: Connection,
-        definition: Definition,
-        before: Row[Any] | None,
-        after: Run,
-        changes: Sequence[StepChange],
-        scene: Scene | None,
-        now: Millis,
-        *,
-        by: str | None = None,
-        effects: dict[str, Any] | None = None,
-    ) -> list[Entry]:
-        """Write the run and its steps, and what is to be done outside. `by` is the job at hand, which ends by itself."""
-        holder = before.held_by if before is not None and store.is_held(before, now) else None
-        entries = []
-        for change in changes:
-            job_id = str(StepId(after.id, change.step, change.arming))
-            is_leaving = change.state == "cancelled" and job_id == holder
-            if not is_leaving:  # else its own job says how it ended
-                store.record(connection, after.id, change, effects if job_id == by else None)
-            fault_point("scenario.recorded")
-            if change.state == "armed":
-                entries += self._pend(connection, definition, after, change, scene, now)
-            else:
-                entries += self._settle(connection, after, change, job_id == by)
-        store.save(connection, after, release=by is not None and holder == by)
-        fault_point("scenario.saved")
-        return entries
-
-    def _pend(
-        self,
-        connection: Connection,
-        definition: Definition,
-        run: Run,
-        change: StepChange,
-        scene: Scene | None,
-        now: Millis,
-    ) -> list[Entry]:
-        """The job of a step that is pending; one that waits for an event as long as it takes has none."""
-        if change.due is None:
-            return []
-        step = definition.step(change.step)
-        id = StepId(run.id, change.step, change.arming)
-        key = self._key(definition, run, step, scene, now)
-        store.place(connection, id, definition.queue, key)
-        body = {
-            "queue": definition.queue,
-            "name": change.step,
-            "data": {
-                name: self._filled(value, definition, run, scene, now)
-                for name, value in definition.data_of(step).items()
-            },
-            "run_at": change.due if change.due > now else None,
-            "key": key,
-            "ttl": to_millis(step.remember.ttl) if step.remember and key else None,
-        }
-        return [self._outbox.put(connection, "job", body, str(id))]
-
-    def _settle(self, connection: Connection, run: Run, change: StepChange, is_own: bool) -> list[Entry]:
-        """A step that is over: its job goes, unless it is the one at hand, and so does its key."""
-        id = StepId(run.id, change.step, change.arming)
-        row = store.step_row(connection, id)
-        if row is None or row.queue is None:
-            return []
-        self._outbox.withdraw(connection, str(id))
-        if is_own and row.key is None:
-            return []
-        body = {"queue": row.queue, "key": row.key, "is_own": is_own}
-        return [self._outbox.put(connection, "drop", body, str(id))]
-
-    def _key(
-        self, definition: Definition, run: Run, step: Step, scene: Scene | None, now: Millis
-    ) -> str | None:
-        if step.remember is None:
-            return None
-        filled = self._filled(step.remember.key, definition, run, scene, now)
-        return str(filled)[:LONGEST_NAME] if filled else None
-
-    def _filled(self, value: Any, definition: Definition, run: Run, scene: Scene | None, now: Millis) -> Any:
-        """A template of a job's data or key. What can't be filled in does not keep the run from going on."""
-        scene = scene or Scene()
-        try:
-            return fill(value, flow.values_of(definition, run, scene, now), scene.zone.key)
-        except ExpressionFailed as error:
-            log.warning(
-                f"{definition.scenario}: a value for its job is left empty, since {error}", key=run.key
-            )
-            return None
-
-    def emit(
-        self,
-        connection: Connection,
-        run: Run,
-        definition: Definition,
-        id: str,
-        type: str,
-        data: dict[str, Any],
-    ) -> Entry:
-        """An event for this installation's own rules and scenarios, about the same entity or with the same data."""
-        about = (
-            {f"{definition.entity}_id": run.entity_id} if definition.entity else run.event.get("data") or {}
-        )
-        body = {"event_type": type, "event_id": id, "user_id": run.user_id, "data": {**about, **data}}
-        return self._outbox.put(connection, "event", body)
 
 
 def _unborn(definition: Definition, event: Event, entity_id: str | None, now: Millis) -> Run:

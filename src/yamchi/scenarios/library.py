@@ -65,6 +65,10 @@ class Library:
             known = ", ".join(sorted(self.current)) or "none"
             raise UnknownScenario(f"There is no scenario {name!r}; there are: {known}.") from None
 
+    def file_of(self, definition: Definition) -> Path | None:
+        """The file in which a scenario in force is written."""
+        return next((path for path, (_, found) in self._files.items() if found is definition), None)
+
     def refresh(self) -> None:
         """Look at the files now."""
         self._looked_at = None

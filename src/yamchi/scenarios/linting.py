@@ -10,8 +10,12 @@ from yamchi.notifications.templates.model import TemplateStore
 from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.entities import EntityKinds
 from yamchi.scenarios.library import Library
+from yamchi.scenarios.reading import Place
+from yamchi.yamlfiles import load_file
 
 LANGUAGES = ("ru", "en", "kk")
+
+Level = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +23,12 @@ class Finding:
     """One thing that is wrong, or odd."""
 
     scenario: str
-    level: Literal["error", "warning"]
+    level: Level
     said: str
+    has_place: bool = False
 
     def __str__(self) -> str:
-        return self.said if self.said.startswith(self.scenario) else f"{self.scenario}: {self.said}."
+        return self.said if self.has_place else f"{self.scenario}: {self.said}."
 
 
 class Linter:
@@ -45,7 +50,7 @@ class Linter:
         self._library.refresh()
         definitions = list(self._library.current.values())
         found = [
-            Finding(getattr(problem, "source", "scenarios"), "error", str(problem))
+            Finding(getattr(problem, "source", "scenarios"), "error", str(problem), has_place=True)
             for problem in self._library.problems
         ]
         for definition in definitions:
@@ -53,21 +58,28 @@ class Linter:
         return found
 
     async def look_at(self, definition: Definition) -> list[Finding]:
-        found = []
+        """What is wrong with one of them, with file and line where it is in force."""
+        path = self._library.file_of(definition)
+        document = load_file(path) if path else None
+        found: list[Finding] = []
+
+        def note(level: Level, place: Place, said: str) -> None:
+            if document is not None:
+                said = f"{document.source}:{document.line_of(place)}: {said}."
+            found.append(Finding(definition.scenario, level, said, has_place=document is not None))
+
         if definition.entity and definition.entity not in self._kinds:
             said = f"nobody keeps entities of the kind {definition.entity!r}, so no event starts it"
-            found.append(Finding(definition.scenario, "warning", said))
-        for step in definition.steps:
-            found += [
-                Finding(definition.scenario, level, f"step {step.job}: {said}")
-                for level, said in await self._problems(step)
-            ]
+            note("warning", ("entity",), said)
+        for number, step in enumerate(definition.steps):
+            for place, said in await self._problems(step):
+                note("error", ("steps", number, *place), f"step {step.job}: {said}")
         return found
 
-    async def _problems(self, step: Step) -> list[tuple[Literal["error", "warning"], str]]:
-        found: list[tuple[Literal["error", "warning"], str]] = []
+    async def _problems(self, step: Step) -> list[tuple[Place, str]]:
+        found: list[tuple[Place, str]] = []
         if step.call and step.call not in self._functions:
-            found.append(("error", f"nobody registered a function {step.call!r}"))
+            found.append((("call",), f"nobody registered a function {step.call!r}"))
         for name in step.send.channels if step.send else ():
             assert step.send is not None
             channel = ALIASES.get(name, name)
@@ -78,5 +90,5 @@ class Linter:
             ]
             if missing:
                 said = f"there is no template {step.send.template!r} for {name} in {', '.join(missing)}"
-                found.append(("error", said))
+                found.append((("send", "template"), said))
         return found

@@ -132,4 +132,4 @@ class Migrator:
         after, changes = self._moved(connection, definition, run, fetched)
         self._library.keep(connection, definition)
         scene = self._scenes.of(connection, definition, run, fetched)
-        return self._engine.save(connection, definition, row, after, changes, scene, now)
+        return self._engine.saver.save(connection, definition, row, after, changes, scene, now)

@@ -131,7 +131,7 @@ class Sweeper:
         definition = self._library.version(connection, run.scenario, run.version)
         scene = self._scenes.of(connection, definition, run, Fetched())
         after, changes = moves.rearm(definition, run, now, "its job was gone from the queue")
-        return self._engine.save(connection, definition, row, after, changes, scene, now)
+        return self._engine.saver.save(connection, definition, row, after, changes, scene, now)
 
     # ── What is long over ─────────────────────────────────────────────────────────────────────────────────────────
 

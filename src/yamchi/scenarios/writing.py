@@ -10,12 +10,12 @@ from yamchi.clock import Clock
 from yamchi.faultpoints import fault_point
 from yamchi.scenarios import flow, moves, store
 from yamchi.scenarios.definition import Definition, Step
-from yamchi.scenarios.engine import ScenarioEngine
 from yamchi.scenarios.entities import Change, EntityKinds, LogLine, TransactionalEntities
 from yamchi.scenarios.expressions import fill
 from yamchi.scenarios.flow import Run, Scene
 from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry
+from yamchi.scenarios.saving import RunSaver
 from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
 
@@ -33,11 +33,11 @@ class Done:
 class Writing:
     """Writes what became of steps."""
 
-    def __init__(self, clock: Clock, kinds: EntityKinds, scenes: Scenes, engine: ScenarioEngine) -> None:
+    def __init__(self, clock: Clock, kinds: EntityKinds, scenes: Scenes, saver: RunSaver) -> None:
         self._clock = clock
         self._kinds = kinds
         self._scenes = scenes
-        self._engine = engine
+        self._saver = saver
 
     async def apply_outside(
         self, definition: Definition, step: Step, run: Run, scene: Scene, id: StepId, done: Done
@@ -91,9 +91,9 @@ class Writing:
         entries = []
         if step.emit and not done.skipped:
             data = fill(step.emit.data, flow.values_of(definition, run, scene, now), scene.zone.key)
-            entries.append(self._engine.emit(connection, run, definition, str(id), step.emit.event, data))
+            entries.append(self._saver.emit(connection, run, definition, str(id), step.emit.event, data))
         effects = self._effects(step, run, scene, definition, id, done)
-        return entries + self._engine.save(
+        return entries + self._saver.save(
             connection, definition, row, after, changes, scene, now, by=str(id), effects=effects
         )
 

@@ -1,0 +1,177 @@
+"""The first half of a step's life: under the lock of its run, whether its job does something, and what.
+
+Conditions, lateness and everything that changes only our own tables is decided and written here, in one transaction.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from yamchi.clock import Clock, Millis
+from yamchi.scenarios import moves, store
+from yamchi.scenarios.definition import Definition, Step
+from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
+from yamchi.scenarios.flow import Fail, Perform, Run, Scene
+from yamchi.scenarios.library import Library
+from yamchi.scenarios.moves import StepChange
+from yamchi.scenarios.outbox import Entry
+from yamchi.scenarios.saving import RunSaver
+from yamchi.scenarios.scenes import Fetched, Scenes
+from yamchi.scenarios.store import StepId
+from yamchi.scenarios.writing import Done, Writing
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """There is nothing to do, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """It was decided without doing anything outside."""
+
+    state: str
+    reason: str | None
+    entries: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """It can't be done, ever: a dead letter is due."""
+
+    reason: str
+    entries: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Something is to be done outside."""
+
+    definition: Definition
+    step: Step
+    run: Run
+    scene: Scene
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The run went on without it, or was stopped, after its message may have left."""
+
+    definition: Definition
+    step: Step
+
+
+Claimed = Nothing | Settled | GivenUp | Begun | Left
+
+
+class Claims:
+    """Decides what becomes of a step's job."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        library: Library,
+        kinds: EntityKinds,
+        scenes: Scenes,
+        saver: RunSaver,
+        writing: Writing,
+    ) -> None:
+        self._clock = clock
+        self._library = library
+        self._kinds = kinds
+        self._scenes = scenes
+        self._saver = saver
+        self._writing = writing
+
+    def claim(self, connection: Connection, id: StepId, attempt: int, fetched: Fetched) -> Claimed:
+        now = self._clock.now()
+        row, record = store.locked(connection, id.run_id), store.step_row(connection, id)
+        if row is None or record is None:
+            return Nothing("there is no such run any more")
+        run = store.restored(row)
+        definition = self._library.version(connection, run.scenario, run.version)
+        if not store.is_pending(run, id):
+            return self._stale(connection, definition, row, record, id, attempt, now)
+        scene = self._scenes.of(connection, definition, run, fetched)
+        decision, after, changes = moves.fire(definition, run, scene, now)
+        match decision:
+            case Perform(step=step):
+                return self._begin(connection, definition, row, record, run, scene, step, now)
+            case Fail(reason=reason):
+                after, changes = moves.fail(definition, run, scene, now, reason)
+                return GivenUp(
+                    reason,
+                    self._saver.save(connection, definition, row, after, changes, scene, now, by=str(id)),
+                )
+        own = next((change for change in changes if change.step == id.step), None)
+        entries = self._saver.save(connection, definition, row, after, changes, scene, now, by=str(id))
+        return Settled(own.state if own else "nothing", own.reason if own else None, entries)
+
+    def _begin(
+        self,
+        connection: Connection,
+        definition: Definition,
+        row: Row[Any],
+        record: Row[Any],
+        run: Run,
+        scene: Scene,
+        step: Step,
+        now: Millis,
+    ) -> Claimed:
+        """What changes nothing but our own tables is done at once."""
+        id = StepId(run.id, record.step, record.arming)
+        # What came after the first attempt may be an answer to it.
+        begun = run if record.began_at is not None else replace(run, heard=scene.last_event)
+        is_inside = definition.entity is None or isinstance(
+            self._kinds.of(definition.entity), TransactionalEntities
+        )
+        if not step.acts_outside and is_inside:
+            entries = self._writing.finish(
+                connection, definition, row, begun, step, id, Done({}, {}), Fetched()
+            )
+            return Settled("done", None, entries)
+        store.record(connection, run.id, StepChange(id.step, id.arming, "running", now))
+        store.save(connection, begun)
+        return Begun(definition, step, begun, scene)
+
+    def _stale(
+        self,
+        connection: Connection,
+        definition: Definition,
+        row: Row[Any],
+        record: Row[Any],
+        id: StepId,
+        attempt: int,
+        now: Millis,
+    ) -> Claimed:
+        """A job whose step is not pending under this arming: an old one, a replayed one, or one that was overtaken."""
+        run = store.restored(row)
+        is_last = run.armings.get(id.step) == id.arming
+        if record.state == "failed" and is_last and run.status == "failed":
+            if attempt > 1:  # it failed, and its dead letter was not written before a crash
+                return GivenUp(record.reason or "It had failed", [])
+            return self._revive(connection, definition, row, run, id, now)
+        if record.state in ("running", "cancelled") and record.began_at is not None:
+            return Left(definition, definition.step(id.step))
+        why = run.reason or "its date moved, or it was armed anew"
+        return Nothing(f"the step is {record.state} and the run {run.status}: {why}")
+
+    def _revive(
+        self,
+        connection: Connection,
+        definition: Definition,
+        row: Row[Any],
+        run: Run,
+        id: StepId,
+        now: Millis,
+    ) -> Claimed:
+        """A replayed dead letter: the step is armed anew, and the run goes on."""
+        if store.living(connection, [(run.scenario, run.key)], []):
+            return Nothing("another run of this key has begun since")
+        after, changes = moves.revive(definition, run, id.step, now)
+        scene = self._scenes.of(connection, definition, run, Fetched())
+        entries = self._saver.save(connection, definition, row, after, changes, scene, now)
+        return Settled("armed", "armed anew from its dead letter", entries)

@@ -1,0 +1,135 @@
+"""A run's new state as it is written: the run, its steps, and in the outbox what is to be done outside."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Row
+
+from yamchi.clock import Millis, to_millis
+from yamchi.faultpoints import fault_point
+from yamchi.scenarios import flow, store
+from yamchi.scenarios.definition import Definition, Step
+from yamchi.scenarios.expressions import ExpressionFailed, fill
+from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.moves import StepChange
+from yamchi.scenarios.outbox import Entry, Outbox
+from yamchi.scenarios.store import StepId
+
+log = structlog.get_logger("yamchi.scenarios")
+
+LONGEST_NAME = 512
+"""Characters of a key's name."""
+
+
+class RunSaver:
+    """Saves runs, each in the transaction of whoever moved it and has locked it."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def save(
+        self,
+        connection: Connection,
+        definition: Definition,
+        before: Row[Any] | None,
+        after: Run,
+        changes: Sequence[StepChange],
+        scene: Scene | None,
+        now: Millis,
+        *,
+        by: str | None = None,
+        effects: dict[str, Any] | None = None,
+    ) -> list[Entry]:
+        """Write the run and its steps, and what is to be done outside. `by` is the job at hand, which ends by itself."""
+        holder = before.held_by if before is not None and store.is_held(before, now) else None
+        entries = []
+        for change in changes:
+            job_id = str(StepId(after.id, change.step, change.arming))
+            is_leaving = change.state == "cancelled" and job_id == holder
+            if not is_leaving:  # else its own job says how it ended
+                store.record(connection, after.id, change, effects if job_id == by else None)
+            fault_point("scenario.recorded")
+            if change.state == "armed":
+                entries += self._pend(connection, definition, after, change, scene, now)
+            else:
+                entries += self._settle(connection, after, change, job_id == by)
+        store.save(connection, after, release=by is not None and holder == by)
+        fault_point("scenario.saved")
+        return entries
+
+    def _pend(
+        self,
+        connection: Connection,
+        definition: Definition,
+        run: Run,
+        change: StepChange,
+        scene: Scene | None,
+        now: Millis,
+    ) -> list[Entry]:
+        """The job of a step that is pending; one that waits for an event as long as it takes has none."""
+        if change.due is None:
+            return []
+        step = definition.step(change.step)
+        id = StepId(run.id, change.step, change.arming)
+        key = self._key(definition, run, step, scene, now)
+        store.place(connection, id, definition.queue, key)
+        body = {
+            "queue": definition.queue,
+            "name": change.step,
+            "data": {
+                name: self._filled(value, definition, run, scene, now)
+                for name, value in definition.data_of(step).items()
+            },
+            "run_at": change.due if change.due > now else None,
+            "key": key,
+            "ttl": to_millis(step.remember.ttl) if step.remember and key else None,
+        }
+        return [self._outbox.put(connection, "job", body, str(id))]
+
+    def _settle(self, connection: Connection, run: Run, change: StepChange, is_own: bool) -> list[Entry]:
+        """A step that is over: its job goes, unless it is the one at hand, and so does its key."""
+        id = StepId(run.id, change.step, change.arming)
+        row = store.step_row(connection, id)
+        if row is None or row.queue is None:
+            return []
+        self._outbox.withdraw(connection, str(id))
+        if is_own and row.key is None:
+            return []
+        body = {"queue": row.queue, "key": row.key, "is_own": is_own}
+        return [self._outbox.put(connection, "drop", body, str(id))]
+
+    def _key(
+        self, definition: Definition, run: Run, step: Step, scene: Scene | None, now: Millis
+    ) -> str | None:
+        if step.remember is None:
+            return None
+        filled = self._filled(step.remember.key, definition, run, scene, now)
+        return str(filled)[:LONGEST_NAME] if filled else None
+
+    def _filled(self, value: Any, definition: Definition, run: Run, scene: Scene | None, now: Millis) -> Any:
+        """A template of a job's data or key. What can't be filled in does not keep the run from going on."""
+        scene = scene or Scene()
+        try:
+            return fill(value, flow.values_of(definition, run, scene, now), scene.zone.key)
+        except ExpressionFailed as error:
+            log.warning(
+                f"{definition.scenario}: a value for its job is left empty, since {error}", key=run.key
+            )
+            return None
+
+    def emit(
+        self,
+        connection: Connection,
+        run: Run,
+        definition: Definition,
+        id: str,
+        type: str,
+        data: dict[str, Any],
+    ) -> Entry:
+        """An event for this installation's own rules and scenarios, about the same entity or with the same data."""
+        about = (
+            {f"{definition.entity}_id": run.entity_id} if definition.entity else run.event.get("data") or {}
+        )
+        body = {"event_type": type, "event_id": id, "user_id": run.user_id, "data": {**about, **data}}
+        return self._outbox.put(connection, "event", body)
