@@ -9,14 +9,39 @@ from typing import Any
 import pytest
 
 from tests.leads.harness import FORM, SECRET, Harness, open_harness
+from tests.services.sheets import SheetsServer
 from yamchi.errors import InvalidJob
 from yamchi.leads.contacts import read_form
+from yamchi.leads.model import Lead
+from yamchi.leads.sheets.cells import COLUMNS, cells_of, read_row
 
 
-@pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with open_harness(tmp_path) as harness:
-        yield harness
+@pytest.fixture(params=["table", "sheets"])
+async def harness(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+    """Leads in the table alone, and in a spreadsheet too, which in the end has what the table has."""
+    if request.param == "table":
+        async with open_harness(tmp_path) as harness:
+            yield harness
+        return
+    server = SheetsServer()
+    server.start()
+    try:
+        async with open_harness(tmp_path, **server.settings) as harness:
+            yield harness
+            assert harness.leads.sheet is not None
+            assert await harness.leads.sheet.sync()
+            rows = {row["id"]: read_row(COLUMNS, list(row.values())) for row in server.table("Leads")}
+            assert rows == {lead.id: cells_of(lead) async for lead in _all(harness)}
+            lines = [line["lead_id"] for line in server.table("Log")]
+            assert len(lines) == sum([len(await harness.log(lead_id)) for lead_id in rows])
+    finally:
+        server.stop()
+
+
+async def _all(harness: Harness) -> AsyncIterator[Lead]:
+    async for batch in harness.leads.store.batches():
+        for lead in batch:
+            yield lead
 
 
 # ── Tilda ─────────────────────────────────────────────────────────────────────────────────────────────────────────
