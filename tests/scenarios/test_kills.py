@@ -72,8 +72,8 @@ entity: lead
 key: "{{ lead.id }}"
 queue: reminders
 steps:
-  - {job: first, at: lead.lesson_datetime - 4s, send: {channel: email, template: remind_24h}, log: FIRST}
-  - {job: second, at: lead.lesson_datetime - 2s, send: {channel: email, template: remind_5h}, log: SECOND}
+  - {job: first, at: lead.lesson_datetime - 40s, send: {channel: email, template: remind_24h}, log: FIRST}
+  - {job: second, at: lead.lesson_datetime - 10s, send: {channel: email, template: remind_5h}, log: SECOND}
 """
 
 
@@ -198,7 +198,7 @@ async def test_a_hundred_reschedules_under_kills(installation: Installation) -> 
             worker.process.wait()
             kills += 1
             worker = installation.start("worker")
-    await move(100, 12)
+    await move(100, 45)
     await eventually(lambda: installation.is_over("lesson_reminders"), DEADLINE)
     assert sorted(await installation.leads.log(LEAD)) == ["FIRST", "SECOND"]
     assert installation.mail.by_recipient() == {"marat@example.com": 2}
