@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import orjson
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,7 @@ async def seconds(home: Path, text: str) -> float:
         await app.close()
 
 
+@pytest.mark.timeout(600)  # seconds on a free machine; the measure is processor time
 @given(
     st.lists(st.sampled_from(BAIT), min_size=1, max_size=3),
     st.sampled_from(["in turns", "one after the other"]),

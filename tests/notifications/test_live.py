@@ -434,13 +434,13 @@ async def test_a_page_hears_that_we_live(embedded: Yamchi) -> None:
 
 async def test_a_page_that_answers_no_ping_is_forgotten(embedded: Yamchi) -> None:
     """A machine that was switched off says no goodbye."""
-    hub = embedded.notifications.hub
-    async with serving(embedded, ws_ping_interval=0.1, ws_ping_timeout=0.2) as url:
+    hub, token = embedded.notifications.hub, await token_of(embedded, USER)
+    async with serving(embedded, ws_ping_interval=1, ws_ping_timeout=1) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(_handshake())
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(_masked(f'{{"type": "hello", "token": "{await token_of(embedded, USER)}"}}'))
-        await eventually(lambda: hub.pages)
+        writer.write(_masked(f'{{"type": "hello", "token": "{token}"}}'))
+        await reader.readuntil(b"welcome")
         await eventually(lambda: not hub.pages)
         writer.close()
 
