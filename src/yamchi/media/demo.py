@@ -22,7 +22,7 @@ async def play(media: Media, stage: Stage) -> None:
     found = await media.get(done.result["mediaId"])
     sizes = ", ".join(f"{one.name} {one.width}×{one.height}" for one in found.variants)
     stage.say(f"a PNG of {WIDTH}×{HEIGHT} became WebP without its EXIF: {sizes}")
-    stage.look(f"/media/{found.entity_type}/{found.variants[0].file}", "the picture")
+    stage.look(found.url_of(found.variants[0]), "the picture")
 
 
 def _picture() -> bytes:

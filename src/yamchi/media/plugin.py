@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from yamchi.errors import ConfigurationError, YamchiError
+from yamchi.media.attaching import PictureAttacher
 from yamchi.media.cleanup import MediaCleanupJob
 from yamchi.media.files import Files
 from yamchi.media.model import Media as Picture
@@ -122,6 +123,8 @@ class Media(Plugin):
         if self.bucket:
             self.app.service("media sync", self.sync.outbox.watch)
         self.app.cron("30 3 * * *", name="media-cleanup")(self._clean_daily)
+        if (attachments := getattr(self._notifications, "attachments", None)) is not None:
+            attachments.register("media", PictureAttacher(self.store, self.files, self.bucket).open)
 
     async def _sweep(self) -> None:
         while True:
@@ -140,12 +143,16 @@ class Media(Plugin):
             await self._feed.publish(found.user_id, body, once=f"media-{found.id}-{found.updated_at}")
 
     @cached_property
-    def _feed(self) -> Any:
-        """What open pages hear of, where notifications are on."""
+    def _notifications(self) -> Plugin | None:
         try:
-            return getattr(self.app.plugin("notifications"), "feed", None)
+            return self.app.plugin("notifications")
         except ConfigurationError:
             return None
+
+    @property
+    def _feed(self) -> Any:
+        """What open pages hear of, where notifications are on."""
+        return getattr(self._notifications, "feed", None)
 
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.media.routes:ROUTES")
