@@ -47,6 +47,14 @@ def logger(name: str = "yamchi.worker"):
     return structlog.get_logger(name)
 
 
+def test_requests_of_the_http_client_are_said_only_when_debugging():
+    for level, expected in (("info", ""), ("debug", "[INFO] HTTP Request\n")):
+        stream = io.StringIO()
+        configure("console", level, stream)
+        logging.getLogger("httpx2").info("HTTP Request")
+        assert stream.getvalue() == expected
+
+
 # ── Console ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -149,6 +149,15 @@ def test_systemd_starts_what_there_is_and_waits_for_jobs(unit: Path) -> None:
         assert wrong == []
 
 
+def test_logs_are_rotated_where_they_are_written(tmp_path: Path) -> None:
+    text = (ROOT / "deploy/logrotate.conf").read_text()
+    unit = (UNITS[0]).read_text()
+    home = re.search(r"^WorkingDirectory=(.+)$", unit, re.MULTILINE)
+    assert home
+    assert f"{home[1]}/logs/*.log" in text
+    assert "copytruncate" in text, "the process keeps its file open"
+
+
 # ── Watching ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -22,6 +22,9 @@ from yamchi.settings import LogFormat, LogLevel
 
 MASK = "***"
 
+HTTP_CLIENT = "httpx2"
+"""Its logger has a line for every request: each look into a queue over REST would be one."""
+
 FIELDS = "fields"
 """The keyword of a log call for keys that only JSON has."""
 
@@ -68,6 +71,7 @@ def configure(format: LogFormat = "console", level: LogLevel = "info", stream: T
     root.handlers = [*(handler for handler in root.handlers if not isinstance(handler, _Pipe)), pipe]
     root.setLevel(level.upper())
     _adopt("uvicorn", "uvicorn.error", "uvicorn.access")
+    logging.getLogger(HTTP_CLIENT).setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
     structlog.configure(
         processors=_STRUCTLOG,
         wrapper_class=structlog.make_filtering_bound_logger(level),
