@@ -10,7 +10,7 @@ from tests.services.databases import Database
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.pgmq import PgmqEngine
-from yamchi.queues.engines.pgmq.bounds import BANDS, LATE, LOOK_EVERY, MANY_PUT, Bounds, Place, Seen
+from yamchi.queues.engines.pgmq.bounds import BANDS, LATE, MANY_PUT, SCAN_SECONDS, Bounds, Place, ScanResult
 from yamchi.queues.engines.pgmq.listening import Listener, read_places
 from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.records import Claim, Completed, NewJob, Released, RetryAt
@@ -28,9 +28,9 @@ now = SystemClock().now
 
 
 def moved(firsts: list[int | None] = EMPTY, taken: list[int] | None = None) -> Bounds:
-    """Bounds after one look."""
+    """Bounds after one scan."""
     bounds = Bounds(NOW)
-    bounds.finish(bounds.begin(), Seen(AT, firsts, None), taken or [])
+    bounds.finish(bounds.begin(), ScanResult(AT, firsts, None), taken or [])
     return bounds
 
 
@@ -40,14 +40,14 @@ def banded(first: int, priority: int = 0) -> list[int | None]:
 
 
 def test_a_quarter_of_a_second_is_kept() -> None:
-    assert LOOK_EVERY < 0.25
+    assert SCAN_SECONDS < 0.25
 
 
 def test_the_first_look_begins_at_the_beginning() -> None:
-    look = Bounds(NOW).begin()
-    assert look.lows[0] is None
-    assert look.highs[-1] is None
-    assert look.lows[1:] == look.highs[:-1], "the bands leave no gap"
+    scan = Bounds(NOW).begin()
+    assert scan.lows[0] is None
+    assert scan.highs[-1] is None
+    assert scan.lows[1:] == scan.highs[:-1], "the bands leave no gap"
 
 
 def test_an_empty_band_is_skipped_up_to_what_may_be_under_way() -> None:
@@ -66,47 +66,47 @@ def test_a_band_begins_with_what_was_taken_and_the_others_stay() -> None:
 def test_what_others_have_locked_does_not_hold_up_the_bound_but_is_looked_at_again() -> None:
     bounds = moved(banded(AT - 9_000_000), [AT - 1_000_000])
     assert bounds.begin().lows[-1] == AT - 1_000_000
-    assert bounds.look_in(0.0) < float("inf")
-    assert moved().look_in(0.0) == float("inf"), "an empty queue owes nothing"
+    assert bounds.scan_in(0.0) < float("inf")
+    assert moved().scan_in(0.0) == float("inf"), "an empty queue owes nothing"
 
 
 def test_a_look_does_not_pass_what_was_put_back_meanwhile() -> None:
     bounds = moved()
-    look = bounds.begin()
+    scan = bounds.begin()
     bounds.lower(AT - 5_000_000)
-    bounds.finish(look, Seen(AT + 1_000_000, EMPTY, None), [])
+    bounds.finish(scan, ScanResult(AT + 1_000_000, EMPTY, None), [])
     assert bounds.begin().lows[-1] == AT - 5_000_000
-    bounds.finish(bounds.begin(), Seen(AT + 1_000_000, EMPTY, None), [])
+    bounds.finish(bounds.begin(), ScanResult(AT + 1_000_000, EMPTY, None), [])
     assert bounds.begin().lows[-1] == AT + 1_000_000 - LATE
 
 
 def test_a_look_moves_on_although_something_is_put_all_the_time() -> None:
     bounds = moved()
-    look = bounds.begin()
+    scan = bounds.begin()
     bounds.lower(AT + 900_000)
-    bounds.lower(AT - 7 * STEP * 1_000 - 5_000_000, is_untended=True)
-    bounds.finish(look, Seen(AT + 1_000_000, EMPTY, None), [])
+    bounds.lower(AT - 7 * STEP * 1_000 - 5_000_000, is_unprepared=True)
+    bounds.finish(scan, ScanResult(AT + 1_000_000, EMPTY, None), [])
     lows = bounds.begin().lows
     assert lows[-1] == AT + 900_000, "as far as what was put there last"
     assert lows[-8] == AT - 7 * STEP * 1_000 - 5_000_000
     assert lows[-2] == AT + 1_000_000 - LATE - STEP * 1_000, "another band is not held up"
-    assert bounds.tended == AT - 7 * STEP * 1_000 - 5_000_000
+    assert bounds.prepared == AT - 7 * STEP * 1_000 - 5_000_000
 
 
 def test_a_look_that_missed_more_than_is_remembered_is_not_heeded() -> None:
     bounds = moved()
-    look, lows = bounds.begin(), bounds.begin().lows
+    scan, lows = bounds.begin(), bounds.begin().lows
     for _ in range(MANY_PUT + 1):
         bounds.lower(AT + 900_000)
-    bounds.finish(look, Seen(AT + 1_000_000, EMPTY, None), [])
+    bounds.finish(scan, ScanResult(AT + 1_000_000, EMPTY, None), [])
     assert bounds.begin().lows == lows
 
 
 def test_an_older_look_that_comes_late_counts_no_more() -> None:
     bounds = moved()
     older, newer = bounds.begin(), bounds.begin()
-    bounds.finish(newer, Seen(AT, banded(AT - 7_000_000), None), [])
-    bounds.finish(older, Seen(AT, EMPTY, None), [])
+    bounds.finish(newer, ScanResult(AT, banded(AT - 7_000_000), None), [])
+    bounds.finish(older, ScanResult(AT, EMPTY, None), [])
     assert bounds.begin().lows[-1] == AT - 7_000_000
 
 
@@ -117,35 +117,35 @@ def test_looks_below_come_in_time_and_one_after_another() -> None:
     assert below is not None
     assert (below.lows, below.highs) == (Bounds(NOW).begin().lows, bounds.begin().lows)
     assert bounds.begin_below(9.0) is None, "one is under way"
-    assert bounds.finish_below(Seen(AT, EMPTY, None), 1.0) is False
-    assert bounds.begin_below(1.0 + LOOK_EVERY / 2) is None
-    assert bounds.begin_below(1.0 + LOOK_EVERY) is not None
+    assert bounds.finish_below(ScanResult(AT, EMPTY, None), 1.0) is False
+    assert bounds.begin_below(1.0 + SCAN_SECONDS / 2) is None
+    assert bounds.begin_below(1.0 + SCAN_SECONDS) is not None
 
 
 def test_long_looks_below_take_no_more_than_their_share_of_time() -> None:
     bounds = moved()
     bounds.begin_below(1.0)
-    bounds.finish_below(Seen(AT, EMPTY, None), 1.1)
+    bounds.finish_below(ScanResult(AT, EMPTY, None), 1.1)
     assert bounds.begin_below(1.1 + 0.09 * FULL_SWEEP_FACTOR) is None
     assert bounds.begin_below(1.1 + 0.11 * FULL_SWEEP_FACTOR) is not None
-    bounds.finish_below(Seen(AT, EMPTY, None), 30.0)
-    bounds.look_soon()
+    bounds.finish_below(ScanResult(AT, EMPTY, None), 30.0)
+    bounds.scan_soon()
     assert bounds.begin_below(30.0) is not None, "what was not heard may be anywhere"
 
 
 def test_what_a_look_below_finds_is_in_reach_again() -> None:
     bounds = moved()
     bounds.begin_below(1.0)
-    assert bounds.finish_below(Seen(AT, banded(AT - 60_000_000, priority=0), AT - 50_000_000), 1.0)
-    look = bounds.begin()
-    assert (look.lows[-1], look.tended) == (AT - 60_000_000, AT - 50_000_000)
+    assert bounds.finish_below(ScanResult(AT, banded(AT - 60_000_000, priority=0), AT - 50_000_000), 1.0)
+    scan = bounds.begin()
+    assert (scan.lows[-1], scan.prepared) == (AT - 60_000_000, AT - 50_000_000)
 
 
 def test_a_look_below_that_failed_is_owed() -> None:
     bounds = moved()
     bounds.begin_below(1.0)
     bounds.finish_below(None, 1.0)
-    assert bounds.look_in(1.0) == pytest.approx(LOOK_EVERY)
+    assert bounds.scan_in(1.0) == pytest.approx(SCAN_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_look_below_that_failed_is_owed() -> None:
     [
         ("q_mail", []),
         ("q_mail 1800000000000000", [Place(1_800_000_000_000_000)]),
-        ("q_mail -30610224000000000 u5", [Place(-30_610_224_000_000_000), Place(5, is_untended=True)]),
+        ("q_mail -30610224000000000 u5", [Place(-30_610_224_000_000_000), Place(5, is_unprepared=True)]),
         ("q_mail now u 1e9 99999999999999999999 \N{ARABIC-INDIC DIGIT FIVE}", []),
     ],
 )
@@ -200,13 +200,13 @@ async def opened(database: Database) -> AsyncIterator[Open]:
 async def engine(opened: Open, monkeypatch: pytest.MonkeyPatch) -> PgmqEngine:
     """A worker that has come far, hears nothing, and looks below only when a test lets it."""
     monkeypatch.setattr(Listener, "start", lambda listener: None)
-    monkeypatch.setattr("yamchi.queues.engines.pgmq.bounds.LOOK_EVERY", float("inf"))
+    monkeypatch.setattr("yamchi.queues.engines.pgmq.bounds.SCAN_SECONDS", float("inf"))
     engine = await opened()
     await engine.add("mail", [NewJob("first", "email", b"{}")])
     await complete(engine, "mail", await claim_all(engine, "mail", 1))
     assert await claim(engine, "mail") == []
-    bounds = engine._lookout.of("mail").bounds
-    await eventually(lambda: bounds._next_full == float("inf") and not bounds._is_looking)
+    bounds = engine._scanner.of("mail").bounds
+    await eventually(lambda: bounds._next_full == float("inf") and not bounds._is_scanning)
     return engine
 
 
@@ -219,7 +219,7 @@ def other(database: Database) -> Any:
 
 async def passed(engine: PgmqEngine) -> None:
     """The bounds move on beyond the present moment."""
-    bounds, present = engine._lookout.of("mail").bounds, now() * 1_000 + 1_000
+    bounds, present = engine._scanner.of("mail").bounds, now() * 1_000 + 1_000
 
     async def is_beyond() -> bool:
         assert await claim(engine, "mail") == []
@@ -232,8 +232,8 @@ async def passed(engine: PgmqEngine) -> None:
 async def found(engine: PgmqEngine, job_id: str) -> Claim:
     """The bound hides it, and a look below brings it."""
     assert await claim(engine, "mail") == [], "it would have been found anyway: this shows nothing"
-    engine._lookout.of("mail").bounds._next_full = 0.0
-    assert await engine._lookout.look_below("mail") is True
+    engine._scanner.of("mail").bounds._next_full = 0.0
+    assert await engine._scanner.scan_below("mail") is True
     (held,) = await claim(engine, "mail")
     assert held.job.id == job_id
     return held
@@ -308,8 +308,8 @@ async def test_an_urgent_job_that_another_process_lifts_to_its_place(
     another = await opened()
     await engine.add("mail", [NewJob("urgent", "email", b"{}", priority=9, run_at=now() + 50)])
     await asyncio.sleep(0.05 + 2 * LATE / 1e6)  # nobody looks: it is due, and its place in its band is passed
-    bounds = engine._lookout.of("mail").bounds
-    bounds.finish(bounds.begin(), Seen(now() * 1_000, EMPTY, now() * 1_000), [])
+    bounds = engine._scanner.of("mail").bounds
+    bounds.finish(bounds.begin(), ScanResult(now() * 1_000, EMPTY, now() * 1_000), [])
     await another.get("mail", "none")
     await found(engine, "urgent")
 

@@ -13,8 +13,8 @@ import pytest
 from tests.services.databases import Database
 
 from yamchi.clock import SystemClock
-from yamchi.queues.engines.pgmq import PgmqEngine, adding, leasing, looking, working
-from yamchi.queues.engines.pgmq.bounds import Bounds, Look
+from yamchi.queues.engines.pgmq import PgmqEngine, adding, leasing, scanning, working
+from yamchi.queues.engines.pgmq.bounds import Bounds, Scan
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import instant
 from yamchi.queues.engines.pgmq.tables import Tables
@@ -98,42 +98,44 @@ async def _touched(engine: PgmqEngine, template: str, **values: Any) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
-def _claiming(look: Look) -> dict[str, Any]:
-    return {"want": BATCH, "lease": 60_000, "worker": "{}", **looking.span(look)}
+def _claiming(scan: Scan) -> dict[str, Any]:
+    return {"want": BATCH, "lease": 60_000, "worker": "{}", **scanning.span(scan)}
 
 
 def _settling(engine: PgmqEngine) -> dict[str, Any]:
     return {
         "verdicts": "[]",
         "spared": 10,
-        "trimmed": engine._lookout.of("mail").trimmed["completed"].since or 0,
+        "trimmed": engine._scanner.of("mail").trimmed["completed"].since or 0,
     }
 
 
-def _bounds(engine: PgmqEngine) -> Look:
-    return engine._lookout.of("mail").bounds.begin()
+def _bounds(engine: PgmqEngine) -> Scan:
+    return engine._scanner.of("mail").bounds.begin()
 
 
 FIRST = Bounds(SystemClock().now()).begin()
 """A look from the very beginning: what every look was before there were bounds."""
 
 
-async def _measure_claim(engine: PgmqEngine, look: Look) -> int:
-    return await _touched(engine, working._SETTLE_AND_TAKE, **_claiming(look), **_settling(engine))
+async def _measure_claim(engine: PgmqEngine, scan: Scan) -> int:
+    return await _touched(engine, working._SETTLE_AND_TAKE, **_claiming(scan), **_settling(engine))
 
 
-async def _measure_due(engine: PgmqEngine, look: Look) -> int:
-    return await _touched(engine, looking._NEXT_DUE, within=looking.SOON, **looking.span(look))
-
-
-async def _measure_adopt(engine: PgmqEngine, look: Look) -> int:
+async def _measure_due(engine: PgmqEngine, scan: Scan) -> int:
     return await _touched(
-        engine, adding._ADOPT, since=instant(look.tended), until=instant(SystemClock().now() * 1_000)
+        engine, scanning._NEXT_DUE, within=scanning.LONGEST_WAIT_SECONDS, **scanning.span(scan)
     )
 
 
-async def _measure_rise(engine: PgmqEngine, look: Look) -> int:
-    return await _touched(engine, adding._RISE, since=instant(look.tended))
+async def _measure_adopt(engine: PgmqEngine, scan: Scan) -> int:
+    return await _touched(
+        engine, adding._ADOPT, since=instant(scan.prepared), until=instant(SystemClock().now() * 1_000)
+    )
+
+
+async def _measure_rise(engine: PgmqEngine, scan: Scan) -> int:
+    return await _touched(engine, adding._RISE, since=instant(scan.prepared))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ async def _measure_rise(engine: PgmqEngine, look: Look) -> int:
 )
 @pytest.mark.usefixtures("held")
 async def test_a_look_from_the_bounds_stays_as_short_as_it_was(
-    engine: PgmqEngine, add: Round, measure: Callable[[PgmqEngine, Look], Any]
+    engine: PgmqEngine, add: Round, measure: Callable[[PgmqEngine, Scan], Any]
 ) -> None:
     bounded, whole = [], []
     for number in range(ROUNDS):
@@ -168,7 +170,7 @@ async def test_trimming_stays_as_short_as_it_was(engine: PgmqEngine, state: str)
     for number in range(ROUNDS):
         await _ours(engine, number)
         await _drain(engine, fail=state == "failed")
-        since = engine._lookout.of("mail").trimmed[state].since
+        since = engine._scanner.of("mail").trimmed[state].since
         for found, begin in ((bounded, since), (whole, 0)):
             found.append(await _touched(engine, working._TRIM, state=state, keep=10, trimmed=begin or 0))
     assert whole[-1] > 2 * whole[0], "nothing is dead: this shows nothing"
@@ -189,7 +191,7 @@ async def test_a_sweep_for_the_stalled_need_not_go_over_everything(engine: PgmqE
                 (ROUND,),
             )
             await db.execute("DELETE FROM pgmq.q_mail WHERE vt < now() - interval '50 minutes'")
-    since = engine._lookout.of("mail").stalled.since
+    since = engine._scanner.of("mail").stalled.since
     assert since is not None
     whole = await _touched(engine, leasing._STALLED, since=instant(None))
     assert await _touched(engine, leasing._STALLED, since=instant(since)) < whole / 2
@@ -242,9 +244,9 @@ async def test_a_table_that_was_analyzed_empty_is_not_walked_over_when_it_is_lon
 def test_every_statement_of_the_hot_path_is_bounded() -> None:
     """A `vt` that is only compared with now would be looked for from the beginning."""
     for template in (
-        looking.SEEING,
-        looking.SEEN,
-        looking._NEXT_DUE,
+        scanning.SEEING,
+        scanning.SEEN,
+        scanning._NEXT_DUE,
         leasing._STALLED,
         adding._ADOPT,
         adding._RISE,

@@ -32,8 +32,8 @@ from yamchi.queues.engines.pgmq import adding, leasing, letters, management, rat
 from yamchi.queues.engines.pgmq.bounds import Place
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
 from yamchi.queues.engines.pgmq.listening import EVENTS, WAKE, Listener, events_of, read_events, write_events
-from yamchi.queues.engines.pgmq.looking import Lookout
 from yamchi.queues.engines.pgmq.rows import STEP
+from yamchi.queues.engines.pgmq.scanning import Scanner
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
@@ -43,7 +43,7 @@ T = TypeVar("T")
 Work = Callable[[Connection, Tables], Awaitable[T]]
 
 LISTENERS_CHECKED_SECONDS = 1.0
-"""How often to look whether another process listens for events, in seconds."""
+"""How often to look whether another process listens for events."""
 
 TIDY_SECONDS, TIDY_AFTER_ADDS = 10.0, 5_000
 """Ids of messages that others took are looked for this often in a worker (seconds), and after so many adds."""
@@ -80,7 +80,7 @@ class PgmqEngine:
         self._tidied: dict[str, tuple[float, int]] = {}
         self._added: dict[str, int] = {}
         self._keep: dict[str, int] = {}
-        self._lookout = Lookout(self._do, clock)
+        self._scanner = Scanner(self._do, clock)
 
     async def open(self) -> None:
         async with self._connections.lend() as db:
@@ -91,7 +91,7 @@ class PgmqEngine:
         if here:
             await here.batcher.empty()
             await here.listener.close()
-        await self._lookout.close()
+        await self._scanner.close()
         await self._connections.close()
         self._tables.clear()
 
@@ -118,7 +118,7 @@ class PgmqEngine:
         now = self._clock.now()
         for job in jobs:
             if job.run_at is not None and job.run_at <= now:
-                self._lookout.of(queue).bounds.lower((job.run_at - job.priority * STEP) * 1_000)
+                self._scanner.of(queue).bounds.lower((job.run_at - job.priority * STEP) * 1_000)
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         return await self._do(queue, lambda db, tables: adding.fire(db, tables, schedule, moment, job))
@@ -136,41 +136,45 @@ class PgmqEngine:
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
-        reach = self._lookout.of(queue)
+        position = self._scanner.of(queue)
 
         async def work(db: Connection, tables: Tables) -> Exchange:
             wakeup = self._wakeup(tables)
-            has_news = wakeup.is_set()
+            was_woken = wakeup.is_set()
             wakeup.clear()
-            trip = await working.exchange(db, tables, verdicts, want, lease, worker, reach, has_news=has_news)
-            if trip.seen and trip.seen.untended is not None:
-                for risen in await adding.tend(db, tables, trip.seen.untended, trip.seen.at):
-                    reach.bounds.lower(risen)
-                reach.bounds.lower(trip.seen.untended)
-                if short := want - len(trip.claims):
-                    again = await working.exchange(db, tables, [], short, lease, worker, reach)
-                    trip.claims += again.claims
-            settled = [verdict for verdict in verdicts if verdict.claim.key in trip.settled]
+            result = await working.exchange(
+                db, tables, verdicts, want, lease, worker, position, was_woken=was_woken
+            )
+            if result.seen and result.seen.unprepared is not None:
+                for risen in await adding.prepare(db, tables, result.seen.unprepared, result.seen.at):
+                    position.bounds.lower(risen)
+                position.bounds.lower(result.seen.unprepared)
+                if short := want - len(result.claims):
+                    again = await working.exchange(db, tables, [], short, lease, worker, position)
+                    result.claims += again.claims
+            settled = [verdict for verdict in verdicts if verdict.claim.key in result.settled]
             if settled:
                 self._keep[queue] = settled[-1].claim.job.options.keep_completed
                 await self._send_events(db, events_of(queue, settled))
-            return Exchange([verdict.claim.job.id for verdict in settled], trip.claims)
+            return Exchange([verdict.claim.job.id for verdict in settled], result.claims)
 
         if want:
             self._loops.get().listener.start()
-            self._lookout.look(queue)
+            self._scanner.scan(queue)
         return await self._do(queue, work)
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
         return await self._do(queue, lambda db, tables: leasing.renew(db, tables, claims, lease))
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
-        reach = self._lookout.of(queue)
+        position = self._scanner.of(queue)
 
         async def work(db: Connection, tables: Tables) -> list[tuple[JobRecord, bool]]:
-            stalled = await leasing.recover(db, tables, reach)
+            stalled = await leasing.recover(db, tables, position)
             if (keep := self._keep.pop(queue, None)) is not None:
-                await working.trim(db, tables, "completed", keep, reach)  # what exchanges that met left over
+                await working.trim(
+                    db, tables, "completed", keep, position
+                )  # what exchanges that met left over
             await self._send_events(db, [Event("stalled", queue, job.id, job.name) for job, _ in stalled])
             return stalled
 
@@ -184,7 +188,7 @@ class PgmqEngine:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout / 1000):
                 await self._loops.get().listener.ready()
-                await self._lookout.wait(queue, self._wakeup(tables))
+                await self._scanner.wait(queue, self._wakeup(tables))
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         async with self._connections.lend() as db:
@@ -336,9 +340,9 @@ class PgmqEngine:
 
     def _note_put(self, table: str | None, places: Sequence[Place]) -> None:
         if table is None:
-            self._lookout.look_soon()
+            self._scanner.scan_soon()
         elif queue := self._queues.get(table):
-            self._lookout.go_back(queue, places)
+            self._scanner.go_back(queue, places)
 
     def _wakeup(self, tables: Tables) -> asyncio.Event:
         return self._loops.get().listener.wakeups[f"q_{tables.name}"]
@@ -365,7 +369,7 @@ class PgmqEngine:
         except EngineUnavailable as error:
             if isinstance(error.__cause__, pg.UndefinedTable):
                 self._tables.pop(queue, None)  # somebody dropped the queue
-                self._lookout.forget(queue)
+                self._scanner.forget(queue)
             raise
 
     async def _ask(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:

@@ -1,6 +1,6 @@
 """The SQL of producing: add jobs, fire schedules, and take up messages that other programs wrote.
 
-Adding n jobs is one statement, one round trip, one commit, however many they are.
+Adding n jobs is one statement, one round result, one commit, however many they are.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from yamchi.queues.engines.pgmq.rows import (
     moment,
     raised,
 )
-from yamchi.queues.engines.pgmq.schema import UNTENDED
+from yamchi.queues.engines.pgmq.schema import UNPREPARED
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.records import NewJob
 
@@ -109,10 +109,10 @@ async def fire(db: Connection, tables: Tables, schedule: str, due: Millis, job: 
 # ── Messages of other programs, and urgent ones whose moment has come ─────────────────────────────────────────────
 
 _NOT_OURS = "(headers ? 'yamchi_id') IS NOT TRUE AND (last_read_at IS NULL OR vt <= statement_timestamp())"
-# They are looked for without a lock, and each is locked by its number: only so is the small index of the untended sure to be used.
+# They are looked for without a lock, and each is locked by its number: only so is the small index of the unprepared sure to be used.
 _ADOPT = f"""
 WITH foreigners AS MATERIALIZED (
-    SELECT msg_id FROM {{q}} WHERE {UNTENDED} AND {_NOT_OURS} AND vt >= %(since)s::timestamptz
+    SELECT msg_id FROM {{q}} WHERE {UNPREPARED} AND {_NOT_OURS} AND vt >= %(since)s::timestamptz
     AND vt <= %(until)s::timestamptz ORDER BY vt
 ), found AS MATERIALIZED (
     SELECT one.* FROM foreigners, LATERAL (
@@ -140,14 +140,14 @@ AND NOT EXISTS (SELECT FROM fresh WHERE fresh.msg_id = named.msg_id)
 _RISE = f"""
 UPDATE {{q}} q SET vt = {raised("q.vt", "q.headers")}, headers = q.headers - 'rise'
 WHERE q.msg_id = ANY(ARRAY(
-    SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNTENDED} AND headers ? 'rise' AND headers ? 'yamchi_id'
+    SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNPREPARED} AND headers ? 'rise' AND headers ? 'yamchi_id'
     AND last_read_at IS NULL AND vt >= %(since)s::timestamptz
     ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED))
 RETURNING {micros("q.vt")}, pg_notify('yamchi_wake', {{table}})
 """
 
 
-async def tend(
+async def prepare(
     db: Connection, tables: Tables, since: Micros | None = None, until: Micros | None = None
 ) -> list[Micros]:
     """Give messages of other programs an id (the same id again is the same job), and urgent jobs that are due their place;

@@ -8,13 +8,13 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import stalled_verdict
-from yamchi.queues.engines.pgmq.adding import BATCH, tend
-from yamchi.queues.engines.pgmq.bounds import Micros, Reach
+from yamchi.queues.engines.pgmq.adding import BATCH, prepare
+from yamchi.queues.engines.pgmq.bounds import Micros, Position
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import claim as read_claim
 from yamchi.queues.engines.pgmq.rows import instant, micros, millis, read_headers, said
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.engines.pgmq.working import Trip, ask, exchange
+from yamchi.queues.engines.pgmq.working import ExchangeResult, ask, exchange
 from yamchi.queues.records import Claim, Failed, JobRecord, RetryAt
 
 _RENEW = """
@@ -45,10 +45,10 @@ async def renew(db: Connection, tables: Tables, claims: Sequence[Claim], lease: 
     return [one.job.id for one in claims if one.key in renewed]
 
 
-async def recover(db: Connection, tables: Tables, reach: Reach) -> list[tuple[JobRecord, bool]]:
+async def recover(db: Connection, tables: Tables, position: Position) -> list[tuple[JobRecord, bool]]:
     """Put back or end what was held for longer than its lease; each job with whether it has now failed."""
-    await _adopt(db, tables, reach)
-    sweep, now = reach.stalled, asyncio.get_running_loop().time
+    await _adopt(db, tables, position)
+    sweep, now = position.stalled, asyncio.get_running_loop().time
     began, since = now(), sweep.begin(now())
     ((at, is_any),) = await ask(db, tables, _IS_STALLED, {"since": instant(since)})
     sweep.finish(since, None if is_any else at - _LATE_LEASE, began, now())
@@ -56,26 +56,26 @@ async def recover(db: Connection, tables: Tables, reach: Reach) -> list[tuple[Jo
         return []
     async with db.transaction():
         rows = await ask(db, tables, _STALLED + " FOR UPDATE SKIP LOCKED", {"since": instant(since)})
-        verdicts = [_judge_stalled(tables, row) for row in rows]
-        trip = await exchange(db, tables, verdicts, 0, 0, "", reach) if verdicts else Trip()
-    for vt in trip.put_back:
-        reach.bounds.lower(vt)  # again: only now can anybody see it
+        verdicts = [_verdict_on_stalled(tables, row) for row in rows]
+        result = await exchange(db, tables, verdicts, 0, 0, "", position) if verdicts else ExchangeResult()
+    for vt in result.put_back:
+        position.bounds.lower(vt)  # again: only now can anybody see it
     return [
         (verdict.claim.job, isinstance(verdict, Failed))
         for verdict in verdicts
-        if verdict.claim.key in trip.settled
+        if verdict.claim.key in result.settled
     ]
 
 
-async def _adopt(db: Connection, tables: Tables, reach: Reach) -> None:
-    sweep, now = reach.adopted, asyncio.get_running_loop().time
+async def _adopt(db: Connection, tables: Tables, position: Position) -> None:
+    sweep, now = position.adopted, asyncio.get_running_loop().time
     began, since = now(), sweep.begin(now())
-    for vt in await tend(db, tables, since):
-        reach.bounds.lower(vt)
-    sweep.finish(since, reach.bounds.tended, began, now())
+    for vt in await prepare(db, tables, since):
+        position.bounds.lower(vt)
+    sweep.finish(since, position.bounds.prepared, began, now())
 
 
-def _judge_stalled(tables: Tables, row: tuple[Any, ...]) -> Failed | RetryAt:
+def _verdict_on_stalled(tables: Tables, row: tuple[Any, ...]) -> Failed | RetryAt:
     *fields, now = row
     held = read_claim(tables.queue, tuple(fields), said(read_headers(fields[4]), "worker") or "")
     held.job.run_at = now  # its priority is kept: this is when it is due again

@@ -7,7 +7,7 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import KEPT_PERMITS, Minute, Page, WorkerInfo
-from yamchi.queues.engines.pgmq.adding import tend
+from yamchi.queues.engines.pgmq.adding import prepare
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import (
     COLUMNS,
@@ -46,7 +46,7 @@ async def get(db: Connection, tables: Tables, job_id: str) -> JobRecord | None:
     values = {"queue": tables.queue, "id": job_id}
     rows = await ask(db, tables.sql(_GET), values)
     if not rows:
-        await tend(db, tables)  # it may be another program's
+        await prepare(db, tables)  # it may be another program's
         rows = await ask(db, tables.sql(_GET), values)
     return record(tables.queue, rows[0]) if rows else None
 
@@ -139,7 +139,7 @@ AND (j.id IN (SELECT id FROM gone) OR j.id = ANY(%(ids)s) AND j.ended IS NOT NUL
 
 
 async def remove(db: Connection, tables: Tables, job_ids: Sequence[str]) -> list[str]:
-    await tend(db, tables)
+    await prepare(db, tables)
     rows = await ask(db, tables.sql(_DROP_PENDING), {"queue": tables.queue, "ids": list(job_ids)})
     return [row[0] for row in rows]
 
@@ -163,7 +163,7 @@ SELECT id, 'cancelled' FROM ended UNION ALL SELECT id, 'active' FROM asked
 
 
 async def cancel(db: Connection, tables: Tables, job_ids: Sequence[str]) -> dict[str, State]:
-    await tend(db, tables)
+    await prepare(db, tables)
     return dict(await ask(db, tables.sql(_CANCEL), {"queue": tables.queue, "ids": list(job_ids)}))
 
 
@@ -186,7 +186,7 @@ AND q.last_read_at IS NULL AND q.vt > statement_timestamp() RETURNING j.id
 
 
 async def promote(db: Connection, tables: Tables, job_ids: Sequence[str]) -> list[str]:
-    await tend(db, tables)
+    await prepare(db, tables)
     rows = await ask(db, tables.sql(_PROMOTE), {"queue": tables.queue, "ids": list(job_ids)})
     return [row[0] for row in rows]
 
@@ -227,7 +227,7 @@ SELECT * FROM pending UNION ALL SELECT * FROM ended
 
 async def update(db: Connection, tables: Tables, job_id: str, payload: bytes) -> bool:
     values = {"queue": tables.queue, "id": job_id, "payload": payload.decode()}
-    await tend(db, tables)
+    await prepare(db, tables)
     return bool(await ask(db, tables.sql(_UPDATE), values))
 
 

@@ -24,7 +24,7 @@ from yamchi.queues.engines.pgmq.tables import Tables
 
 log = structlog.get_logger("yamchi.pgmq")
 
-UNTENDED = "((headers ? 'yamchi_id') IS NOT TRUE OR headers ? 'rise')"
+UNPREPARED = "((headers ? 'yamchi_id') IS NOT TRUE OR headers ? 'rise')"
 """Rows that need a hand before they can be claimed: messages that another program wrote, and urgent ones whose moment has come."""
 
 _LOCK = 0x79616D63  # "yamc": one process at a time changes tables
@@ -37,14 +37,14 @@ _PLACES = f"""
         PERFORM pg_notify('yamchi_wake', concat_ws(' ', TG_TABLE_NAME, string_agg(concat_ws(' ', first, untended), ' ')))
         FROM (
             SELECT min(at) AS first, 'u' || min(at) FILTER (WHERE is_untended) AS untended FROM (
-                SELECT {micros("vt")} AS at, {UNTENDED} AS is_untended FROM written) AS written
+                SELECT {micros("vt")} AS at, {UNPREPARED} AS is_untended FROM written) AS written
             GROUP BY round(at / {STEP}e3) LIMIT 24) AS bands;
         RETURN NULL;
     END $$;
     CREATE FUNCTION yamchi.moved() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         PERFORM pg_notify('yamchi_wake', concat_ws(' ', TG_TABLE_NAME, {micros("NEW.vt")},
-            CASE WHEN {UNTENDED.replace("headers", "NEW.headers")} THEN 'u' || {micros("NEW.vt")} END));
+            CASE WHEN {UNPREPARED.replace("headers", "NEW.headers")} THEN 'u' || {micros("NEW.vt")} END));
         RETURN NULL;
     END $$;
     CREATE FUNCTION yamchi.watch(queue text) RETURNS void LANGUAGE plpgsql AS $$
@@ -197,10 +197,10 @@ def _pgmq_sql() -> str:
 
 # ── A queue ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Held rows by the end of their lease, and the untended. Both indexes are nearly empty, so they cost nothing.
+# Held rows by the end of their lease, and the unprepared. Both indexes are nearly empty, so they cost nothing.
 _ADDITIONS = (
     "CREATE INDEX IF NOT EXISTS {name}_held ON {q} (vt) WHERE last_read_at IS NOT NULL",
-    f"CREATE INDEX IF NOT EXISTS {{name}}_untended ON {{q}} (vt) WHERE {UNTENDED}",
+    f"CREATE INDEX IF NOT EXISTS {{name}}_untended ON {{q}} (vt) WHERE {UNPREPARED}",
     "SELECT yamchi.watch({table})",
     "CREATE INDEX IF NOT EXISTS {name}_dlq_id ON {dlq} ((headers->>'yamchi_id'))",
 )

@@ -1,6 +1,6 @@
 """The SQL of working: settle and claim.
 
-Cost of an exchange of n completed jobs for n new ones: one statement, one round trip, one commit. Of each job's rows pgmq's is
+Cost of an exchange of n completed jobs for n new ones: one statement, one round result, one commit. Of each job's rows pgmq's is
 updated (claim) and deleted (end), ours is updated (end) and deleted (trimmed). Verdicts that put jobs back, or that end them
 badly, cost a few statements more in the same transaction.
 """
@@ -14,9 +14,8 @@ from psycopg import AsyncRawCursor
 
 from yamchi.clock import Millis
 from yamchi.queues import foreign
-from yamchi.queues.engines.pgmq.bounds import Look, Micros, Reach, Seen
+from yamchi.queues.engines.pgmq.bounds import Micros, Position, Scan, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection
-from yamchi.queues.engines.pgmq.looking import SEEING, SEEN, read_seen, span
 from yamchi.queues.engines.pgmq.rows import (
     SHIFT,
     among,
@@ -29,6 +28,7 @@ from yamchi.queues.engines.pgmq.rows import (
     sane,
 )
 from yamchi.queues.engines.pgmq.rows import claim as read_claim
+from yamchi.queues.engines.pgmq.scanning import SEEING, SEEN, read_scan, span
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.records import (
     Cancelled,
@@ -148,7 +148,7 @@ DELETE FROM yamchi.jobs WHERE ctid = ANY(ARRAY(
 """
 
 
-class Trip:
+class ExchangeResult:
     """What an exchange brought: numbers of the messages settled, new claims, what was seen, and where messages were put back."""
 
     __slots__ = ("claims", "put_back", "seen", "settled", "taken", "trimmed")
@@ -158,62 +158,64 @@ class Trip:
         self.claims: list[Claim] = []
         self.taken: list[Micros] = []
         self.put_back: list[Micros] = []
-        self.seen: Seen | None = None
+        self.seen: ScanResult | None = None
         self.trimmed: int | None = None
 
     def read(self, tables: Tables, rows: Sequence[tuple[Any, ...]], worker: str) -> None:
         for row in rows:
             if row[0] is None:
-                self.seen, self.trimmed = read_seen(row), row[7]
+                self.seen, self.trimmed = read_scan(row), row[7]
             elif row[1] is None:
                 self.settled.add(row[0])
             else:
                 self.claims.append(read_claim(tables.queue, row, worker))
                 self.taken.append(row[6] * 1_000 - 500)  # it was rounded to the nearest millisecond
-        self.claims.sort(key=_turn)  # RETURNING promises no order
+        self.claims.sort(key=_order)  # RETURNING promises no order
 
 
-def _turn(held: Claim) -> tuple[int, int, int]:
+def _order(held: Claim) -> tuple[int, int, int]:
     return -held.job.priority, held.job.run_at, held.key
 
 
 async def exchange(
-    db: Connection, tables: Tables, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str, reach: Reach,
-    *, has_news: bool = False,
-) -> Trip:  # fmt: skip
-    look = reach.bounds.begin(has_news=has_news)
-    trip = await _exchange(db, tables, verdicts, want, lease, worker, reach, look)
-    if trip.trimmed is not None:
-        reach.trimmed["completed"].since = trip.trimmed
-    if trip.seen:
-        reach.bounds.finish(look, trip.seen, trip.taken)
-    for vt in trip.put_back:
-        reach.bounds.lower(vt)
-    return trip
+    db: Connection, tables: Tables, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str, position: Position,
+    *, was_woken: bool = False,
+) -> ExchangeResult:  # fmt: skip
+    scan = position.bounds.begin(was_woken=was_woken)
+    result = await _exchange(db, tables, verdicts, want, lease, worker, position, scan)
+    if result.trimmed is not None:
+        position.trimmed["completed"].since = result.trimmed
+    if result.seen:
+        position.bounds.finish(scan, result.seen, result.taken)
+    for vt in result.put_back:
+        position.bounds.lower(vt)
+    return result
 
 
 async def _exchange(
-    db: Connection, tables: Tables, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str, reach: Reach,
-    look: Look,
-) -> Trip:  # fmt: skip
-    trip = Trip()
+    db: Connection, tables: Tables, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str, position: Position,
+    scan: Scan,
+) -> ExchangeResult:  # fmt: skip
+    result = ExchangeResult()
     taking = {
         "want": want,
         "lease": lease,
         "worker": orjson.dumps({"worker": worker}).decode(),
-        **span(look),
+        **span(scan),
     }
     if not verdicts:
-        trip.read(tables, await ask(db, tables, _TAKE, taking), worker)
+        result.read(tables, await ask(db, tables, _TAKE, taking), worker)
     elif want and all(type(verdict) is Completed for verdict in verdicts):
-        trip.read(tables, await ask(db, tables, _SETTLE_AND_TAKE, taking | _endings(verdicts, reach)), worker)
+        result.read(
+            tables, await ask(db, tables, _SETTLE_AND_TAKE, taking | _endings(verdicts, position)), worker
+        )
     else:
         async with db.transaction():
-            await _put_back(db, tables, verdicts, trip, reach)
-            await _end(db, tables, verdicts, trip, reach)
+            await _put_back(db, tables, verdicts, result, position)
+            await _end(db, tables, verdicts, result, position)
             if want:
-                trip.read(tables, await ask(db, tables, _TAKE, taking), worker)
-    return trip
+                result.read(tables, await ask(db, tables, _TAKE, taking), worker)
+    return result
 
 
 async def ask(db: Connection, tables: Tables, template: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -225,14 +227,16 @@ async def ask(db: Connection, tables: Tables, template: str, values: dict[str, A
     return await cursor.fetchall()
 
 
-async def _end(db: Connection, tables: Tables, verdicts: Sequence[Verdict], trip: Trip, reach: Reach) -> None:
+async def _end(
+    db: Connection, tables: Tables, verdicts: Sequence[Verdict], result: ExchangeResult, position: Position
+) -> None:
     ending = [verdict for verdict in verdicts if not isinstance(verdict, RetryAt | Released)]
     if ending:
-        trip.settled.update(row[0] for row in await ask(db, tables, _SETTLE, _endings(ending, reach)))
-        await _trim(db, tables, ending, reach)
+        result.settled.update(row[0] for row in await ask(db, tables, _SETTLE, _endings(ending, position)))
+        await _trim(db, tables, ending, position)
 
 
-def _endings(verdicts: Sequence[Verdict], reach: Reach) -> dict[str, Any]:
+def _endings(verdicts: Sequence[Verdict], position: Position) -> dict[str, Any]:
     """The verdicts as `_ENDING` reads them, and how many completed jobs of before are spared."""
     keep = verdicts[-1].claim.job.options.keep_completed
     rows: list[dict[str, Any]] = []
@@ -244,7 +248,7 @@ def _endings(verdicts: Sequence[Verdict], reach: Reach) -> dict[str, Any]:
             room -= row["keep"]
         rows.append(row)
     rows.reverse()
-    trimmed = reach.trimmed["completed"].since or 0
+    trimmed = position.trimmed["completed"].since or 0
     return {"verdicts": orjson.dumps(rows).decode(), "spared": max(room, 0), "trimmed": trimmed}
 
 
@@ -269,16 +273,16 @@ def _ending(verdict: Verdict) -> dict[str, Any]:
 
 
 async def _put_back(
-    db: Connection, tables: Tables, verdicts: Sequence[Verdict], trip: Trip, reach: Reach
+    db: Connection, tables: Tables, verdicts: Sequence[Verdict], result: ExchangeResult, position: Position
 ) -> None:
     back = [verdict for verdict in verdicts if isinstance(verdict, RetryAt | Released)]
     if not back:
         return
     returning = {"verdicts": orjson.dumps([_return(verdict) for verdict in back]).decode()}
-    trip.settled.update(row[0] for row in await ask(db, tables, _STOP, _endings(back, reach)))
+    result.settled.update(row[0] for row in await ask(db, tables, _STOP, _endings(back, position)))
     for key, vt, _ in await ask(db, tables, _PUT_BACK, returning):
-        trip.settled.add(key)
-        trip.put_back.append(vt)
+        result.settled.add(key)
+        result.put_back.append(vt)
 
 
 def _return(verdict: RetryAt | Released) -> dict[str, Any]:
@@ -298,17 +302,17 @@ _BADLY_ENDED: Sequence[tuple[type[Verdict], State]] = (
 )  # fmt: skip
 
 
-async def _trim(db: Connection, tables: Tables, verdicts: Sequence[Verdict], reach: Reach) -> None:
+async def _trim(db: Connection, tables: Tables, verdicts: Sequence[Verdict], position: Position) -> None:
     keep = verdicts[-1].claim.job.options.keep_failed
     kinds = {type(verdict) for verdict in verdicts}
     for kind, state in _BADLY_ENDED:
         if kind in kinds:
-            await trim(db, tables, state, keep, reach)
+            await trim(db, tables, state, keep, position)
 
 
-async def trim(db: Connection, tables: Tables, state: State, keep: int, reach: Reach) -> None:
+async def trim(db: Connection, tables: Tables, state: State, keep: int, position: Position) -> None:
     """Drop the oldest of those that ended, beyond how many are kept."""
-    sweep, now = reach.trimmed[state], asyncio.get_running_loop().time
+    sweep, now = position.trimmed[state], asyncio.get_running_loop().time
     began, since = now(), sweep.begin(now())
     rows = await ask(db, tables, _TRIM, {"state": state, "keep": keep, "trimmed": since or 0})
     sweep.finish(since, min((row[0] for row in rows), default=sweep.since), began, now())
