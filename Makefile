@@ -58,7 +58,7 @@ constraints: | $(VENV)/bin/python ## Pin the newest allowed version of every pac
 	{ echo '# Written by `make constraints`.'; .venv-pins/bin/python -m pip freeze --exclude-editable; } > .venv-pins/constraints.txt
 	mv .venv-pins/constraints.txt constraints.txt && rm -rf .venv-pins
 
-.env.example: src/yamchi/settings.py src/yamchi/envfile.py $(wildcard src/yamchi/*/settings.py) $(VENV)/.base ## Write the example of all settings anew
+.env.example: src/yamchi/settings.py src/yamchi/settingtypes.py src/yamchi/envfile.py $(wildcard src/yamchi/*/settings.py) $(VENV)/.base ## Write the example of all settings anew
 	@$(BIN)/python -m yamchi.envfile > $@.new && mv $@.new $@
 
 clean: ## Remove the environments, caches and builds; var/ and uploads stay

@@ -21,7 +21,7 @@ from yamchi.http.scopes import Caller, check_scopes
 from yamchi.observe import logging
 from yamchi.queues.job import Job
 from yamchi.queues.records import NewJob
-from yamchi.settings import Quota
+from yamchi.settingtypes import Quota
 from yamchi.testing import MovableClock, TestApp
 from yamchi.web import create_app
 

@@ -197,7 +197,7 @@ async def test_work_goes_on_after_a_restart(private_postgres: Callable[..., Post
     engine = await opened(server.url)
     await engine.add("mail", [NewJob("kept", "email", b"{}", JobOptions(keep_completed=5))])
     waking = asyncio.create_task(engine.wake("other", 60_000))
-    await engine._here().listener.ready()
+    await engine._loops.get().listener.ready()
     server.kill()
     with pytest.raises(EngineUnavailable, match="can't be reached"):
         await engine.add("mail", [NewJob("lost", "email", b"{}")])
@@ -206,7 +206,7 @@ async def test_work_goes_on_after_a_restart(private_postgres: Callable[..., Post
     assert [one.job.id for one in held] == ["kept"]
     assert await complete(engine, "mail", held) == ["kept"]
     waking.cancel()
-    await engine._here().listener.ready()
+    await engine._loops.get().listener.ready()
     listening = asyncio.create_task(engine.wake("mail", 60_000))
     await engine.add("mail", [NewJob("new", "email", b"{}")])
     await asyncio.wait_for(listening, 20)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from yamchi.clock import Clock
-from yamchi.settings import Quota
+from yamchi.settingtypes import Quota
 
 MOST_BUCKETS = 10_000
 """Buckets kept; the one not used for the longest time is forgotten, and so is full again."""

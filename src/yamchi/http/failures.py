@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from yamchi.clock import Clock
 from yamchi.http.buckets import Buckets
-from yamchi.settings import Quota
+from yamchi.settingtypes import Quota
 
 log = structlog.get_logger("yamchi.access")
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pydantic import SecretStr
 from sqlalchemy import Connection, select
 
-from yamchi.settings import KEPT
+from yamchi.settingtypes import KEPT
 from yamchi.storage.database import Database
 from yamchi.storage.tables import secrets as kept
 

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
 from yamchi.fields import Timezone
-from yamchi.settings import FeatureSettings, lower, read_span, split
+from yamchi.settings import FeatureSettings
+from yamchi.settingtypes import lower, read_span, split
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")

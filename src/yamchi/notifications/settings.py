@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from yamchi.settings import FeatureSettings, lower
+from yamchi.settings import FeatureSettings
+from yamchi.settingtypes import lower
 
 SmtpSecurity = Literal["starttls", "tls", "none"]
 

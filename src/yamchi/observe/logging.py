@@ -18,7 +18,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from yamchi.settings import LogFormat, LogLevel
+from yamchi.settingtypes import LogFormat, LogLevel
 
 MASK = "***"
 

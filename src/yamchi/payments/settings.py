@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from yamchi.settings import FeatureSettings, split
+from yamchi.settings import FeatureSettings
+from yamchi.settingtypes import split
 
 YOOKASSA_NETWORKS = (
     "185.71.76.0/27",

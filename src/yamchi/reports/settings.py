@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from yamchi.settings import Span, check_positive
+from yamchi.settingtypes import Span, check_positive
 from yamchi.storage.bucket import BucketSettings
 
 

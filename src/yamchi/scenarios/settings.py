@@ -5,7 +5,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from yamchi.settings import FeatureSettings, check_positive, read_span
+from yamchi.settings import FeatureSettings
+from yamchi.settingtypes import check_positive, read_span
 
 PositiveSpan = Annotated[timedelta, BeforeValidator(read_span), AfterValidator(check_positive)]
 
