@@ -47,14 +47,14 @@ def _serving(command: Sequence[str], settings: Mapping[str, str], url: str) -> I
         [sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL
     )
     try:
-        _await_answer(server, url)
+        await_answer(server, url)
         yield
     finally:
         server.terminate()
         server.wait()
 
 
-def _await_answer(server: "subprocess.Popen[bytes]", url: str) -> None:
+def await_answer(server: "subprocess.Popen[bytes]", url: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.poll() is None:
         try:

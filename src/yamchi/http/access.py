@@ -41,6 +41,7 @@ class Controls(Protocol):
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 GUARDED = ("/api", "/metrics")
+_BELOW_GUARDED = tuple(f"{room}/" for room in GUARDED)
 WITHOUT_SCOPE = ("public", "anyone", "person")
 WHO_ARE_YOU = (
     "A token is needed: send Authorization: Bearer with ADMIN_TOKEN or a key, or sign in to the board."
@@ -144,7 +145,7 @@ TheCaller = Annotated[Caller, Depends(caller_of)]
 
 
 def is_guarded(path: str) -> bool:
-    return any(path == room or path.startswith(f"{room}/") for room in GUARDED)
+    return path.startswith(_BELOW_GUARDED) or path in GUARDED
 
 
 def _entry(caller: Caller, request: Request) -> Entry:

@@ -12,6 +12,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
@@ -68,6 +69,7 @@ def check_address(settings: Settings, host: str) -> None:
         )
 
 
+@lru_cache(maxsize=1_024)
 def is_loopback(host: str) -> bool:
     name = host.strip("[]").lower()
     if name == "localhost" or name.endswith(".localhost"):
@@ -180,12 +182,16 @@ class Guard:
     async def _identify(self, scope: Scope, headers: Headers) -> Refusal | None:
         """Note who calls. A wrong token is told so where it counts, however many others are tried beside it."""
         state, access = scope.setdefault("state", {}), self.access
-        state["caller"], token = STRANGER, bearer_of(headers)
-        page = next((kind for kind in self.pages if token.startswith(kind.prefix)), None)
-        if not token or (access.is_open and page is None and not token.startswith(apikeys.PREFIX)):
-            signed_in = None if token else await access.signed_in(_cookie(headers))
-            state["caller"] = signed_in or (LOCAL if access.is_open else STRANGER)
+        state["caller"] = anybody = LOCAL if access.is_open else STRANGER
+        token = bearer_of(headers)
+        if not token:
+            if not access.is_open and (cookie := _cookie(headers)):
+                state["caller"] = await access.signed_in(cookie) or anybody
             return None
+        page = next((kind for kind in self.pages if token.startswith(kind.prefix)), None)
+        if access.is_open and page is None and not token.startswith(apikeys.PREFIX):
+            return None
+        state["caller"] = STRANGER
         address = address_of(scope)
         if wait := access.failures.wait(address, token):
             return too_many(wait)
@@ -253,7 +259,10 @@ def too_many(wait: int) -> Refusal:
 
 
 def bearer_of(headers: Headers) -> str:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = headers.get("authorization")
+    if given is None:
+        return ""
+    scheme, _, token = given.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

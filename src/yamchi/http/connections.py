@@ -8,7 +8,7 @@ really has something to ask, such as the board or a health check, still gets thr
 import asyncio
 from collections import Counter
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 import uvicorn
@@ -129,11 +129,15 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        self._count(len(url))
+        self._header_bytes += len(url)
+        if self._is_too_large:
+            self._give_up()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        self._count(len(name) + len(value))
+        self._header_bytes = size = self._header_bytes + len(name) + len(value)
+        if size > LARGEST_HEADERS or len(self.headers) > MOST_HEADERS:
+            self._give_up()
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
@@ -170,12 +174,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._is_waiting = False
             self.config.connections.end(self)
 
-    def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._is_too_large:
-            raise ValueError(
-                "the headers are too large"
-            )  # the parser gives up, and answers by `send_400_response`
+    def _give_up(self) -> NoReturn:
+        raise ValueError("the headers are too large")  # to the parser, which answers by `send_400_response`
 
     @property
     def _is_too_large(self) -> bool:

@@ -4,9 +4,8 @@ Two things are made for pages of other sites: the files that features offer, whi
 belongs to a person, which pages of CORS_ORIGINS may ask for with that person's token.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +25,14 @@ HEADERS = {
 FOR_ANY_PAGE = {"access-control-allow-origin": "*", "cross-origin-resource-policy": "cross-origin"}
 
 
+def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+_OURS, _OF_FILES = _raw(HEADERS), _raw(HEADERS | FOR_ANY_PAGE)
+_NAMES = frozenset(name for name, _ in _OF_FILES)
+
+
 class SecurityHeaders:
     """Adds the headers to whatever the application answers; a route that sets one itself knows better."""
 
@@ -37,16 +44,18 @@ class SecurityHeaders:
             await self.app(scope, receive, send)
             return
         is_file = scope["path"].startswith(self.files)
-        caching = "no-cache" if is_file else _caching(scope["path"])
-        ours = HEADERS | FOR_ANY_PAGE if is_file else HEADERS
+        caching = b"no-cache" if is_file else _caching(scope["path"])
+        ours = _OF_FILES if is_file else _OURS
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in ours.items():
-                    headers.setdefault(name, value)
+                given = {name: value for name, value in message["headers"] if name in _NAMES}
+                added = [pair for pair in ours if pair[0] not in given] if given else ours
                 if caching:
-                    headers["cache-control"] = caching
+                    kept = [pair for pair in message["headers"] if pair[0] != b"cache-control"]
+                    message["headers"] = [*kept, *added, (b"cache-control", caching)]
+                else:
+                    message["headers"] = [*message["headers"], *added]
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
@@ -65,8 +74,8 @@ class OriginsOfPages:
         await (self.open if is_theirs else self.app)(scope, receive, send)
 
 
-def _caching(path: str) -> str | None:
+def _caching(path: str) -> bytes | None:
     """Data is never kept; our files are asked for again, so that a new version shows at once."""
     if path.startswith("/api"):
-        return "no-store"
-    return "no-cache" if path.startswith("/board/") else None
+        return b"no-store"
+    return b"no-cache" if path.startswith("/board/") else None

@@ -60,8 +60,10 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        limit = self._limit(scope, headers)
-        if _announced(headers) > limit:
+        announced = _announced(headers)
+        # A body has no more than was announced, and none is too large with so little: nearly every one is such.
+        limit = FORM_LIMIT if 0 < announced <= FORM_LIMIT else self._limit(scope, headers)
+        if announced > limit:
             sentence = SENTENCE.format(limit)
             refusal = problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence, headers={"connection": "close"})
             await refusal(scope, receive, send)
@@ -163,6 +165,8 @@ class StrictJson:
 
 def _is_json(scope: Scope) -> bool:
     given = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    if given == b"application/json":
+        return True
     kind = given.partition(b";")[0].strip().lower()
     return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
 

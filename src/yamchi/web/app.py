@@ -1,6 +1,7 @@
 """The HTTP application: routes, guards and the board, put together for one Yamchi."""
 
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
@@ -23,6 +24,9 @@ what its scopes say, API_TOKENS may only send. Too many requests are answered 42
 `RateLimit` say what is left. Changes are kept in `/api/v1/audit`.
 """
 
+NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
+"""Newer versions of FastAPI look for OpenTelemetry in every request; Yamchi counts for itself, in `/metrics`."""
+
 
 def create_app(yamchi: Yamchi) -> FastAPI:
     """The server of an application: board at `/`, API at `/api`, OpenAPI at `/docs`, `/ws`, `/metrics`, `/healthz`, `/readyz`."""
@@ -33,6 +37,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        telemetry=NO_TELEMETRY,
     )
     web.state.yamchi = yamchi
     web.state.access = AccessControl(yamchi.settings, yamchi.database, yamchi.clock)
