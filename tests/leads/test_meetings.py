@@ -231,18 +231,18 @@ async def test_killed_around_the_creation(tmp_path: Path, server: ZoomServer, po
         lead = await leads.submit(name="Марат", phone="8 701 000 00 00", tranid="1")
         moment = isoformat(app.clock.now() + 3 * 86_400_000)
         await leads.tell("lesson.booked", lead.id, lesson_datetime=moment)
-        doomed = Process(tmp_path, "worker", **environment, YAMCHI_FAULT=point)
-        await eventually(lambda: doomed.process.poll() == -9, DEADLINE)
+        killed = Process(tmp_path, "worker", **environment, YAMCHI_FAULT=point)
+        await eventually(lambda: killed.process.poll() == -9, DEADLINE)
         assert server.created == (point == "zoom.created")
         long_ago = app.clock.now() - 3_600_000
         asked = update(zoom_meetings).values(asked_at=long_ago)
         await app.database.write(lambda connection: connection.execute(asked).rowcount)
-        heir = Process(tmp_path, "worker", **environment)
+        successor = Process(tmp_path, "worker", **environment)
         try:
             await eventually(lambda: _has_link(leads, lead.id), DEADLINE)
         finally:
-            heir.process.kill()
-            heir.process.wait()
+            successor.process.kill()
+            successor.process.wait()
     assert (server.created, len(server.meetings)) == (1, 1)
 
 

@@ -318,20 +318,20 @@ async def test_killed_at(tmp_path: Path, server: SheetsServer, point: str) -> No
         await leads.sheet._holds.let_go()
         await leads.edit(old, status="CHANGED")
         new = (await leads.submit(name="New", phone="8 701 000 00 01", tranid="2")).id
-        doomed = Process(tmp_path, "worker", **environment, YAMCHI_FAULT=point)
+        killed = Process(tmp_path, "worker", **environment, YAMCHI_FAULT=point)
         try:
-            await eventually(lambda: doomed.process.poll() == -9, DEADLINE)
+            await eventually(lambda: killed.process.poll() == -9, DEADLINE)
             await app.database.write(_age)
-            heir = Process(tmp_path, "worker", **environment)
+            successor = Process(tmp_path, "worker", **environment)
             try:
                 await eventually(lambda: len(server.table("Log")) >= 2, DEADLINE)
                 await eventually(lambda: _is_written(app), DEADLINE)
             finally:
-                heir.process.kill()
-                heir.process.wait()
+                successor.process.kill()
+                successor.process.wait()
         finally:
-            doomed.process.kill()
-            doomed.process.wait()
+            killed.process.kill()
+            killed.process.wait()
     assert {row["id"]: row["status"] for row in server.table("Leads")} == {old: "CHANGED", new: "NEW"}
     assert len(server.table("Leads")) == 2
     lines = [line["id"] for line in server.table("Log")]

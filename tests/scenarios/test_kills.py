@@ -158,13 +158,13 @@ async def installation(tmp_path: Path, mail_server: MailServer) -> AsyncIterator
 @pytest.mark.parametrize("point", POINTS)
 async def test_killed_at(installation: Installation, point: str) -> None:
     await installation.leads.create(LEAD, email="marat@example.com", name="Марат")
-    doomed = installation.start("up", YAMCHI_FAULT=point)
+    killed = installation.start("up", YAMCHI_FAULT=point)
     with suppress(httpx2.TransportError):
-        await installation.post(doomed, "lead.created", "e-1")
-    await eventually(lambda: doomed.process.poll() == -9, DEADLINE)
+        await installation.post(killed, "lead.created", "e-1")
+    await eventually(lambda: killed.process.poll() == -9, DEADLINE)
     await installation.age()
-    heir = installation.start("up")
-    await installation.post(heir, "lead.created", "e-1")  # whoever got no answer asks again
+    successor = installation.start("up")
+    await installation.post(successor, "lead.created", "e-1")  # whoever got no answer asks again
     await eventually(lambda: installation.is_over("email_chain"), DEADLINE)
     subjects = [letter["Subject"] for _, letter in installation.mail.letters]
     assert len(subjects) == len(set(subjects)) == 2, subjects

@@ -12,8 +12,8 @@ from sqlalchemy import insert, select
 from tests.scenarios.harness import Harness, open_harness
 from yamchi.queues.records import NewJob
 from yamchi.scenarios.entities import Entity
+from yamchi.scenarios.flow import Facts
 from yamchi.scenarios.flow import Run as OneRun
-from yamchi.scenarios.flow import Scene
 from yamchi.scenarios.moves import begin
 from yamchi.scenarios.store import StepId, _row, run_id_of
 from yamchi.scenarios.tables import scenario_definitions, scenario_events, scenario_runs, scenario_steps
@@ -57,7 +57,7 @@ async def fill(harness: Harness, name: str, start: int, end: int) -> None:
             event = {"event_type": "go", "event_id": key, "data": {"key": key, "date": date}}
             id, entity = run_id_of(name, key, 1), Entity(key, {"lesson_datetime": date})
             new = OneRun(id, name, key, 1, definition.version, now, event, key)
-            run, (change,) = begin(definition, new, Scene(entity), now)
+            run, (change,) = begin(definition, new, Facts(entity), now)
             assert run.armed is not None
             runs.append({**_row(run), "entity_kind": definition.entity})
             steps.append(

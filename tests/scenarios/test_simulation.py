@@ -17,7 +17,7 @@ from sqlalchemy import select
 from tests.scenarios.harness import Harness, open_harness
 from yamchi.clock import as_datetime, isoformat
 from yamchi.scenarios.entities import Entity
-from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.reading import read_text
 from yamchi.scenarios.simulation import Happening, simulate
 from yamchi.scenarios.tables import scenario_runs, scenario_steps
@@ -150,8 +150,8 @@ async def _both(
     definition = read_text(text)
     run = Run("r", "prop", lead_id, 1, definition.version, start, {"data": {}}, lead_id)
     known = (await harness.leads.get(lead_id)) or Entity(lead_id, {})
-    scene = Scene(known, zone=harness.scenarios.scenes.zone_of(known))
-    expected = simulate(definition, run, scene, start, happenings, until=end)
+    facts = Facts(known, zone=harness.scenarios.facts.zone_of(known))
+    expected = simulate(definition, run, facts, start, happenings, until=end)
 
     harness.email.sent.clear()
     await harness.event("go", lead_id)

@@ -22,7 +22,7 @@ from yamchi.leads.model import Lead
 from yamchi.leads.service import LeadService
 from yamchi.leads.slots import Slots
 from yamchi.leads.store import LeadStore
-from yamchi.leads.updates import Person, Pressed, Said, read_update
+from yamchi.leads.updates import ButtonPress, IncomingMessage, Person, read_update
 from yamchi.notifications.templates import Rendered
 from yamchi.scenarios.entities import LogLine
 from yamchi.storage.database import Database
@@ -49,8 +49,8 @@ class Talk(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """Where the bot works: what it may use, and how it speaks by default."""
+class BotServices:
+    """What the bot uses, and its defaults."""
 
     database: Database
     store: LeadStore
@@ -67,8 +67,8 @@ class Desk:
 class Bot:
     """Handles updates, each once; what fails is tried again by its job."""
 
-    def __init__(self, desk: Desk, chat: Chat, talk: Talk | None = None) -> None:
-        self._desk = desk
+    def __init__(self, services: BotServices, chat: Chat, talk: Talk | None = None) -> None:
+        self._services = services
         self._chat = chat
         self._talk = talk
 
@@ -78,10 +78,12 @@ class Bot:
         if found is None:
             return "ignored"
         done = f"tg_update:{found.update_id}"
-        if await self._desk.keys.get(done):
+        if await self._services.keys.get(done):
             return "seen before"
-        await (self._hear(found) if isinstance(found, Said) else self._press(found))
-        await self._desk.keys.set(done, "1", DONE)
+        await (
+            self._handle_message(found) if isinstance(found, IncomingMessage) else self._handle_button(found)
+        )
+        await self._services.keys.set(done, "1", DONE)
         return "handled"
 
     async def tell_link(self, lead: Lead) -> None:
@@ -92,7 +94,7 @@ class Bot:
 
     # ── Messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _hear(self, said: Said) -> None:
+    async def _handle_message(self, said: IncomingMessage) -> None:
         command, _, argument = said.text.strip().partition(" ")
         if said.phone is not None:
             await self._welcome_by_phone(said)
@@ -101,39 +103,41 @@ class Bot:
         else:
             await self._reply(said)
 
-    async def _start(self, said: Said, lead_id: str) -> None:
-        lead = await self._desk.store.find(lead_id[:64]) if lead_id else await self._lead_of(said.person)
+    async def _start(self, said: IncomingMessage, lead_id: str) -> None:
+        lead = await self._services.store.find(lead_id[:64]) if lead_id else await self._lead_of(said.person)
         if lead is None:
             rendered = await self._render("bot_contact", None, said.person)
             await self._chat.ask_contact(said.chat, rendered)
         else:
             await self._welcome(lead, said)
 
-    async def _welcome_by_phone(self, said: Said) -> None:
+    async def _welcome_by_phone(self, said: IncomingMessage) -> None:
         """A number opens a lead only to whom it belongs."""
         if not said.is_own_phone:
             await self._say(said.chat, "bot_not_yours", None, said.person)
             return
         digits = f"+{(said.phone or '').lstrip('+')}"
-        phone = read_phone(digits, self._desk.region) or read_phone(said.phone or "", self._desk.region)
-        lead = await self._desk.store.newest("phone", phone) if phone else None
+        phone = read_phone(digits, self._services.region) or read_phone(
+            said.phone or "", self._services.region
+        )
+        lead = await self._services.store.newest("phone", phone) if phone else None
         if lead is None:
             await self._say(said.chat, "bot_unknown", None, said.person)
         else:
             await self._welcome(lead, said)
 
-    async def _welcome(self, lead: Lead, said: Said) -> None:
+    async def _welcome(self, lead: Lead, said: IncomingMessage) -> None:
         if lead.tg_id not in (None, said.person.id):
             await self._say(said.chat, "bot_not_yours", None, said.person)
             return
         locale = None if lead.locale else self._language(said.person)
-        await self._desk.service.tell(
+        await self._services.service.tell(
             entities.ACTIVATED, lead.id, f"tg:{said.update_id}", tg_id=said.person.id, locale=locale
         )
-        await self._desk.keys.set(f"tg_lead:{said.person.id}", lead.id, REMEMBERED)
-        await self._offer_days(await self._desk.store.get(lead.id), said.person, said.chat)
+        await self._services.keys.set(f"tg_lead:{said.person.id}", lead.id, REMEMBERED)
+        await self._offer_days(await self._services.store.get(lead.id), said.person, said.chat)
 
-    async def _reply(self, said: Said) -> None:
+    async def _reply(self, said: IncomingMessage) -> None:
         lead = await self._lead_of(said.person)
         words = await self._talk.answer(said.person, said.text) if self._talk and said.text else None
         if words:
@@ -143,7 +147,7 @@ class Bot:
 
     # ── Buttons ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _press(self, pressed: Pressed) -> None:
+    async def _handle_button(self, pressed: ButtonPress) -> None:
         action, _, argument = pressed.data.partition(":")
         match action:
             case "taken":
@@ -155,27 +159,29 @@ class Bot:
             case _:
                 await self._chat.answer(pressed.query)
 
-    async def _about_lesson(self, pressed: Pressed, action: str, lead_id: str) -> None:
-        lead = await self._desk.store.find(lead_id[:64])
+    async def _about_lesson(self, pressed: ButtonPress, action: str, lead_id: str) -> None:
+        lead = await self._services.store.find(lead_id[:64])
         if lead is None or lead.tg_id != pressed.person.id:
             log.warning(
                 f"{pressed.person.id} pressed {action} of the lead {lead_id[:64]!r}, which is not theirs"
             )
             await self._refuse(pressed, "bot_not_yours", None)
-        elif lead.lesson_datetime is None or lead.lesson_datetime <= self._desk.clock.now():
+        elif lead.lesson_datetime is None or lead.lesson_datetime <= self._services.clock.now():
             await self._refuse(pressed, "bot_over", lead)
         elif action == "confirm":
             if not lead.confirmed:
                 by = f"telegram:{pressed.person.id}"
-                await self._desk.service.tell(entities.CONFIRMED, lead.id, f"tg:{pressed.update_id}", by=by)
+                await self._services.service.tell(
+                    entities.CONFIRMED, lead.id, f"tg:{pressed.update_id}", by=by
+                )
             await self._chat.answer(pressed.query)
             await self._say(pressed.chat, "bot_confirmed", lead, pressed.person)
         else:
-            await self._desk.keys.set(f"tg_lead:{pressed.person.id}", lead.id, REMEMBERED)
+            await self._services.keys.set(f"tg_lead:{pressed.person.id}", lead.id, REMEMBERED)
             await self._chat.answer(pressed.query)
             await self._offer_days(lead, pressed.person, pressed.chat)
 
-    async def _pick(self, pressed: Pressed, action: str, argument: str) -> None:
+    async def _pick(self, pressed: ButtonPress, action: str, argument: str) -> None:
         lead = await self._lead_of(pressed.person)
         if lead is None:
             await self._refuse(pressed, "bot_not_yours", None)
@@ -188,22 +194,22 @@ class Bot:
             await self._book(lead, pressed, int(argument) * 60_000)
         await self._chat.answer(pressed.query)
 
-    async def _book(self, lead: Lead, pressed: Pressed, moment: Millis) -> None:
-        if not await self._desk.slots.take(lead.id, moment):
+    async def _book(self, lead: Lead, pressed: ButtonPress, moment: Millis) -> None:
+        if not await self._services.slots.take(lead.id, moment):
             day = as_datetime(moment).astimezone(self._zone(lead)).date()
             await self._offer_times(lead, pressed, day, is_taken=True)
             return
         if lead.lesson_datetime != moment:
             kind = entities.BOOKED if lead.lesson_datetime is None else entities.RESCHEDULED
-            await self._desk.service.tell(
+            await self._services.service.tell(
                 kind, lead.id, f"tg:{pressed.update_id}", lesson_datetime=isoformat(moment)
             )
-        booked = await self._desk.store.get(lead.id)
+        booked = await self._services.store.get(lead.id)
         await self._say(pressed.chat, "bot_booked", booked, pressed.person, edits=pressed.message)
 
-    async def _take_call(self, pressed: Pressed, lead_id: str) -> None:
+    async def _take_call(self, pressed: ButtonPress, lead_id: str) -> None:
         """The first of the team who presses it makes the call."""
-        group, clock, store = self._desk.admin_group, self._desk.clock, self._desk.store
+        group, clock, store = self._services.admin_group, self._services.clock, self._services.store
         if group is None or pressed.chat != group:
             await self._refuse(pressed, "bot_not_yours", None)
             return
@@ -217,16 +223,16 @@ class Bot:
             store.log_in(connection, lead.id, line)
             return store.change_in(connection, lead.id, who)
 
-        lead = await self._desk.database.write(take)
+        lead = await self._services.database.write(take)
         if lead is None:
             await self._refuse(pressed, "bot_over", None)
             return
         rendered = await self._chat.render(
-            "bot_call_taken", self._desk.locale, self._desk.zone, {"by": lead.taken_by}
+            "bot_call_taken", self._services.locale, self._services.zone, {"by": lead.taken_by}
         )
         await self._chat.answer(pressed.query, rendered)
         if pressed.message is not None and lead.taken_at is not None:
-            local = as_datetime(lead.taken_at).astimezone(ZoneInfo(self._desk.zone))
+            local = as_datetime(lead.taken_at).astimezone(ZoneInfo(self._services.zone))
             label = f"{rendered.text.strip()} · {local:%H:%M}"
             keyboard = [[{"text": label[:100], "callback_data": pressed.data}]]
             await self._chat.put_buttons(pressed.chat, pressed.message, keyboard)
@@ -235,7 +241,7 @@ class Bot:
 
     async def _offer_days(self, lead: Lead, person: Person, chat: str, *, edits: int | None = None) -> None:
         zone, locale = self._zone(lead), self._language(person, lead)
-        free = await self._desk.slots.free(lead.id)
+        free = await self._services.slots.free(lead.id)
         days = sorted({as_datetime(moment).astimezone(zone).date() for moment in free})[:MOST_DAYS]
         if not days:
             await self._say(chat, "bot_full", lead, person, edits=edits)
@@ -244,13 +250,15 @@ class Bot:
             {"text": format_date(day, "EEE, d MMM", locale=locale), "callback_data": f"day:{day}"}
             for day in days
         ]
-        now = self._desk.clock.now()
+        now = self._services.clock.now()
         moved = {"is_reschedule": lead.lesson_datetime is not None and lead.lesson_datetime > now}
         await self._say(chat, "bot_days", lead, person, moved, _rows(keys, DAYS_IN_A_ROW), edits=edits)
 
-    async def _offer_times(self, lead: Lead, pressed: Pressed, day: date, *, is_taken: bool = False) -> None:
+    async def _offer_times(
+        self, lead: Lead, pressed: ButtonPress, day: date, *, is_taken: bool = False
+    ) -> None:
         zone, locale = self._zone(lead), self._language(pressed.person, lead)
-        local = [as_datetime(one).astimezone(zone) for one in await self._desk.slots.free(lead.id)]
+        local = [as_datetime(one).astimezone(zone) for one in await self._services.slots.free(lead.id)]
         keys = [
             {
                 "text": format_time(one, "HH:mm", tzinfo=zone, locale=locale),
@@ -278,7 +286,7 @@ class Bot:
     ) -> None:
         await self._chat.say(chat, await self._render(code, lead, person, data), above, edits=edits)
 
-    async def _refuse(self, pressed: Pressed, code: str, lead: Lead | None) -> None:
+    async def _refuse(self, pressed: ButtonPress, code: str, lead: Lead | None) -> None:
         await self._chat.answer(pressed.query, await self._render(code, lead, pressed.person))
 
     async def _render(
@@ -293,18 +301,18 @@ class Bot:
     def _language(self, person: Person, lead: Lead | None = None) -> str:
         if lead is not None and lead.locale:
             return lead.locale
-        return person.language if person.language in LANGUAGES else self._desk.locale
+        return person.language if person.language in LANGUAGES else self._services.locale
 
     def _zone(self, lead: Lead | None) -> ZoneInfo:
-        return ZoneInfo(lead.timezone) if lead and lead.timezone else self._desk.slots.zone
+        return ZoneInfo(lead.timezone) if lead and lead.timezone else self._services.slots.zone
 
     async def _lead_of(self, person: Person) -> Lead | None:
         """The lead that this person's chat is about; it must still be theirs."""
-        named = await self._desk.keys.get(f"tg_lead:{person.id}")
-        lead = await self._desk.store.find(named) if named else None
+        named = await self._services.keys.get(f"tg_lead:{person.id}")
+        lead = await self._services.store.find(named) if named else None
         if lead is not None and lead.tg_id == person.id:
             return lead
-        return await self._desk.store.newest("tg_id", person.id)
+        return await self._services.store.newest("tg_id", person.id)
 
 
 def _day(text: str) -> date | None:

@@ -67,7 +67,7 @@ class Chat:
         await self._call("editMessageReplyMarkup", fields)
 
     async def answer(self, query: str, rendered: Rendered | None = None) -> None:
-        """Let the button's clock stop turning, with a word or without."""
+        """Answer the press of a button, with a short text or without: Telegram shows that it is loading until then."""
         word = {"text": rendered.text.strip()[:LONGEST_ANSWER]} if rendered else {}
         await self._call("answerCallbackQuery", {"callback_query_id": query, **word})
 

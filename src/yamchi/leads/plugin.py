@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.leads import meetings
-from yamchi.leads.bot import Bot, Desk
+from yamchi.leads.bot import Bot, BotServices
 from yamchi.leads.chat import Chat
 from yamchi.leads.contacts import Contact, read_form
 from yamchi.leads.entities import LeadEntities
@@ -146,7 +146,7 @@ class Leads(Plugin):
         self.declare()
         api = BotApi(known.telegram_api_url, known.telegram_bot_token.get_secret_value())
         self.chat = Chat(api, self._notifications.templates)
-        desk = Desk(
+        services = BotServices(
             app.database,
             self.store,
             self.service,
@@ -159,7 +159,7 @@ class Leads(Plugin):
             known.telegram_admin_group_id,
         )
         self._talk = self._converse()
-        self.bot = Bot(desk, self.chat, self._talk)
+        self.bot = Bot(services, self.chat, self._talk)
         return Listener(app.queue(QUEUE), self.bot, self.chat, app.clock)
 
     def _converse(self) -> Conversation | None:

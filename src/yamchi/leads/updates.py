@@ -17,7 +17,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class IncomingMessage:
     """A message in the person's own chat with the bot."""
 
     update_id: int
@@ -29,7 +29,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class ButtonPress:
     """A button under a message of the bot."""
 
     update_id: int
@@ -40,8 +40,8 @@ class Pressed:
     data: str
 
 
-def read_update(update: Mapping[str, Any]) -> Said | Pressed | None:
-    """None for what the bot has no ear for."""
+def read_update(update: Mapping[str, Any]) -> IncomingMessage | ButtonPress | None:
+    """None for an update that the bot does not handle."""
     number = update.get("update_id")
     if not isinstance(number, int):
         return None
@@ -52,14 +52,14 @@ def read_update(update: Mapping[str, Any]) -> Said | Pressed | None:
     return None
 
 
-def _said(number: int, message: Mapping[str, Any]) -> Said | None:
+def _said(number: int, message: Mapping[str, Any]) -> IncomingMessage | None:
     person, chat = _person(message.get("from")), message.get("chat")
     if person is None or not isinstance(chat, dict) or chat.get("type") != "private":
         return None
     contact = message.get("contact")
     found = contact if isinstance(contact, dict) else {}
     phone = found.get("phone_number")
-    return Said(
+    return IncomingMessage(
         number,
         person,
         str(chat.get("id")),
@@ -69,7 +69,7 @@ def _said(number: int, message: Mapping[str, Any]) -> Said | None:
     )
 
 
-def _pressed(number: int, query: Mapping[str, Any]) -> Pressed | None:
+def _pressed(number: int, query: Mapping[str, Any]) -> ButtonPress | None:
     person, message = _person(query.get("from")), query.get("message")
     if person is None or not isinstance(query.get("data"), str):
         return None
@@ -78,7 +78,7 @@ def _pressed(number: int, query: Mapping[str, Any]) -> Pressed | None:
     chat_id = chat.get("id") if isinstance(chat, dict) else None
     where = str(person.id if chat_id is None else chat_id)
     shown = place.get("message_id")
-    return Pressed(
+    return ButtonPress(
         number,
         person,
         str(query.get("id")),

@@ -20,10 +20,10 @@ from yamchi.scenarios.definition import STOP, Action, Definition
 from yamchi.scenarios.engine import ScenarioEngine, Stopped
 from yamchi.scenarios.entities import Change, EntityKinds, LogLine, TransactionalEntities
 from yamchi.scenarios.expressions import fill
+from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.outbox import Entry
-from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.tables import scenario_acts as table
 from yamchi.storage.database import Database
@@ -67,7 +67,7 @@ class Actions:
         clock: Clock,
         library: Library,
         kinds: EntityKinds,
-        scenes: Scenes,
+        facts_reader: FactReader,
         engine: ScenarioEngine,
         tokens: Links,
         base: str | None,
@@ -77,7 +77,7 @@ class Actions:
         self._clock = clock
         self._library = library
         self._kinds = kinds
-        self._scenes = scenes
+        self._facts = facts_reader
         self._engine = engine
         self._tokens = tokens
         self._base = base
@@ -127,7 +127,7 @@ class Actions:
 
     async def _act(self, scenario: str, key: str, action: str, by: str, link: Link | None) -> Acted:
         row = await self._database.read(lambda connection: store.latest(connection, scenario, key))
-        fetched = Fetched() if row is None else await self._scenes.fetch(row.entity_kind, row.entity_id)
+        fetched = Fetched() if row is None else await self._facts.fetch(row.entity_kind, row.entity_id)
         now = self._clock.now()
 
         def do(connection: Connection) -> tuple[Row[Any], Action, Change, list[Entry]]:
@@ -160,11 +160,11 @@ class Actions:
         definition = self._library.version(connection, run.scenario, run.version)
         meant = _meaning(definition, action)
         self._check(connection, run, link, action, by, now)
-        scene = self._scenes.of(connection, definition, run, fetched)
-        values = {**flow.values_of(definition, run, scene, now), "by": by}
+        facts = self._facts.of(connection, definition, run, fetched)
+        values = {**flow.values_of(definition, run, facts, now), "by": by}
         act_id = link.id if link else f"{run.id}.{action}.{now}"
-        text = fill(meant.log, values, scene.zone.key) if meant.log else None
-        change = Change(fill(meant.set, values, scene.zone.key), LogLine(act_id, str(text)) if text else None)
+        text = fill(meant.log, values, facts.zone.key) if meant.log else None
+        change = Change(fill(meant.set, values, facts.zone.key), LogLine(act_id, str(text)) if text else None)
         entities = self._kinds.of(definition.entity) if definition.entity else None
         if change and run.entity_id and isinstance(entities, TransactionalEntities):
             entities.apply_in(connection, run.entity_id, change)

@@ -12,12 +12,12 @@ from yamchi.clock import Clock, Millis
 from yamchi.scenarios import moves, store
 from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
-from yamchi.scenarios.flow import Fail, Perform, Run, Scene
+from yamchi.scenarios.facts import FactReader, Fetched
+from yamchi.scenarios.flow import Facts, Fail, Perform, Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.saving import RunSaver
-from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.writing import Done, Writing
 
@@ -53,7 +53,7 @@ class Begun:
     definition: Definition
     step: Step
     run: Run
-    scene: Scene
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ class Claims:
         clock: Clock,
         library: Library,
         kinds: EntityKinds,
-        scenes: Scenes,
+        facts_reader: FactReader,
         saver: RunSaver,
         writing: Writing,
     ) -> None:
         self._clock = clock
         self._library = library
         self._kinds = kinds
-        self._scenes = scenes
+        self._facts = facts_reader
         self._saver = saver
         self._writing = writing
 
@@ -95,19 +95,19 @@ class Claims:
         definition = self._library.version(connection, run.scenario, run.version)
         if not store.is_pending(run, id):
             return self._stale(connection, definition, row, record, id, attempt, now)
-        scene = self._scenes.of(connection, definition, run, fetched)
-        decision, after, changes = moves.fire(definition, run, scene, now)
+        facts = self._facts.of(connection, definition, run, fetched)
+        decision, after, changes = moves.fire(definition, run, facts, now)
         match decision:
             case Perform(step=step):
-                return self._begin(connection, definition, row, record, run, scene, step, now)
+                return self._begin(connection, definition, row, record, run, facts, step, now)
             case Fail(reason=reason):
-                after, changes = moves.fail(definition, run, scene, now, reason)
+                after, changes = moves.fail(definition, run, facts, now, reason)
                 return GivenUp(
                     reason,
-                    self._saver.save(connection, definition, row, after, changes, scene, now, by=str(id)),
+                    self._saver.save(connection, definition, row, after, changes, facts, now, by=str(id)),
                 )
         own = next((change for change in changes if change.step == id.step), None)
-        entries = self._saver.save(connection, definition, row, after, changes, scene, now, by=str(id))
+        entries = self._saver.save(connection, definition, row, after, changes, facts, now, by=str(id))
         return Settled(own.state if own else "nothing", own.reason if own else None, entries)
 
     def _begin(
@@ -117,14 +117,14 @@ class Claims:
         row: Row[Any],
         record: Row[Any],
         run: Run,
-        scene: Scene,
+        facts: Facts,
         step: Step,
         now: Millis,
     ) -> Claimed:
         """What changes nothing but our own tables is done at once."""
         id = StepId(run.id, record.step, record.arming)
         # What came after the first attempt may be an answer to it.
-        begun = run if record.began_at is not None else replace(run, heard=scene.last_event)
+        begun = run if record.began_at is not None else replace(run, heard=facts.last_event)
         is_inside = definition.entity is None or isinstance(
             self._kinds.of(definition.entity), TransactionalEntities
         )
@@ -135,7 +135,7 @@ class Claims:
             return Settled("done", None, entries)
         store.record(connection, run.id, StepChange(id.step, id.arming, "running", now))
         store.save(connection, begun)
-        return Begun(definition, step, begun, scene)
+        return Begun(definition, step, begun, facts)
 
     def _stale(
         self,
@@ -172,6 +172,6 @@ class Claims:
         if store.living(connection, [(run.scenario, run.key)], []):
             return Nothing("another run of this key has begun since")
         after, changes = moves.revive(definition, run, id.step, now)
-        scene = self._scenes.of(connection, definition, run, Fetched())
-        entries = self._saver.save(connection, definition, row, after, changes, scene, now)
+        facts = self._facts.of(connection, definition, run, Fetched())
+        entries = self._saver.save(connection, definition, row, after, changes, facts, now)
         return Settled("armed", "armed anew from its dead letter", entries)

@@ -301,7 +301,7 @@ def _with(reference: str | None, act: Any) -> Any:
 
 def _moment(said: str, scenarios: Scenarios) -> Millis:
     try:
-        return read_moment(said, scenarios.scenes.zone_of(None))
+        return read_moment(said, scenarios.facts.zone_of(None))
     except ValueError as error:
         raise InvalidJob(f"--start: {error}.") from None
 
@@ -331,7 +331,7 @@ def _print_simulation(simulation: Simulation, as_json: bool) -> None:
     if as_json:
         print_json({"status": run.status, "reason": run.reason, "steps": [line.shown() for line in lines]})
         return
-    zone = simulation.scene.zone
+    zone = simulation.facts.zone
     shown = table("when", "step", "state", "due", "why")
     for line in lines:
         shown.add_row(

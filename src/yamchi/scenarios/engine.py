@@ -20,11 +20,11 @@ from yamchi.scenarios import flow, moves, store
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
 from yamchi.scenarios.expressions import ExpressionFailed, fill, holds
-from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.facts import FactReader, Fetched
+from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.library import Library, UnknownScenario
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.saving import RunSaver
-from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.scenarios")
@@ -42,7 +42,7 @@ class Match:
     definition: Definition
     key: str
     entity_id: str | None
-    scene: Scene
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class ScenarioEngine:
         clock: Clock,
         library: Library,
         kinds: EntityKinds,
-        scenes: Scenes,
+        facts_reader: FactReader,
         outbox: Outbox,
     ) -> None:
         self._database = database
         self._clock = clock
         self._library = library
         self._kinds = kinds
-        self._scenes = scenes
+        self._facts = facts_reader
         self._outbox = outbox
         self.saver = RunSaver(outbox)
 
@@ -85,7 +85,7 @@ class ScenarioEngine:
         ids = [event.event_id for event in events]
         query = select(known_events.c.event_id).where(known_events.c.event_id.in_(ids))
         known = set(await self._database.read(lambda connection: connection.execute(query).scalars().all()))
-        return await self._scenes.fetch_for([event for event in events if event.event_id not in known])
+        return await self._facts.fetch_for([event for event in events if event.event_id not in known])
 
     def store(
         self, connection: Connection, events: Sequence[Event], prepared: Fetched, now: Millis
@@ -110,7 +110,7 @@ class ScenarioEngine:
         fetched: Fetched,
         now: Millis,
     ) -> list[Entry]:
-        concerned = self._scenes.note(connection, event)
+        concerned = self._facts.note(connection, event)
         matches = [
             match
             for definition in listening
@@ -148,15 +148,15 @@ class ScenarioEngine:
         if definition.entity is not None and definition.entity not in concerned:
             return None
         entity_id = concerned.get(definition.entity or "")
-        scene = self._scenes.at_start(connection, definition, event, entity_id, fetched)
-        values = flow.values_of(definition, _unborn(definition, event, entity_id, now), scene, now)
+        facts = self._facts.at_start(connection, definition, event, entity_id, fetched)
+        values = flow.values_of(definition, _run_to_be(definition, event, entity_id, now), facts, now)
         try:
-            key = fill(definition.key, values, scene.zone.key)
+            key = fill(definition.key, values, facts.zone.key)
         except ExpressionFailed:
             return None  # an event that lacks what the key is made of is not for this scenario
         if key is None or not 0 < len(str(key)) <= store.LONGEST_KEY:
             return None
-        return Match(definition, str(key), entity_id, scene)
+        return Match(definition, str(key), entity_id, facts)
 
     def _move(
         self, connection: Connection, row: Row[Any], event_type: str, fetched: Fetched, now: Millis
@@ -164,17 +164,17 @@ class ScenarioEngine:
         """What an event, or a change of its entity, makes of a run."""
         run = store.restored(row)
         definition = self._library.version(connection, run.scenario, run.version)
-        scene = self._scenes.of(connection, definition, run, fetched)
-        after, changes = moves.hear(definition, run, scene, event_type, now)
+        facts = self._facts.of(connection, definition, run, fetched)
+        after, changes = moves.hear(definition, run, facts, event_type, now)
         if after == run and not changes:
             return []
-        return self.saver.save(connection, definition, row, after, changes, scene, now)
+        return self.saver.save(connection, definition, row, after, changes, facts, now)
 
     def _start(
         self, connection: Connection, match: Match, event: Event, number: int, now: Millis
     ) -> list[Entry]:
-        definition, scene = match.definition, match.scene
-        if definition.entity and scene.entity is None:
+        definition, facts = match.definition, match.facts
+        if definition.entity and facts.entity is None:
             log.warning(
                 f"{event.event_type} started no {definition.scenario}: there is no {definition.entity} "
                 f"{match.entity_id}"
@@ -189,20 +189,20 @@ class ScenarioEngine:
                 return []
             if last.status == "running":
                 entries += self._end(connection, last, f"started again by {event.event_type}", now)
-        run = _born(match, event, number, (last.generation if last else 0) + 1, now)
+        run = _new_run(match, event, number, (last.generation if last else 0) + 1, now)
         self._library.keep(connection, definition)
         store.add(connection, run, definition.entity)
-        after, changes = moves.begin(definition, run, scene, now)
-        return entries + self.saver.save(connection, definition, None, after, changes, scene, now)
+        after, changes = moves.begin(definition, run, facts, now)
+        return entries + self.saver.save(connection, definition, None, after, changes, facts, now)
 
     def _wants(self, definition: Definition, match: Match, event: Event, now: Millis) -> bool:
         if definition.when is None:
             return True
         values = flow.values_of(
-            definition, _unborn(definition, event, match.entity_id, now), match.scene, now
+            definition, _run_to_be(definition, event, match.entity_id, now), match.facts, now
         )
         try:
-            return holds(definition.when, values, match.scene.zone.key)
+            return holds(definition.when, values, match.facts.zone.key)
         except ExpressionFailed as error:
             log.warning(f"{definition.scenario} was not started: {error}")
             return False
@@ -220,7 +220,7 @@ class ScenarioEngine:
 
     async def changed(self, kind: str, entity_id: str) -> None:
         """An entity has changed: its runs look at their dates anew."""
-        fetched = await self._scenes.fetch(kind, entity_id)
+        fetched = await self._facts.fetch(kind, entity_id)
         await self.follow(await self._database.write(lambda c: self.changed_in(c, kind, entity_id, fetched)))
 
     # ── Stopping ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -268,14 +268,14 @@ class ScenarioEngine:
         return replace(stopped, on_its_way=row.armed_step, is_still_sending=True)
 
 
-def _unborn(definition: Definition, event: Event, entity_id: str | None, now: Millis) -> Run:
+def _run_to_be(definition: Definition, event: Event, entity_id: str | None, now: Millis) -> Run:
     """A run to ask for its key: what expressions see before there is one."""
     user_id = None if event.user_id is None else str(event.user_id)
     said = event.model_dump(mode="json")
     return Run("", definition.scenario, "", 0, definition.version, now, said, entity_id, user_id)
 
 
-def _born(match: Match, event: Event, number: int, generation: int, now: Millis) -> Run:
+def _new_run(match: Match, event: Event, number: int, generation: int, now: Millis) -> Run:
     definition = match.definition
     return Run(
         id=store.run_id_of(definition.scenario, match.key, generation),

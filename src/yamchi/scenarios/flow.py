@@ -72,7 +72,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Facts:
     """Everything besides the run that a decision may look at, as it is now."""
 
     entity: Entity | None = None
@@ -165,22 +165,22 @@ class Over:
 Decision = Arm | Wait | Perform | Skip | PassOver | Received | TimedOut | Fail | Rewind | Over
 
 
-def decide(definition: Definition, run: Run, scene: Scene, now: Millis) -> Decision:
+def decide(definition: Definition, run: Run, facts: Facts, now: Millis) -> Decision:
     """What is next for this run, when, or why not."""
     if run.status != "running":
         return Over(run.reason)
-    if moved := _moved(definition, run, scene):
+    if moved := _moved(definition, run, facts):
         return moved
     if run.position is None:
         return Over()
     step = definition.step(run.position)
-    return _due(definition, run, step, scene, now) if run.armed else _next(run, step, scene, now, definition)
+    return _due(definition, run, step, facts, now) if run.armed else _next(run, step, facts, now, definition)
 
 
-def _moved(definition: Definition, run: Run, scene: Scene) -> Rewind | None:
+def _moved(definition: Definition, run: Run, facts: Facts) -> Rewind | None:
     for step in definition.steps:
         if step.job in run.anchors:
-            moment, _ = anchor_of(definition, run, step, scene)
+            moment, _ = anchor_of(definition, run, step, facts)
             if moment != run.anchors[step.job]:
                 path = step.moment.path if step.moment else ""
                 return Rewind(step, f"{path} is {_said(moment, step)} now")
@@ -193,17 +193,17 @@ def _said(moment: Millis | None, step: Step) -> str:
     return "empty or unreadable" if moment is None else f"such that {step.job} is due {isoformat(moment)}"
 
 
-def _next(run: Run, step: Step, scene: Scene, now: Millis, definition: Definition) -> Decision:
+def _next(run: Run, step: Step, facts: Facts, now: Millis, definition: Definition) -> Decision:
     """A step that is reached, before it is pending."""
     if step.moment is None and step.job in run.done:
         return PassOver(step)
     if step.wait_for is not None:
-        if _has_come(run, step, scene):
+        if _has_come(run, step, facts):
             return Received(step, step.wait_for)
         return Arm(step, None if step.patience is None else run.since + step.patience)
     if step.moment is None:
         return Arm(step, run.since + step.delay)
-    due, problem = anchor_of(definition, run, step, scene)
+    due, problem = anchor_of(definition, run, step, facts)
     if due is None:
         return Skip(step, f"{step.moment.path}: {problem}")
     if due >= now:
@@ -213,11 +213,11 @@ def _next(run: Run, step: Step, scene: Scene, now: Millis, definition: Definitio
     return Skip(step, f"its moment, {isoformat(due)}, had passed already", due)
 
 
-def _due(definition: Definition, run: Run, step: Step, scene: Scene, now: Millis) -> Decision:
+def _due(definition: Definition, run: Run, step: Step, facts: Facts, now: Millis) -> Decision:
     """A step that is pending."""
     assert run.armed is not None
     due = run.armed.due
-    if step.wait_for is not None and _has_come(run, step, scene):
+    if step.wait_for is not None and _has_come(run, step, facts):
         return Received(step, step.wait_for)
     if due is None or now < due:
         return Wait(due)
@@ -225,44 +225,44 @@ def _due(definition: Definition, run: Run, step: Step, scene: Scene, now: Millis
         return TimedOut(step)
     if step.lateness is not None and now > due + step.lateness:
         return Skip(step, f"it was {describe_span(now - due)} late, more than its {step.expires}")
-    return _conditions(definition, run, step, scene, now)
+    return _conditions(definition, run, step, facts, now)
 
 
-def _conditions(definition: Definition, run: Run, step: Step, scene: Scene, now: Millis) -> Decision:
-    if definition.entity and scene.entity is None:
+def _conditions(definition: Definition, run: Run, step: Step, facts: Facts, now: Millis) -> Decision:
+    if definition.entity and facts.entity is None:
         return Skip(step, f"there is no {definition.entity} {run.entity_id} any more")
-    values = values_of(definition, run, scene, now)
+    values = values_of(definition, run, facts, now)
     try:
-        if step.unless is not None and holds(step.unless, values, scene.zone.key):
+        if step.unless is not None and holds(step.unless, values, facts.zone.key):
             return Skip(step, f"unless: {step.unless}")
-        if step.when is not None and not holds(step.when, values, scene.zone.key):
+        if step.when is not None and not holds(step.when, values, facts.zone.key):
             return Skip(step, f"when: {step.when} does not hold")
     except ExpressionFailed as error:
         return Fail(step, str(error))
     return Perform(step)
 
 
-def _has_come(run: Run, step: Step, scene: Scene) -> bool:
+def _has_come(run: Run, step: Step, facts: Facts) -> bool:
     floor = run.heard_at_start if step.since == "start" else run.heard
-    return any(event.type == step.wait_for and event.number > floor for event in scene.events)
+    return any(event.type == step.wait_for and event.number > floor for event in facts.events)
 
 
-def anchor_of(definition: Definition, run: Run, step: Step, scene: Scene) -> tuple[Millis | None, str | None]:
+def anchor_of(definition: Definition, run: Run, step: Step, facts: Facts) -> tuple[Millis | None, str | None]:
     """When a step with `at` is due by the newest date; None, and why, when there is no such moment."""
     if step.moment is None:
         return None, None
     try:
-        return step.moment.moment(_look_up(definition, run, scene, step.moment.path), scene.zone), None
+        return step.moment.moment(_look_up(definition, run, facts, step.moment.path), facts.zone), None
     except (ValueError, OverflowError) as error:
         return None, str(error)
 
 
-def _look_up(definition: Definition, run: Run, scene: Scene, path: str) -> Any:
+def _look_up(definition: Definition, run: Run, facts: Facts, path: str) -> Any:
     """A value by its path: of the entity, or `event.data.x`, `user.x`; a bare name is a field of the entity or the event."""
     head, *rest = path.split(".")
-    fields = scene.entity.fields if scene.entity else {}
+    fields = facts.entity.fields if facts.entity else {}
     data = run.event.get("data") or {}
-    roots: dict[str, Any] = {"event": run.event, "user": scene.user, definition.entity or "": fields}
+    roots: dict[str, Any] = {"event": run.event, "user": facts.user, definition.entity or "": fields}
     if not rest and head not in roots:
         return fields.get(head) if head in fields or definition.entity else data.get(head)
     value: Any = roots.get(head, fields.get(head))
@@ -271,11 +271,11 @@ def _look_up(definition: Definition, run: Run, scene: Scene, path: str) -> Any:
     return value
 
 
-def values_of(definition: Definition, run: Run, scene: Scene, now: Millis) -> dict[str, Any]:
+def values_of(definition: Definition, run: Run, facts: Facts, now: Millis) -> dict[str, Any]:
     """What expressions and templates of a scenario see."""
     values: dict[str, Any] = {
         "event": dict(run.event),
-        "user": dict(scene.user),
+        "user": dict(facts.user),
         "now": isoformat(now),
         "run": {
             "id": run.id,
@@ -285,6 +285,6 @@ def values_of(definition: Definition, run: Run, scene: Scene, now: Millis) -> di
         },
     }
     if definition.entity:
-        fields = scene.entity.fields if scene.entity else {}
+        fields = facts.entity.fields if facts.entity else {}
         values[definition.entity] = {"id": run.entity_id, **fields}
     return values

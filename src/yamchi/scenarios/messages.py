@@ -16,8 +16,8 @@ from yamchi.queues.job import Job
 from yamchi.scenarios import flow
 from yamchi.scenarios.definition import Definition, Send, Step
 from yamchi.scenarios.expressions import fill
-from yamchi.scenarios.flow import Run, Scene
-from yamchi.scenarios.scenes import Scenes
+from yamchi.scenarios.facts import FactReader
+from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.store import StepId
 from yamchi.storage.database import Database
 
@@ -35,7 +35,7 @@ class Messages:
         processor: JobProcessor,
         deliveries: Deliveries,
         channels: Mapping[str, Channel],
-        scenes: Scenes,
+        facts_reader: FactReader,
         links: Links,
     ) -> None:
         self._database = database
@@ -43,7 +43,7 @@ class Messages:
         self._processor = processor
         self._deliveries = deliveries
         self._channels = channels
-        self._scenes = scenes
+        self._facts = facts_reader
         self._links = links
 
     def delivery_id(self, id: StepId) -> str:
@@ -58,21 +58,21 @@ class Messages:
         definition: Definition,
         step: Step,
         run: Run,
-        scene: Scene,
+        facts: Facts,
         entering: Callable[[], Awaitable[None]],
     ) -> dict[str, Any]:
         """Send the step's message; what became of it."""
         assert step.send is not None
-        values = flow.values_of(definition, run, scene, self._clock.now())
-        recipient = await self._recipient(step.send, run, scene, values)
+        values = flow.values_of(definition, run, facts, self._clock.now())
+        recipient = await self._recipient(step.send, run, facts, values)
         channel = self._channel(step.send, recipient)
         notification = NotificationJob(
             job_id=derived_id("scenario", job.id),
             user_id=_uuid(recipient.user_id),
             channel=channel,
             template_code=step.send.template,
-            locale=self._locale(step.send, recipient, run, scene, values),
-            data=await self._data(definition, step.send, run, scene, values),
+            locale=self._locale(step.send, recipient, run, facts, values),
+            data=await self._data(definition, step.send, run, facts, values),
             meta=Meta(
                 event_type=f"scenario.{definition.scenario}", event_id=job.id, priority=step.send.priority
             ),
@@ -81,11 +81,11 @@ class Messages:
         result = await self._processor.deliver(job, notification, recipient, entering)
         return {**result.as_json(), "delivery": notification.delivery_id, "channel": channel}
 
-    async def _recipient(self, send: Send, run: Run, scene: Scene, values: Mapping[str, Any]) -> Recipient:
-        person = await self._database.read(lambda c: self._scenes.recipient(c, run, scene))
+    async def _recipient(self, send: Send, run: Run, facts: Facts, values: Mapping[str, Any]) -> Recipient:
+        person = await self._database.read(lambda c: self._facts.recipient(c, run, facts))
         if send.to is None:
             return person
-        address = str(fill(send.to, values, scene.zone.key) or "")
+        address = str(fill(send.to, values, facts.zone.key) or "")
         return replace(direct.at(address), locale=person.locale, timezone=person.timezone)
 
     def _channel(self, send: Send, recipient: Recipient) -> str:
@@ -97,23 +97,23 @@ class Messages:
         return send.channels[-1]
 
     def _locale(
-        self, send: Send, recipient: Recipient, run: Run, scene: Scene, values: Mapping[str, Any]
+        self, send: Send, recipient: Recipient, run: Run, facts: Facts, values: Mapping[str, Any]
     ) -> str:
-        asked = fill(send.locale, values, scene.zone.key) if send.locale else None
+        asked = fill(send.locale, values, facts.zone.key) if send.locale else None
         told = (run.event.get("data") or {}).get("locale")
         return str(asked or recipient.locale or told or DEFAULT_LOCALE)
 
     async def _data(
-        self, definition: Definition, send: Send, run: Run, scene: Scene, values: Mapping[str, Any]
+        self, definition: Definition, send: Send, run: Run, facts: Facts, values: Mapping[str, Any]
     ) -> dict[str, Any]:
         """What the template sees: the event's data, the entity's fields and its id, links, and what the step adds."""
         data = dict(run.event.get("data") or {})
-        if definition.entity and scene.entity:
-            data |= {name: value for name, value in scene.entity.fields.items() if value is not None}
+        if definition.entity and facts.entity:
+            data |= {name: value for name, value in facts.entity.fields.items() if value is not None}
             data[f"{definition.entity}_id"] = run.entity_id
         if links := await self._links(definition, run):
             data["links"] = dict(links)
-        return {**data, **fill(send.data, values, scene.zone.key)}
+        return {**data, **fill(send.data, values, facts.zone.key)}
 
 
 def _uuid(user_id: str | None) -> UUID:

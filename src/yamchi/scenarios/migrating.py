@@ -11,10 +11,10 @@ from yamchi.clock import Clock, Millis
 from yamchi.scenarios import moves, store
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.engine import ScenarioEngine
+from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.outbox import Entry
-from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.tables import scenario_runs as runs
 from yamchi.storage.database import Database
 
@@ -39,12 +39,17 @@ class Migrator:
     """Takes running runs of older versions to the one in force, page by page."""
 
     def __init__(
-        self, database: Database, clock: Clock, library: Library, scenes: Scenes, engine: ScenarioEngine
+        self,
+        database: Database,
+        clock: Clock,
+        library: Library,
+        facts_reader: FactReader,
+        engine: ScenarioEngine,
     ) -> None:
         self._database = database
         self._clock = clock
         self._library = library
-        self._scenes = scenes
+        self._facts = facts_reader
         self._engine = engine
 
     async def count(self, scenario: str) -> int:
@@ -93,7 +98,7 @@ class Migrator:
 
     async def _fetch(self, run_id: str) -> Fetched:
         row = await self._database.read(lambda connection: store.read(connection, run_id))
-        return Fetched() if row is None else await self._scenes.fetch(row.entity_kind, row.entity_id)
+        return Fetched() if row is None else await self._facts.fetch(row.entity_kind, row.entity_id)
 
     def _look(
         self, connection: Connection, definition: Definition, run_id: str, fetched: Fetched
@@ -119,8 +124,8 @@ class Migrator:
         self, connection: Connection, definition: Definition, run: Run, fetched: Fetched
     ) -> moves.Moved:
         old = self._library.version(connection, run.scenario, run.version)
-        scene = self._scenes.of(connection, definition, run, fetched)
-        return moves.migrated(old, definition, run, scene, self._clock.now())
+        facts = self._facts.of(connection, definition, run, fetched)
+        return moves.migrated(old, definition, run, facts, self._clock.now())
 
     def _move(
         self, connection: Connection, definition: Definition, run_id: str, fetched: Fetched
@@ -131,5 +136,5 @@ class Migrator:
         run, now = store.restored(row), self._clock.now()
         after, changes = self._moved(connection, definition, run, fetched)
         self._library.keep(connection, definition)
-        scene = self._scenes.of(connection, definition, run, fetched)
-        return self._engine.saver.save(connection, definition, row, after, changes, scene, now)
+        facts = self._facts.of(connection, definition, run, fetched)
+        return self._engine.saver.save(connection, definition, row, after, changes, facts, now)

@@ -9,6 +9,7 @@ from yamchi.scenarios.flow import (
     Arm,
     Armed,
     Decision,
+    Facts,
     Fail,
     Over,
     PassOver,
@@ -16,7 +17,6 @@ from yamchi.scenarios.flow import (
     Received,
     Rewind,
     Run,
-    Scene,
     Skip,
     Status,
     StepState,
@@ -41,17 +41,17 @@ class StepChange:
 Moved = tuple[Run, list[StepChange]]
 
 
-def begin(definition: Definition, run: Run, scene: Scene, now: Millis) -> Moved:
+def begin(definition: Definition, run: Run, facts: Facts, now: Millis) -> Moved:
     """A new run, led to the first step that has to wait."""
     first = replace(run, position=definition.steps[0].job, since=now)
-    return go_on(definition, first, scene, now)
+    return go_on(definition, first, facts, now)
 
 
-def go_on(definition: Definition, run: Run, scene: Scene, now: Millis) -> Moved:
+def go_on(definition: Definition, run: Run, facts: Facts, now: Millis) -> Moved:
     """Decide and decide again until something has to wait, is to be done by a job, or is over."""
     changes: list[StepChange] = []
     while True:
-        decision = decide(definition, run, scene, now)
+        decision = decide(definition, run, facts, now)
         match decision:
             case Wait() | Perform() | TimedOut() | Fail():
                 return run, changes
@@ -70,15 +70,15 @@ def go_on(definition: Definition, run: Run, scene: Scene, now: Millis) -> Moved:
         changes += made
 
 
-def hear(definition: Definition, run: Run, scene: Scene, type: str, now: Millis) -> Moved:
+def hear(definition: Definition, run: Run, facts: Facts, type: str, now: Millis) -> Moved:
     """An event has come for the run's key, or its entity has changed."""
     if run.status == "running" and type in definition.stop_on:
         return stop(run, f"{type} came", now)
-    return go_on(definition, run, scene, now)
+    return go_on(definition, run, facts, now)
 
 
 def fire(
-    definition: Definition, run: Run, scene: Scene, now: Millis
+    definition: Definition, run: Run, facts: Facts, now: Millis
 ) -> tuple[Decision, Run, list[StepChange]]:
     """The pending step's moment, by its job: what is to be done, and what has been decided without doing anything.
 
@@ -86,20 +86,20 @@ def fire(
     """
     assert run.armed is not None
     moment = now if run.armed.due is None else max(now, run.armed.due)
-    decision = decide(definition, run, scene, moment)
+    decision = decide(definition, run, facts, moment)
     match decision:
         case Perform() | Fail() | Wait() | Over():
             return decision, run, []
-    heard = run if isinstance(decision, Rewind) else replace(run, heard=scene.last_event)
+    heard = run if isinstance(decision, Rewind) else replace(run, heard=facts.last_event)
     after, changes = _apply(definition, heard, decision, now)
-    after, more = go_on(definition, after, scene, now)
+    after, more = go_on(definition, after, facts, now)
     return decision, after, [*changes, *more]
 
 
 def complete(
     definition: Definition,
     run: Run,
-    scene: Scene,
+    facts: Facts,
     now: Millis,
     *,
     heard: int,
@@ -113,18 +113,18 @@ def complete(
     change = StepChange(armed.step, armed.arming, state, now, armed.due, skipped or said)
     done = run.done | {armed.step} if skipped is None else run.done
     after = replace(_moved_to(run, definition.after(step), now), heard=heard, done=done)
-    after, more = go_on(definition, after, scene, now)
+    after, more = go_on(definition, after, facts, now)
     return after, [change, *more]
 
 
-def fail(definition: Definition, run: Run, scene: Scene, now: Millis, reason: str) -> Moved:
+def fail(definition: Definition, run: Run, facts: Facts, now: Millis, reason: str) -> Moved:
     """The pending step has used up its attempts."""
     assert run.armed is not None
     armed, step = run.armed, definition.step(run.armed.step)
     change = StepChange(armed.step, armed.arming, "failed", now, armed.due, reason)
     if step.on_failure == STOP:
         return _over(replace(run, armed=None), "failed", f"{armed.step}: {reason}", now), [change]
-    after, more = go_on(definition, _jumped(definition, run, step, step.on_failure, now), scene, now)
+    after, more = go_on(definition, _jumped(definition, run, step, step.on_failure, now), facts, now)
     return after, [change, *more]
 
 
@@ -148,13 +148,13 @@ def stop(run: Run, reason: str, now: Millis) -> Moved:
     return _over(run, "stopped", reason, now), changes
 
 
-def migrated(old: Definition, new: Definition, run: Run, scene: Scene, now: Millis) -> Moved:
+def migrated(old: Definition, new: Definition, run: Run, facts: Facts, now: Millis) -> Moved:
     """The run under another version: the pending step by its name, or else the next one that is still there."""
     changes = [_ended(run.armed, "cancelled", now, f"moved to version {new.version}")] if run.armed else []
     position = _surviving(old, new, run.position)
     anchors = {name: moment for name, moment in run.anchors.items() if _has_same_anchor(old, new, name)}
     moved = replace(run, version=new.version, position=position, armed=None, anchors=anchors)
-    moved, more = go_on(new, moved, scene, now)
+    moved, more = go_on(new, moved, facts, now)
     return moved, [*changes, *more]
 
 

@@ -27,11 +27,11 @@ from yamchi.scenarios.claiming import Begun, Claimed, Claims, GivenUp, Left, Not
 from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.engine import ScenarioEngine
 from yamchi.scenarios.entities import Entity, EntityKinds, TransactionalEntities
-from yamchi.scenarios.flow import Perform, Run, Scene
+from yamchi.scenarios.facts import FactReader, Fetched
+from yamchi.scenarios.flow import Facts, Perform, Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.messages import Messages
 from yamchi.scenarios.outbox import Entry, Outbox
-from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.writing import Done, Writing
 from yamchi.storage.database import Database
@@ -77,7 +77,7 @@ class Performer:
         clock: Clock,
         library: Library,
         kinds: EntityKinds,
-        scenes: Scenes,
+        facts_reader: FactReader,
         engine: ScenarioEngine,
         outbox: Outbox,
         messages: Messages,
@@ -86,12 +86,12 @@ class Performer:
         self._clock = clock
         self._library = library
         self._kinds = kinds
-        self._scenes = scenes
+        self._facts = facts_reader
         self._saver = engine.saver
         self._outbox = outbox
         self._messages = messages
-        self._writing = Writing(clock, kinds, scenes, engine.saver)
-        self._claims = Claims(clock, library, kinds, scenes, engine.saver, self._writing)
+        self._writing = Writing(clock, kinds, facts_reader, engine.saver)
+        self._claims = Claims(clock, library, kinds, facts_reader, engine.saver, self._writing)
         self.functions: dict[str, Function] = {}
         outbox.give_up = self._give_up
 
@@ -142,7 +142,7 @@ class Performer:
         if all(isinstance(self._kinds.of(kind), TransactionalEntities) for kind in self._kinds):
             return Fetched()
         row = await self._database.read(lambda connection: store.read(connection, id.run_id))
-        return Fetched() if row is None else await self._scenes.fetch(row.entity_kind, row.entity_id)
+        return Fetched() if row is None else await self._facts.fetch(row.entity_kind, row.entity_id)
 
     # ── 3: the effect ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,9 +150,9 @@ class Performer:
         try:
             done = await self._act(job, id, begun)
             fault_point("step.sent")
-            await self._writing.apply_outside(begun.definition, begun.step, begun.run, begun.scene, id, done)
+            await self._writing.apply_outside(begun.definition, begun.step, begun.run, begun.facts, id, done)
             fault_point("step.applied")
-            fetched = await self._scenes.fetch(begun.definition.entity, begun.run.entity_id)
+            fetched = await self._facts.fetch(begun.definition.entity, begun.run.entity_id)
             entries = await self._database.write(
                 lambda c: self._writing.complete(c, begun.definition, begun.step, id, done, fetched)
             )
@@ -182,7 +182,7 @@ class Performer:
         if not step.send:
             return Done({}, fields)
         try:
-            effects = await self._messages.send(job, begun.definition, step, begun.run, begun.scene, entering)
+            effects = await self._messages.send(job, begun.definition, step, begun.run, begun.facts, entering)
         except errors.Cancelled:
             return Done({}, {}, skipped="the message was cancelled")
         status = effects["status"]
@@ -210,8 +210,8 @@ class Performer:
             if run is None or not store.is_pending(run, id):
                 return False
             definition = self._library.version(connection, run.scenario, run.version)
-            scene = self._scenes.of(connection, definition, run, fetched)
-            decision, _, _ = moves.fire(definition, run, scene, now)
+            facts = self._facts.of(connection, definition, run, fetched)
+            decision, _, _ = moves.fire(definition, run, facts, now)
             if not isinstance(decision, Perform):
                 return False
             store.hold(connection, run.id, str(id), now + HOLD)
@@ -243,10 +243,10 @@ class Performer:
         """A store without transactions learns, too, that the message had left."""
         fetched = await self._fetch(id)
 
-        def look(connection: Connection) -> tuple[Run, Scene] | None:
+        def look(connection: Connection) -> tuple[Run, Facts] | None:
             row = store.read(connection, id.run_id)
             run = None if row is None else store.restored(row)
-            return None if run is None else (run, self._scenes.of(connection, definition, run, fetched))
+            return None if run is None else (run, self._facts.of(connection, definition, run, fetched))
 
         if found := await self._database.read(look):
             await self._writing.apply_outside(definition, step, *found, id, done)
@@ -280,10 +280,10 @@ class Performer:
             if row is None or run is None or not store.is_pending(run, id):
                 return []
             definition = self._library.version(connection, run.scenario, run.version)
-            scene = self._scenes.of(connection, definition, run, fetched)
+            facts = self._facts.of(connection, definition, run, fetched)
             now = self._clock.now()
-            after, changes = moves.fail(definition, run, scene, now, reason)
-            return self._saver.save(connection, definition, row, after, changes, scene, now, by=str(id))
+            after, changes = moves.fail(definition, run, facts, now, reason)
+            return self._saver.save(connection, definition, row, after, changes, facts, now, by=str(id))
 
         entries = await self._database.write(fail)
         fault_point("step.failed")
@@ -291,5 +291,5 @@ class Performer:
 
 
 def _context(id: StepId, begun: Begun) -> Context:
-    run, scene = begun.run, begun.scene
-    return Context(str(id), run.scenario, run.key, id.step, scene.entity, run.event, scene.user)
+    run, facts = begun.run, begun.facts
+    return Context(str(id), run.scenario, run.key, id.step, facts.entity, run.event, facts.user)

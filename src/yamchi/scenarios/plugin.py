@@ -19,13 +19,13 @@ from yamchi.scenarios.defaults import FOLDER
 from yamchi.scenarios.definition import DEFAULT_QUEUE
 from yamchi.scenarios.engine import ScenarioEngine, Stopped
 from yamchi.scenarios.entities import EntityKinds
+from yamchi.scenarios.facts import FactReader
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.linting import Linter
 from yamchi.scenarios.messages import Messages
 from yamchi.scenarios.migrating import Migrator
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.performing import Function, Performer
-from yamchi.scenarios.scenes import Scenes
 from yamchi.scenarios.settings import ScenarioSettings
 from yamchi.scenarios.sweeping import Sweeper
 from yamchi.scenarios.tables import scenario_acts, scenario_runs, scenario_steps
@@ -65,15 +65,15 @@ class Scenarios(Plugin):
         self.entities = EntityKinds()
         """Who keeps leads, orders and the like: `app.scenarios.entities.register("order", Orders())`."""
         self.library = Library([settings.home / "scenarios", FOLDER], clock, is_embedded=database.is_embedded)
-        self.scenes = Scenes(self.entities, notifications.recipients, settings.default_timezone)
+        self.facts = FactReader(self.entities, notifications.recipients, settings.default_timezone)
         self.outbox = Outbox(database, clock, self.queue, app.keys, notifications.service.handle_event)
-        self.engine = ScenarioEngine(database, clock, self.library, self.entities, self.scenes, self.outbox)
+        self.engine = ScenarioEngine(database, clock, self.library, self.entities, self.facts, self.outbox)
         self.actions = Actions(
             database,
             clock,
             self.library,
             self.entities,
-            self.scenes,
+            self.facts,
             self.engine,
             app.links,
             notifications.unsubscribe_links.base,
@@ -85,7 +85,7 @@ class Scenarios(Plugin):
             notifications.processor,
             notifications.deliveries,
             notifications.channels,
-            self.scenes,
+            self.facts,
             self.actions.links,
         )
         self.performer = Performer(
@@ -93,7 +93,7 @@ class Scenarios(Plugin):
             clock,
             self.library,
             self.entities,
-            self.scenes,
+            self.facts,
             self.engine,
             self.outbox,
             self.messages,
@@ -102,15 +102,15 @@ class Scenarios(Plugin):
             database,
             clock,
             self.library,
-            self.scenes,
+            self.facts,
             self.engine,
             self.performer,
             self.outbox,
             self.queue,
             to_millis(self.settings.scenario_keep),
         )
-        self.timelines = Timelines(database, clock, self.library, self.entities, self.scenes)
-        self.migrator = Migrator(database, clock, self.library, self.scenes, self.engine)
+        self.timelines = Timelines(database, clock, self.library, self.entities, self.facts)
+        self.migrator = Migrator(database, clock, self.library, self.facts, self.engine)
         self.linter = Linter(self.library, self.entities, notifications.templates, self.performer.functions)
         notifications.service.followers.append(self.engine)
 

@@ -11,7 +11,7 @@ from yamchi.faultpoints import fault_point
 from yamchi.scenarios import flow, store
 from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.expressions import ExpressionFailed, fill
-from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.store import StepId
@@ -35,7 +35,7 @@ class RunSaver:
         before: Row[Any] | None,
         after: Run,
         changes: Sequence[StepChange],
-        scene: Scene | None,
+        facts: Facts | None,
         now: Millis,
         *,
         by: str | None = None,
@@ -51,7 +51,7 @@ class RunSaver:
                 store.record(connection, after.id, change, effects if job_id == by else None)
             fault_point("scenario.recorded")
             if change.state == "armed":
-                entries += self._pend(connection, definition, after, change, scene, now)
+                entries += self._pend(connection, definition, after, change, facts, now)
             else:
                 entries += self._settle(connection, after, change, job_id == by)
         store.save(connection, after, release=by is not None and holder == by)
@@ -64,7 +64,7 @@ class RunSaver:
         definition: Definition,
         run: Run,
         change: StepChange,
-        scene: Scene | None,
+        facts: Facts | None,
         now: Millis,
     ) -> list[Entry]:
         """The job of a step that is pending; one that waits for an event as long as it takes has none."""
@@ -72,13 +72,13 @@ class RunSaver:
             return []
         step = definition.step(change.step)
         id = StepId(run.id, change.step, change.arming)
-        key = self._key(definition, run, step, scene, now)
+        key = self._key(definition, run, step, facts, now)
         store.place(connection, id, definition.queue, key)
         body = {
             "queue": definition.queue,
             "name": change.step,
             "data": {
-                name: self._filled(value, definition, run, scene, now)
+                name: self._filled(value, definition, run, facts, now)
                 for name, value in definition.data_of(step).items()
             },
             "run_at": change.due if change.due > now else None,
@@ -100,18 +100,18 @@ class RunSaver:
         return [self._outbox.put(connection, "drop", body, str(id))]
 
     def _key(
-        self, definition: Definition, run: Run, step: Step, scene: Scene | None, now: Millis
+        self, definition: Definition, run: Run, step: Step, facts: Facts | None, now: Millis
     ) -> str | None:
         if step.remember is None:
             return None
-        filled = self._filled(step.remember.key, definition, run, scene, now)
+        filled = self._filled(step.remember.key, definition, run, facts, now)
         return str(filled)[:LONGEST_NAME] if filled else None
 
-    def _filled(self, value: Any, definition: Definition, run: Run, scene: Scene | None, now: Millis) -> Any:
+    def _filled(self, value: Any, definition: Definition, run: Run, facts: Facts | None, now: Millis) -> Any:
         """A template of a job's data or key. What can't be filled in does not keep the run from going on."""
-        scene = scene or Scene()
+        facts = facts or Facts()
         try:
-            return fill(value, flow.values_of(definition, run, scene, now), scene.zone.key)
+            return fill(value, flow.values_of(definition, run, facts, now), facts.zone.key)
         except ExpressionFailed as error:
             log.warning(
                 f"{definition.scenario}: a value for its job is left empty, since {error}", key=run.key

@@ -11,7 +11,7 @@ from yamchi.clock import Millis
 from yamchi.scenarios import flow, moves
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.expressions import ExpressionFailed, fill
-from yamchi.scenarios.flow import Fail, Heard, Perform, Run, Scene
+from yamchi.scenarios.flow import Facts, Fail, Heard, Perform, Run
 from yamchi.scenarios.moves import StepChange
 
 MOST_CHANGES = 10_000
@@ -33,7 +33,7 @@ class Simulation:
 
     definition: Definition
     run: Run
-    scene: Scene
+    facts: Facts
     changes: list[StepChange] = field(default_factory=list)
 
     def _moved(self, moved: moves.Moved) -> None:
@@ -41,40 +41,40 @@ class Simulation:
         self.changes += changes
 
     def begin(self, now: Millis) -> None:
-        self._moved(moves.begin(self.definition, self.run, self.scene, now))
+        self._moved(moves.begin(self.definition, self.run, self.facts, now))
 
     def happen(self, happening: Happening) -> None:
         """As when an event is stored: the entity first, then the run."""
-        entity = self.scene.entity
+        entity = self.facts.entity
         if entity and happening.fields:
             entity = replace(entity, fields={**entity.fields, **happening.fields})
-        number = self.scene.last_event + 1
+        number = self.facts.last_event + 1
         heard = Heard(number, happening.type)
-        self.scene = replace(self.scene, entity=entity, events=[*self.scene.events, heard], last_event=number)
-        self._moved(moves.hear(self.definition, self.run, self.scene, happening.type, happening.at))
+        self.facts = replace(self.facts, entity=entity, events=[*self.facts.events, heard], last_event=number)
+        self._moved(moves.hear(self.definition, self.run, self.facts, happening.type, happening.at))
 
     def fire(self, now: Millis) -> None:
         """As when the pending step's job is run."""
-        decision, self.run, changes = moves.fire(self.definition, self.run, self.scene, now)
+        decision, self.run, changes = moves.fire(self.definition, self.run, self.facts, now)
         self.changes += changes
         match decision:
             case Perform(step=step):
                 self._perform(step, now)
             case Fail(reason=reason):
-                self._moved(moves.fail(self.definition, self.run, self.scene, now, reason))
+                self._moved(moves.fail(self.definition, self.run, self.facts, now, reason))
 
     def _perform(self, step: Any, now: Millis) -> None:
-        values = flow.values_of(self.definition, self.run, self.scene, now)
-        entity = self.scene.entity
+        values = flow.values_of(self.definition, self.run, self.facts, now)
+        entity = self.facts.entity
         try:
-            fields = fill(step.set, values, self.scene.zone.key)
+            fields = fill(step.set, values, self.facts.zone.key)
         except ExpressionFailed as error:
-            self._moved(moves.fail(self.definition, self.run, self.scene, now, str(error)))
+            self._moved(moves.fail(self.definition, self.run, self.facts, now, str(error)))
             return
         if entity and fields:
-            self.scene = replace(self.scene, entity=replace(entity, fields={**entity.fields, **fields}))
-        heard = self.scene.last_event
-        self._moved(moves.complete(self.definition, self.run, self.scene, now, heard=heard))
+            self.facts = replace(self.facts, entity=replace(entity, fields={**entity.fields, **fields}))
+        heard = self.facts.last_event
+        self._moved(moves.complete(self.definition, self.run, self.facts, now, heard=heard))
         if step.emit:
             self.happen(Happening(now, step.emit.event))
 
@@ -82,13 +82,13 @@ class Simulation:
 def simulate(
     definition: Definition,
     run: Run,
-    scene: Scene,
+    facts: Facts,
     now: Millis,
     history: Iterable[Happening] = (),
     until: Millis | None = None,
 ) -> Simulation:
     """Play a run from its start. An event and a timer of the same moment: the event is first."""
-    simulation = Simulation(definition, run, scene)
+    simulation = Simulation(definition, run, facts)
     simulation.begin(now)
     ahead = sorted(history, key=lambda happening: happening.at)
     play(simulation, ahead, until)

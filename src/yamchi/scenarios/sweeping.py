@@ -12,10 +12,10 @@ from yamchi.queues.queue import Queue
 from yamchi.queues.records import JobRecord
 from yamchi.scenarios import moves, store
 from yamchi.scenarios.engine import ScenarioEngine
+from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.performing import Performer
-from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.tables import scenario_acts as acts
 from yamchi.scenarios.tables import scenario_definitions as definitions
@@ -44,7 +44,7 @@ class Sweeper:
         database: Database,
         clock: Clock,
         library: Library,
-        scenes: Scenes,
+        facts_reader: FactReader,
         engine: ScenarioEngine,
         performer: Performer,
         outbox: Outbox,
@@ -54,7 +54,7 @@ class Sweeper:
         self._database = database
         self._clock = clock
         self._library = library
-        self._scenes = scenes
+        self._facts = facts_reader
         self._engine = engine
         self._performer = performer
         self._outbox = outbox
@@ -129,9 +129,9 @@ class Sweeper:
             return []
         run, now = store.restored(row), self._clock.now()
         definition = self._library.version(connection, run.scenario, run.version)
-        scene = self._scenes.of(connection, definition, run, Fetched())
+        facts = self._facts.of(connection, definition, run, Fetched())
         after, changes = moves.rearm(definition, run, now, "its job was gone from the queue")
-        return self._engine.saver.save(connection, definition, row, after, changes, scene, now)
+        return self._engine.saver.save(connection, definition, row, after, changes, facts, now)
 
     # ── What is long over ─────────────────────────────────────────────────────────────────────────────────────────
 

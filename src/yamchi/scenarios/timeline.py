@@ -11,10 +11,10 @@ from yamchi.errors import UnknownJob
 from yamchi.scenarios import store
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.entities import Entity, EntityKinds
-from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.facts import FactReader, Fetched
+from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.moves import StepChange
-from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.simulation import Happening, Simulation, play, simulate
 from yamchi.scenarios.tables import scenario_runs as runs
 from yamchi.storage.database import Database
@@ -50,13 +50,13 @@ class Timelines:
     """Runs for people: lists, timelines, and simulations."""
 
     def __init__(
-        self, database: Database, clock: Clock, library: Library, kinds: EntityKinds, scenes: Scenes
+        self, database: Database, clock: Clock, library: Library, kinds: EntityKinds, facts_reader: FactReader
     ) -> None:
         self._database = database
         self._clock = clock
         self._library = library
         self._kinds = kinds
-        self._scenes = scenes
+        self._facts = facts_reader
 
     # ── Lists ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -84,7 +84,7 @@ class Timelines:
         row = await self._database.read(lambda connection: store.read(connection, run_id))
         if row is None:
             raise UnknownJob(f"There is no run {run_id!r}.")
-        fetched = await self._scenes.fetch(row.entity_kind, row.entity_id)
+        fetched = await self._facts.fetch(row.entity_kind, row.entity_id)
         return await self._database.read(lambda connection: self._whole(connection, run_id, fetched))
 
     async def latest(self, scenario: str, key: str) -> dict[str, Any]:
@@ -111,8 +111,8 @@ class Timelines:
         run = store.restored(row)
         if run.status != "running":
             return []
-        scene = self._scenes.of(connection, definition, run, fetched)
-        simulation = Simulation(definition, run, scene)
+        facts = self._facts.of(connection, definition, run, fetched)
+        simulation = Simulation(definition, run, facts)
         play(simulation, [])
         return [
             line_of(change, is_future=True) for change in simulation.changes if change.state != "armed"
@@ -139,7 +139,7 @@ class Timelines:
         run = Run(
             "simulated", scenario, entity_id or "key", 1, definition.version, now, event, entity_id or "key"
         )
-        return simulate(definition, run, Scene(entity, zone=self._scenes.zone_of(entity)), now, history or [])
+        return simulate(definition, run, Facts(entity, zone=self._facts.zone_of(entity)), now, history or [])
 
     async def _entity(
         self, definition: Definition, entity_id: str | None, fields: Mapping[str, Any], zone: str | None

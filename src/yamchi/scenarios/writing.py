@@ -12,11 +12,11 @@ from yamchi.scenarios import flow, moves, store
 from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.entities import Change, EntityKinds, LogLine, TransactionalEntities
 from yamchi.scenarios.expressions import fill
-from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.facts import FactReader, Fetched
+from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.saving import RunSaver
-from yamchi.scenarios.scenes import Fetched, Scenes
 from yamchi.scenarios.store import StepId
 
 
@@ -33,14 +33,14 @@ class Done:
 class Writing:
     """Writes what became of steps."""
 
-    def __init__(self, clock: Clock, kinds: EntityKinds, scenes: Scenes, saver: RunSaver) -> None:
+    def __init__(self, clock: Clock, kinds: EntityKinds, facts_reader: FactReader, saver: RunSaver) -> None:
         self._clock = clock
         self._kinds = kinds
-        self._scenes = scenes
+        self._facts = facts_reader
         self._saver = saver
 
     async def apply_outside(
-        self, definition: Definition, step: Step, run: Run, scene: Scene, id: StepId, done: Done
+        self, definition: Definition, step: Step, run: Run, facts: Facts, id: StepId, done: Done
     ) -> None:
         """A store without transactions gets its fields by value, and its log line under the step's id."""
         kind, entity_id = definition.entity, run.entity_id
@@ -48,7 +48,7 @@ class Writing:
             return
         entities = self._kinds.of(kind)
         if not isinstance(entities, TransactionalEntities):
-            change = self._change(definition, step, run, scene, id, done)
+            change = self._change(definition, step, run, facts, id, done)
             if change:
                 await entities.apply(entity_id, change)
 
@@ -84,17 +84,17 @@ class Writing:
         """Fields, log line, this step done and the next one armed."""
         now = self._clock.now()
         self._apply_inside(connection, definition, step, run, id, done, fetched)
-        scene = self._scenes.of(connection, definition, run, fetched)
+        facts = self._facts.of(connection, definition, run, fetched)
         after, changes = moves.complete(
-            definition, run, scene, now, heard=run.heard, skipped=done.skipped, said=done.said
+            definition, run, facts, now, heard=run.heard, skipped=done.skipped, said=done.said
         )
         entries = []
         if step.emit and not done.skipped:
-            data = fill(step.emit.data, flow.values_of(definition, run, scene, now), scene.zone.key)
+            data = fill(step.emit.data, flow.values_of(definition, run, facts, now), facts.zone.key)
             entries.append(self._saver.emit(connection, run, definition, str(id), step.emit.event, data))
-        effects = self._effects(step, run, scene, definition, id, done)
+        effects = self._effects(step, run, facts, definition, id, done)
         return entries + self._saver.save(
-            connection, definition, row, after, changes, scene, now, by=str(id), effects=effects
+            connection, definition, row, after, changes, facts, now, by=str(id), effects=effects
         )
 
     def _apply_inside(
@@ -111,8 +111,8 @@ class Writing:
             return
         entities = self._kinds.of(definition.entity)
         if isinstance(entities, TransactionalEntities):
-            scene = self._scenes.of(connection, definition, run, fetched)
-            change = self._change(definition, step, run, scene, id, done)
+            facts = self._facts.of(connection, definition, run, fetched)
+            change = self._change(definition, step, run, facts, id, done)
             if change.fields:
                 entities.apply_in(connection, run.entity_id, Change(fields=change.fields))
             fault_point("step.fields_set")
@@ -121,15 +121,15 @@ class Writing:
             fault_point("step.logged")
 
     def _change(
-        self, definition: Definition, step: Step, run: Run, scene: Scene, id: StepId, done: Done
+        self, definition: Definition, step: Step, run: Run, facts: Facts, id: StepId, done: Done
     ) -> Change:
-        values = flow.values_of(definition, run, scene, self._clock.now())
-        fields = {**done.fields, **fill(step.set, values, scene.zone.key)}
-        text = fill(step.log, values, scene.zone.key) if step.log else None
+        values = flow.values_of(definition, run, facts, self._clock.now())
+        fields = {**done.fields, **fill(step.set, values, facts.zone.key)}
+        text = fill(step.log, values, facts.zone.key) if step.log else None
         return Change(fields, LogLine(str(id), str(text)) if text else None)
 
     def _effects(
-        self, step: Step, run: Run, scene: Scene, definition: Definition, id: StepId, done: Done
+        self, step: Step, run: Run, facts: Facts, definition: Definition, id: StepId, done: Done
     ) -> dict[str, Any]:
         """For the record and the timeline: what was sent, set and logged."""
         effects = dict(done.effects)
@@ -157,7 +157,7 @@ class Writing:
         change = StepChange(
             id.step, id.arming, "cancelled" if done.skipped else "done", now, None, done.skipped or said
         )
-        scene = self._scenes.of(connection, definition, run, Fetched())
-        store.record(connection, run.id, change, self._effects(step, run, scene, definition, id, done))
+        facts = self._facts.of(connection, definition, run, Fetched())
+        store.record(connection, run.id, change, self._effects(step, run, facts, definition, id, done))
         store.release(connection, run.id, str(id))
         return []

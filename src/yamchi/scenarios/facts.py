@@ -14,7 +14,7 @@ from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios import store
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.entities import Entity, EntityKinds, TransactionalEntities
-from yamchi.scenarios.flow import Run, Scene
+from yamchi.scenarios.flow import Facts, Run
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Fetched:
     entities: dict[tuple[str, str], Entity | None] = field(default_factory=dict)
 
 
-class Scenes:
+class FactReader:
     """Puts together what a decision may look at."""
 
     def __init__(self, kinds: EntityKinds, recipients: Recipients, default_zone: str) -> None:
@@ -79,11 +79,11 @@ class Scenes:
             return entities.get_in(connection, entity_id)
         return fetched.entities.get((kind, entity_id))
 
-    def of(self, connection: Connection, definition: Definition, run: Run, fetched: Fetched) -> Scene:
+    def of(self, connection: Connection, definition: Definition, run: Run, fetched: Fetched) -> Facts:
         entity = self.entity(connection, definition.entity, run.entity_id, fetched)
         user = self._user(connection, run.user_id)
         events, last = store.heard(connection, definition, run)
-        return Scene(entity, _known(user), self._zone(entity, user), events, last)
+        return Facts(entity, _known(user), self._zone(entity, user), events, last)
 
     def at_start(
         self,
@@ -92,16 +92,16 @@ class Scenes:
         event: Event,
         entity_id: str | None,
         fetched: Fetched,
-    ) -> Scene:
+    ) -> Facts:
         """Before there is a run."""
         entity = self.entity(connection, definition.entity, entity_id, fetched)
         user = self._user(connection, None if event.user_id is None else str(event.user_id))
-        return Scene(entity, _known(user), self._zone(entity, user))
+        return Facts(entity, _known(user), self._zone(entity, user))
 
-    def recipient(self, connection: Connection, run: Run, scene: Scene) -> Recipient:
+    def recipient(self, connection: Connection, run: Run, facts: Facts) -> Recipient:
         """Whom to write to: the person behind the entity, or the one whom the event named."""
-        person = scene.entity.recipient if scene.entity else self._user(connection, run.user_id)
-        return replace(person or Recipient(), timezone=scene.zone.key)
+        person = facts.entity.recipient if facts.entity else self._user(connection, run.user_id)
+        return replace(person or Recipient(), timezone=facts.zone.key)
 
     def zone_of(self, entity: Entity | None) -> ZoneInfo:
         return self._zone(entity, None)
