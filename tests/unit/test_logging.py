@@ -237,6 +237,16 @@ async def _run_some_jobs() -> None:
         await app.clock.advance("1m")
 
 
+async def test_another_level_later_is_heeded_by_loggers_in_use() -> None:
+    in_use = structlog.get_logger("yamchi.in_use")
+    quiet, loud = io.StringIO(), io.StringIO()
+    configure("console", "warning", quiet)
+    in_use.info("not said")
+    configure("console", "info", loud)
+    in_use.info("said")
+    assert (quiet.getvalue(), "said" in loud.getvalue()) == ("", True)
+
+
 async def test_outcomes_have_keys_in_json(lines) -> None:
     await _run_some_jobs()
     said = {(line["id"], line["attempt"]): line for line in lines() if "outcome" in line}

@@ -60,7 +60,11 @@ _COMMON: list[Processor] = [
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
 ]
-_STRUCTLOG: list[Processor] = [*_COMMON, structlog.stdlib.ProcessorFormatter.wrap_for_formatter]
+_STRUCTLOG: list[Processor] = [
+    structlog.stdlib.filter_by_level,
+    *_COMMON,
+    structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+]
 
 
 def configure(format: LogFormat = "console", level: LogLevel = "info", stream: TextIO | None = None) -> None:
@@ -74,7 +78,8 @@ def configure(format: LogFormat = "console", level: LogLevel = "info", stream: T
     logging.getLogger(HTTP_CLIENT).setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
     structlog.configure(
         processors=_STRUCTLOG,
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # Its level is kept by loggers in use: the one that counts is the root's, which a second call changes for all.
+        wrapper_class=structlog.make_filtering_bound_logger("debug"),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
