@@ -57,7 +57,7 @@ async def apps(url: str, tmp_path: Path) -> AsyncIterator[list[Yamchi]]:
 async def test_everybody_once_at_a_rate(apps: list[Yamchi]) -> None:
     app = apps[0]
     await populate(app)
-    wish = CampaignIn.model_validate(
+    request = CampaignIn.model_validate(
         {
             "campaign_id": "news",
             "template_code": "welcome_email",
@@ -66,7 +66,7 @@ async def test_everybody_once_at_a_rate(apps: list[Yamchi]) -> None:
             "rate": f"{RATE}/s",
         }
     )
-    await app.notifications.campaigns.create(wish)
+    await app.notifications.campaigns.create(request)
 
     async def finished() -> bool:
         shown = await app.notifications.campaigns.show("news")

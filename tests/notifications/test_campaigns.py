@@ -91,11 +91,11 @@ async def populate(app: TestApp, people: int) -> None:
     await app.database.write(lambda connection: connection.execute(insert(users), rows).rowcount)
 
 
-WISH = {"campaign_id": "news-1", "template_code": "news", "channel": "null", "audience": {"where": {}}}
+REQUEST = {"campaign_id": "news-1", "template_code": "news", "channel": "null", "audience": {"where": {}}}
 
 
-def wish(**fields: Any) -> CampaignIn:
-    return CampaignIn.model_validate({**WISH, **fields})
+def campaign_request(**fields: Any) -> CampaignIn:
+    return CampaignIn.model_validate({**REQUEST, **fields})
 
 
 async def send_all(app: TestApp) -> None:
@@ -138,7 +138,7 @@ async def progress(app: TestApp) -> dict[str, Any]:
 async def test_everybody_once(either: TestApp) -> None:
     people = BATCH * 2 + 7
     await populate(either, people)
-    made = await either.notifications.campaigns.create(wish())
+    made = await either.notifications.campaigns.create(campaign_request())
     assert (made["state"], made["progress"]["total"]) == ("running", people)
     await send_all(either)
     told = await progress(either)
@@ -155,7 +155,7 @@ async def test_everybody_once(either: TestApp) -> None:
 async def test_the_same_campaign_again_reaches_nobody_twice(app: TestApp) -> None:
     await populate(app, 10)
     for _ in range(3):
-        await app.notifications.campaigns.create(wish())
+        await app.notifications.campaigns.create(campaign_request())
         await send_all(app)
     assert await reached(app) == {person(number): 1 for number in range(10)}
     assert (await progress(app))["sent"] == 10
@@ -163,7 +163,7 @@ async def test_the_same_campaign_again_reaches_nobody_twice(app: TestApp) -> Non
 
 async def test_many_who_fan_out_at_once_are_one(either: TestApp) -> None:
     await populate(either, 50)
-    await either.notifications.campaigns.create(wish())
+    await either.notifications.campaigns.create(campaign_request())
     counts = either.notifications.deliveries.campaign_counts
     queue = either.notifications.queue
     others = [FanOut(either.database, queue, counts, either.clock) for _ in range(4)]
@@ -178,7 +178,7 @@ async def test_many_who_fan_out_at_once_are_one(either: TestApp) -> None:
 async def test_who_takes_over_queues_what_a_crash_left(either: TestApp) -> None:
     """The window is in the table and the cursor is past it, but the process died before the queue had it."""
     await populate(either, 20)
-    await either.notifications.campaigns.create(wish())
+    await either.notifications.campaigns.create(campaign_request())
     dying = either.notifications.fan_out
     campaign = await either.notifications.campaigns.get("news-1")
     assert await dying._hold(campaign)
@@ -208,8 +208,8 @@ def _audience(app: TestApp) -> Any:
 
 async def test_ids_are_derived_and_sort_as_the_people_do(app: TestApp) -> None:
     await populate(app, 500)
-    await app.notifications.campaigns.create(wish())
-    await app.notifications.campaigns.create(wish(campaign_id="news-2"))
+    await app.notifications.campaigns.create(campaign_request())
+    await app.notifications.campaigns.create(campaign_request(campaign_id="news-2"))
     people = (await _audience(app).window(None, 500)).people
     first, second = [
         [one.job_id for one in plan(await app.notifications.campaigns.get(name), people, 0)]
@@ -251,7 +251,7 @@ async def test_filters(either: TestApp) -> None:
     for number, (where, expected) in enumerate(FILTERS):
         campaign = f"filter-{number}"
         made = await either.notifications.campaigns.create(
-            wish(campaign_id=campaign, audience={"where": where})
+            campaign_request(campaign_id=campaign, audience={"where": where})
         )
         assert made["progress"]["total"] == len(expected), where
         await send_all(either)
@@ -266,7 +266,9 @@ async def test_truth_is_compared_with_truth(either: TestApp) -> None:
     for number, (value, expected) in enumerate(
         [(True, {0}), (False, {1}), (1, {2}), ("true", {3}), (None, {4})]
     ):
-        campaign = wish(campaign_id=f"vip-{number}", audience={"where": {"attributes.vip": value}})
+        campaign = campaign_request(
+            campaign_id=f"vip-{number}", audience={"where": {"attributes.vip": value}}
+        )
         made = await either.notifications.campaigns.create(campaign)
         assert made["progress"]["total"] == len(expected), value
 
@@ -274,7 +276,7 @@ async def test_truth_is_compared_with_truth(either: TestApp) -> None:
 async def test_people_by_id_are_counted_once(either: TestApp) -> None:
     await populate(either, 5)
     ids = [person(1), person(3), person(1)]
-    made = await either.notifications.campaigns.create(wish(audience={"user_ids": ids}))
+    made = await either.notifications.campaigns.create(campaign_request(audience={"user_ids": ids}))
     assert (made["progress"]["total"], made["list"]["twice"]) == (2, 1)
     await send_all(either)
     assert await reached(either) == {person(1): 1, person(3): 1}
@@ -299,7 +301,7 @@ lines@example.com";;HHH
 
 async def test_a_csv_with_broken_rows(either: TestApp) -> None:
     await populate(either, 5)
-    made = await either.notifications.campaigns.create(wish(audience={"csv": CSV}))
+    made = await either.notifications.campaigns.create(campaign_request(audience={"csv": CSV}))
     report = made["list"]
     assert (report["people"], report["twice"], report["broken_rows"]) == (4, 1, 6)
     assert [one["row"] for one in report["broken"]] == [5, 8, 9, 10, 11, 12]
@@ -316,7 +318,7 @@ async def test_a_csv_with_broken_rows(either: TestApp) -> None:
 
 async def test_a_long_list_comes_as_a_stream(app: TestApp, client: httpx2.AsyncClient) -> None:
     await populate(app, 1_500)
-    draft = await client.post("/campaigns", json={**WISH, "audience": {"upload": True}})
+    draft = await client.post("/campaigns", json={**REQUEST, "audience": {"upload": True}})
     assert (draft.status_code, draft.json()["state"]) == (202, "draft")
     await send_all(app)
     assert await reached(app) == {}
@@ -343,14 +345,14 @@ async def test_a_broken_list_is_mended_under_the_same_id(app: TestApp) -> None:
     campaigns = app.notifications.campaigns
     for csv in ("name\nA\n", "email\n", "email\nnonsense\n"):
         with pytest.raises(InvalidJob, match="CSV"):
-            await campaigns.create(wish(audience={"csv": csv}))
+            await campaigns.create(campaign_request(audience={"csv": csv}))
     assert (await campaigns.show("news-1"))["state"] == "draft"
-    mended = wish(audience={"csv": "email\nuser-1@example.com\n"})
+    mended = campaign_request(audience={"csv": "email\nuser-1@example.com\n"})
     assert (await campaigns.create(mended))["state"] == "running"
     await send_all(app)
     assert await reached(app) == {person(1): 1}
     with pytest.raises(WrongState, match="another one"):
-        await campaigns.create(wish())
+        await campaigns.create(campaign_request())
 
 
 async def test_lists_sent_at_once_are_not_mixed(either: TestApp) -> None:
@@ -358,7 +360,7 @@ async def test_lists_sent_at_once_are_not_mixed(either: TestApp) -> None:
     campaigns = either.notifications.campaigns
     lists = ["email\n" + "".join(f"{one}-{n}@example.com\n" for n in range(1_500)) for one in "abc"]
     outcomes = await asyncio.gather(
-        *(campaigns.create(wish(audience={"csv": csv})) for csv in lists), return_exceptions=True
+        *(campaigns.create(campaign_request(audience={"csv": csv})) for csv in lists), return_exceptions=True
     )
     assert all(isinstance(outcome, dict | WrongState) for outcome in outcomes), outcomes
     shown = await campaigns.show("news-1")
@@ -370,7 +372,7 @@ async def test_lists_sent_at_once_are_not_mixed(either: TestApp) -> None:
 
 async def test_an_old_request_again_is_still_the_same(app: TestApp) -> None:
     await populate(app, 2)
-    once = wish(expires_at=isoformat(app.clock.now() + 60_000))
+    once = campaign_request(expires_at=isoformat(app.clock.now() + 60_000))
     await app.notifications.campaigns.create(once)
     await send_all(app)
     await app.clock.advance("1h")
@@ -383,7 +385,7 @@ async def test_an_old_request_again_is_still_the_same(app: TestApp) -> None:
 async def test_paused_and_resumed(app: TestApp) -> None:
     await populate(app, 30)
     campaigns = app.notifications.campaigns
-    await campaigns.create(wish())
+    await campaigns.create(campaign_request())
     await app.notifications.fan_out.run()
     assert (await campaigns.pause("news-1"))["state"] == "paused"
     await app.clock.advance("10m")
@@ -396,7 +398,7 @@ async def test_paused_and_resumed(app: TestApp) -> None:
 async def test_paused_before_anybody_was_queued(app: TestApp) -> None:
     await populate(app, 30)
     campaigns = app.notifications.campaigns
-    await campaigns.create(wish())
+    await campaigns.create(campaign_request())
     await campaigns.pause("news-1")
     await send_all(app)
     assert (await progress(app))["fanned_out"] == 0
@@ -410,7 +412,7 @@ async def test_cancelled_at_the_last_moment(either: TestApp) -> None:
     people = BATCH + 20
     await populate(either, people)
     campaigns = either.notifications.campaigns
-    await campaigns.create(wish())
+    await campaigns.create(campaign_request())
     assert await either.notifications.fan_out.step_all() == 0  # one window
     assert (await campaigns.cancel("news-1"))["state"] == "cancelled"
     await send_all(either)
@@ -424,14 +426,14 @@ async def test_not_before_and_not_after(app: TestApp) -> None:
     await populate(app, 10)
     now = app.clock.now()
     early, late = isoformat(now + 3_600_000), isoformat(now + 7_200_000)
-    made = await app.notifications.campaigns.create(wish(send_after=early, expires_at=late))
+    made = await app.notifications.campaigns.create(campaign_request(send_after=early, expires_at=late))
     assert made["state"] == "scheduled"
     await send_all(app)
     assert await reached(app) == {}
     await app.clock.advance("61m")
     await send_all(app)
     assert len(await reached(app)) == 10
-    await app.notifications.campaigns.create(wish(campaign_id="late", expires_at=late))
+    await app.notifications.campaigns.create(campaign_request(campaign_id="late", expires_at=late))
     await app.clock.advance("3h")
     await send_all(app)
     shown = await app.notifications.campaigns.show("late")
@@ -444,7 +446,7 @@ async def test_not_before_and_not_after(app: TestApp) -> None:
 async def test_variants_share_the_people_and_keep_them(app: TestApp) -> None:
     await populate(app, 2_000)
     variants = [{"name": "a", "percent": 20, "data": {"name": "A"}}, {"name": "b", "percent": 80}]
-    await app.notifications.campaigns.create(wish(variants=variants))
+    await app.notifications.campaigns.create(campaign_request(variants=variants))
     await send_all(app)
     shown = await app.notifications.campaigns.show("news-1")
     share = shown["by_variant"]["a"]["sent"]
@@ -459,7 +461,7 @@ async def test_variants_share_the_people_and_keep_them(app: TestApp) -> None:
 
 async def test_a_rate_holds_over_all_processes(app: TestApp) -> None:
     await populate(app, 60)
-    await app.notifications.campaigns.create(wish(rate="10/s"))
+    await app.notifications.campaigns.create(campaign_request(rate="10/s"))
     others = [app.notifications.fan_out, _another(app)]
     for _ in range(100):
         for other in others:
@@ -474,7 +476,7 @@ async def test_a_rate_holds_over_all_processes(app: TestApp) -> None:
 async def test_a_rate_is_applied_when_sending_and_nowhere_else(app: TestApp) -> None:
     """The fan-out gives no message a moment of its own; it only queues no more than will be sent soon."""
     await populate(app, 200)
-    await app.notifications.campaigns.create(wish(rate="20/s"))
+    await app.notifications.campaigns.create(campaign_request(rate="20/s"))
     await app.notifications.fan_out.run()
     jobs = await app.notifications.queue.jobs("waiting", limit=200)
     assert 1 <= len(jobs) <= 20 * AHEAD / 1000 + 1
@@ -488,7 +490,7 @@ async def test_messages_that_become_due_together_keep_to_the_rate(app: TestApp) 
     for number in range(20):
         await app.notifications.preferences.put(person(number), at_night)
     await app.clock.advance_to(datetime(2026, 1, 1, 22, 30, tzinfo=UTC))
-    await app.notifications.campaigns.create(wish(rate="5/s"))
+    await app.notifications.campaigns.create(campaign_request(rate="5/s"))
     for _ in range(60):
         await app.notifications.fan_out.run()
         await app.clock.advance("100ms")
@@ -504,7 +506,7 @@ async def test_messages_that_become_due_together_keep_to_the_rate(app: TestApp) 
 
 async def test_a_slow_rate(app: TestApp) -> None:
     await populate(app, 3)
-    await app.notifications.campaigns.create(wish(rate="1/h"))
+    await app.notifications.campaigns.create(campaign_request(rate="1/h"))
     for hours in range(1, 4):
         for _ in range(60):
             await app.notifications.fan_out.run()
@@ -543,7 +545,7 @@ async def test_a_channel_of_ones_own(app: TestApp, tmp_path: Path) -> None:
     channel = PagerChannel()
     app.notifications.register(channel)
     await populate(app, 3)
-    await app.notifications.campaigns.create(wish(channel="pager"))
+    await app.notifications.campaigns.create(campaign_request(channel="pager"))
     await send_all(app)
     assert sorted(channel.sent) == [f"user-{number}@example.com" for number in range(3)]
     page = app.metrics.render({}, {}, [app.notifications.metrics]).decode()
@@ -553,7 +555,7 @@ async def test_a_channel_of_ones_own(app: TestApp, tmp_path: Path) -> None:
 
 async def test_a_rehearsal_uses_the_letter(app: TestApp) -> None:
     await populate(app, 2)
-    await app.notifications.campaigns.create(wish(template_code="welcome_email"))
+    await app.notifications.campaigns.create(campaign_request(template_code="welcome_email"))
     await send_all(app)
     assert (await progress(app))["sent"] == 2
 
@@ -564,7 +566,7 @@ async def test_what_made_messages_fail_is_shown_with_the_campaign(either: TestAp
     first = User(email="first@example.com", attributes={"badge": "gold"})
     await either.notifications.recipients.put("00000000-0000-4000-8000-000000000000", first)
     campaigns = either.notifications.campaigns
-    await campaigns.create(wish())
+    await campaigns.create(campaign_request())
     assert (await campaigns.show("news-1"))["failure"] is None
     await send_all(either)
     shown = await campaigns.show("news-1")
@@ -582,10 +584,10 @@ async def test_a_campaign_that_lacks_a_variable_is_refused_with_its_name(either:
     await populate(either, 2)
     campaigns = either.notifications.campaigns
     with pytest.raises(InvalidJob, match="the variable 'discount' is missing"):
-        await campaigns.create(wish(**SALE))
+        await campaigns.create(campaign_request(**SALE))
     await send_all(either)
     assert await statuses(either) == {}, "nothing was sent"
-    await campaigns.create(wish())  # corrected, under the same id
+    await campaigns.create(campaign_request())  # corrected, under the same id
     await send_all(either)
     assert (await campaigns.show("news-1"))["progress"]["failed"] == 0
 
@@ -597,9 +599,9 @@ async def test_every_variant_is_rehearsed(app: TestApp, tmp_path: Path) -> None:
     rare = {"name": "rare", "percent": 1, "template_code": "other"}
     variants = [{"name": "most", "percent": 99}, rare]
     with pytest.raises(InvalidJob, match="'city'"):
-        await app.notifications.campaigns.create(wish(variants=variants))
+        await app.notifications.campaigns.create(campaign_request(variants=variants))
     rare["data"] = {"city": "Almaty"}
-    await app.notifications.campaigns.create(wish(variants=variants))
+    await app.notifications.campaigns.create(campaign_request(variants=variants))
 
 
 @pytest.mark.parametrize("upload", [False, True])
@@ -612,10 +614,10 @@ async def test_a_list_is_rehearsed_with_the_data_of_its_first_row(
 
     async def send(csv: str) -> None:
         if upload:
-            await campaigns.create(wish(audience={"upload": True}))
+            await campaigns.create(campaign_request(audience={"upload": True}))
             await campaigns.upload("news-1", csv.splitlines(keepends=True))
         else:
-            await campaigns.create(wish(audience={"csv": csv}))
+            await campaigns.create(campaign_request(audience={"csv": csv}))
 
     with pytest.raises(InvalidJob, match="'city'"):
         await send(f"user_id\n{person(0)}\n")
@@ -632,8 +634,8 @@ async def test_the_first_person_is_looked_for_among_all(app: TestApp, tmp_path: 
     number = next(number for number in range(5) if person(number) == last)
     for where in ({"attributes.age": number}, {}):
         with pytest.raises(InvalidJob, match="'city'"):
-            await app.notifications.campaigns.create(wish(audience={"where": where}))
-    await app.notifications.campaigns.create(wish(audience={"where": {"attributes.age": 99}}))
+            await app.notifications.campaigns.create(campaign_request(audience={"where": where}))
+    await app.notifications.campaigns.create(campaign_request(audience={"where": {"attributes.age": 99}}))
     await send_all(app)
     assert await statuses(app) == {}, "it is for nobody, so there is nothing to rehearse"
 
@@ -642,10 +644,10 @@ async def test_old_lines_of_the_ledger_go(either: TestApp, monkeypatch: pytest.M
     monkeypatch.setattr("yamchi.notifications.channels.null.PRUNE_BATCH", 2)
     await populate(either, 5)
     ledger = NullLedger(either.database, either.clock)
-    await either.notifications.campaigns.create(wish())
+    await either.notifications.campaigns.create(campaign_request())
     await send_all(either)
     await either.clock.advance("29d")
-    await either.notifications.campaigns.create(wish(campaign_id="news-2"))
+    await either.notifications.campaigns.create(campaign_request(campaign_id="news-2"))
     await send_all(either)
     assert await ledger.prune() == 0
     await either.clock.advance("2d")
@@ -659,10 +661,10 @@ async def test_old_lines_of_the_ledger_go(either: TestApp, monkeypatch: pytest.M
 
 async def test_a_campaign_over_http(app: TestApp, client: httpx2.AsyncClient) -> None:
     await populate(app, 5)
-    first = await client.post("/campaigns", json=WISH)
+    first = await client.post("/campaigns", json=REQUEST)
     assert (first.status_code, first.json()["progress"]["total"]) == (202, 5)
-    assert (await client.post("/campaigns", json=WISH)).json() == first.json()
-    other = await client.post("/campaigns", json={**WISH, "data": {"name": "X"}})
+    assert (await client.post("/campaigns", json=REQUEST)).json() == first.json()
+    other = await client.post("/campaigns", json={**REQUEST, "data": {"name": "X"}})
     assert (other.status_code, "is another one" in other.json()["detail"]) == (409, True)
     assert (await client.post("/campaigns/news-1/pause")).json()["state"] == "paused"
     twice = await client.post("/campaigns/news-1/pause")
@@ -675,7 +677,7 @@ async def test_a_campaign_over_http(app: TestApp, client: httpx2.AsyncClient) ->
 
 
 def bad(**fields: Any) -> dict[str, Any]:
-    return {**WISH, **fields}
+    return {**REQUEST, **fields}
 
 
 def where(condition: Any) -> dict[str, Any]:
@@ -744,7 +746,7 @@ async def test_a_campaign_that_can_never_go_on_stops_nobody_behind_it(app: TestA
     """One kept by a version that knew no bounds: its rate can't be read, and its next turn is beyond the calendar."""
     await populate(app, 3)
     for campaign_id in ("a-odd", "b-fine"):
-        await app.notifications.campaigns.create(wish(campaign_id=campaign_id))
+        await app.notifications.campaigns.create(campaign_request(campaign_id=campaign_id))
     odd = table.c.campaign_id == "a-odd"
     body = await app.database.read(lambda one: one.execute(select(table.c.body).where(odd)).scalar_one())
     spoiled = update(table).where(odd).values(body={**body, "rate": "1/99999999999d"})

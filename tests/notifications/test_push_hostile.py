@@ -184,11 +184,11 @@ async def test_an_answer_that_never_comes_has_a_deadline(
 
 
 @pytest.mark.parametrize(
-    "wish", ["9" * 5_000, "999999999999", "Fri, 31 Dec 9999 23:59:59 GMT", "soon", "-1", "٣"]
+    "retry_after", ["9" * 5_000, "999999999999", "Fri, 31 Dec 9999 23:59:59 GMT", "soon", "-1", "٣"]
 )
-async def test_a_wish_to_wait_is_bounded(service: PushService, wish: str) -> None:
+async def test_a_retry_after_is_bounded(service: PushService, retry_after: str) -> None:
     async with push_client_for_tests() as client:
-        service.answers.append(Response(503, b"", {"Retry-After": wish.encode().decode("latin-1")}))
+        service.answers.append(Response(503, b"", {"Retry-After": retry_after.encode().decode("latin-1")}))
         reply = await client.send(f"{service.origin}/push/x", {}, b"", "here")
     assert reply.status == 503
     assert to_millis(reply.retry_after or 0) <= 15 * 60_000

@@ -65,37 +65,37 @@ class _Page:
     def __init__(self, notifications: Notifications, link: Link, language: str) -> None:
         self._brand = _brand(notifications)
         self._language = language
-        words, chosen = _words()[language], self._brand.get("categories") or {}
-        named = chosen.get(link.category) or words["categories"].get(link.category, link.category)
+        texts, chosen = _texts()[language], self._brand.get("categories") or {}
+        named = chosen.get(link.category) or texts["categories"].get(link.category, link.category)
         what = named.get(language, link.category) if isinstance(named, dict) else named
-        channel = words["channels"].get(link.channel, link.channel)
-        self._words = _filled(words, what=what, channel=channel)
+        channel = texts["channels"].get(link.channel, link.channel)
+        self._texts = _filled(texts, what=what, channel=channel)
 
     def ask(self) -> Response:
-        return self._show("ask", self._words["ask"])
+        return self._show("ask", self._texts["ask"])
 
     def stopped(self, scope: Scope) -> Response:
-        return self._show("stopped", self._words[f"stopped_{scope}"], scope=scope)
+        return self._show("stopped", self._texts[f"stopped_{scope}"], scope=scope)
 
     def allowed(self) -> Response:
-        return self._show("allowed", self._words["allowed"])
+        return self._show("allowed", self._texts["allowed"])
 
     def _show(self, state: str, said: dict[str, str], **more: str) -> Response:
-        return _page(self._brand, self._language, self._words, {"state": state, **said, **more})
+        return _page(self._brand, self._language, self._texts, {"state": state, **said, **more})
 
 
 def _wrong(request: Request, notifications: Notifications) -> Response:
     language = _language(request, None)
-    words = _words()[language]
-    values = {"state": "wrong", **words["wrong"]}
-    return _page(_brand(notifications), language, words, values, HTTPStatus.NOT_FOUND)
+    texts = _texts()[language]
+    values = {"state": "wrong", **texts["wrong"]}
+    return _page(_brand(notifications), language, texts, values, HTTPStatus.NOT_FOUND)
 
 
 def _page(
-    brand: Any, language: str, words: Any, values: dict[str, str], status: HTTPStatus = HTTPStatus.OK
+    brand: Any, language: str, texts: Any, values: dict[str, str], status: HTTPStatus = HTTPStatus.OK
 ) -> Response:
     html, style, policy = _looks()
-    shown = html.render(brand=brand["name"], locale=language, words=words, style=style, **values)
+    shown = html.render(brand=brand["name"], locale=language, texts=texts, style=style, **values)
     return HTMLResponse(shown, status, {"content-security-policy": policy, "cache-control": "no-store"})
 
 
@@ -111,17 +111,17 @@ def _language(request: Request, locale: str | None) -> str:
     return next((name[:2] for name in known if name[:2] in LANGUAGES), LANGUAGES[0])
 
 
-def _filled(words: dict[str, Any], **names: str) -> dict[str, Any]:
+def _filled(texts: dict[str, Any], **names: str) -> dict[str, Any]:
     return {
         key: _filled(value, **names) if isinstance(value, dict) else value.format(**names)
-        for key, value in words.items()
+        for key, value in texts.items()
     }
 
 
 @cache
-def _words() -> dict[str, dict[str, Any]]:
-    words: dict[str, dict[str, Any]] = load_file(FOLDER / "words.yaml").data
-    return words
+def _texts() -> dict[str, dict[str, Any]]:
+    texts: dict[str, dict[str, Any]] = load_file(FOLDER / "texts.yaml").data
+    return texts
 
 
 @cache
