@@ -34,6 +34,18 @@ def plain(width: int, height: int) -> bytes:
     )
 
 
+def white(width: int, height: int) -> bytes:
+    return bytes(
+        _vips().Image.black(width, height, bands=3).linear(1, [255] * 3).cast("uchar").pngsave_buffer()
+    )
+
+
+def wide_gamut() -> bytes:
+    """(200, 100, 50) in the colors of a phone's screen, which the file names."""
+    picture = _vips().Image.black(200, 200, bands=3).linear(1, [200, 100, 50]).cast("uchar")
+    return bytes(picture.copy(interpretation="srgb").jpegsave_buffer(Q=95, profile="p3"))
+
+
 def cmyk(width: int = 300, height: int = 200) -> bytes:
     return bytes(
         _gradient(width, height)

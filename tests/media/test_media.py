@@ -50,7 +50,23 @@ async def test_the_whole_story(studio: Studio) -> None:
 async def test_the_uploaders_page_hears_of_it(studio: Studio) -> None:
     found = await studio.made(pictures.jpeg(), userId=USER)
     rows = await studio.app.database.read(lambda c: c.execute(select(live_feed)).all())
-    assert [(row.user_id, json.loads(row.body)["media"]["id"]) for row in rows] == [(USER, found["id"])]
+    assert {row.user_id for row in rows} == {USER}
+    *on_the_way, last = [json.loads(row.body)["media"] for row in rows]
+    assert [one["progress"] for one in on_the_way] == [5, 30, 43, 56, 69, 82, 95]
+    assert on_the_way[1]["placeholder"] == found["placeholder"]
+    assert (last["id"], last["status"], last["variants"]) == (found["id"], "ready", found["variants"])
+
+
+async def test_a_missing_package_costs_one_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = pictures.jpeg()
+    pictures.write(tmp_path, "pyvips.py", b"raise ImportError('no libvips')")
+    monkeypatch.syspath_prepend(str(tmp_path))  # children look there first
+    async with a_studio(tmp_path) as studio:
+        found = await studio.made(content)
+        assert found["error"] == "Working on pictures needs an extra package: pip install 'yamchi[media]'."
+        failed = {"state": "failed"}
+        (job,) = (await studio.client.get("/api/queues/media-processing/jobs", params=failed)).json()["jobs"]
+        assert job["attempts_made"] == 1
 
 
 async def test_what_can_not_be_used(studio: Studio) -> None:

@@ -7,8 +7,9 @@ import pytest
 from tests.media import pictures
 from yamchi.errors import YamchiError
 from yamchi.media.formats import BadFile
+from yamchi.media.overlay import Mark
 from yamchi.media.presets import Presets, read_presets
-from yamchi.media.processing import Made, Mark, Task, process
+from yamchi.media.processing import Made, Task, process
 from yamchi.yamlfiles import load
 
 PHOTO = Presets(Path("/nowhere")).get("company_photo")
@@ -121,9 +122,7 @@ def test_a_page_behind_a_picture_is_gone(tmp_path: Path) -> None:
     "position", ["top-left", "top-right", "bottom-left", "bottom-right", "center", "tile"]
 )
 def test_a_watermark_is_where_it_should_be(tmp_path: Path, position: str) -> None:
-    import pyvips
-
-    logo = pyvips.Image.black(80, 40, bands=3).linear(1, [255, 255, 255]).cast("uchar").pngsave_buffer()
+    logo = pictures.white(80, 40)
     plain = made_of(pictures.plain(600, 400), tmp_path)
     mark = Mark(file=pictures.write(tmp_path, "logo", logo), position=position, opacity=1.0, scale=0.2)
     marked = made_of(pictures.plain(600, 400), tmp_path, mark=mark)
@@ -152,3 +151,33 @@ def test_a_slip_in_the_presets_names_its_line() -> None:
         read_presets(load(text, "media.yaml"))
     with pytest.raises(YamchiError, match=r"media\.yaml:2: .*colour"):
         read_presets(load("photo:\n  colour: red\n  sizes: [{name: a, width: 1}]\n", "media.yaml"))
+
+
+def test_an_animation_gets_its_watermark_on_every_frame(tmp_path: Path) -> None:
+    logo = pictures.write(tmp_path, "logo", pictures.white(80, 40))
+    mark = Mark(file=logo, position="center", opacity=1.0, scale=0.4)
+    made = made_of(pictures.animation(frames=3), tmp_path, mark=mark)
+    shown = pictures.open_any((tmp_path / made.variants[0].file).read_bytes())
+    assert (shown.get("n-pages"), shown.get("page-height"), shown.get("delay")) == (3, 40, [100] * 3)
+    for frame in range(3):
+        assert min(shown.getpoint(30, 40 * frame + 20)[:3]) > 230
+        assert min(shown.getpoint(5, 40 * frame + 5)[:3]) < 160
+
+
+def test_colors_of_a_wider_space_become_srgb(tmp_path: Path) -> None:
+    made = made_of(pictures.wide_gamut(), tmp_path)
+    shown = pictures.open_any((tmp_path / made.variants[0].file).read_bytes())
+    red, green, blue = shown.getpoint(100, 100)[:3]
+    assert abs(red - 216) < 6  # (200, 100, 50) in Display P3 is a stronger orange in sRGB
+    assert abs(green - 93) < 6
+    assert abs(blue - 30) < 8
+
+
+def test_how_far_it_is(tmp_path: Path) -> None:
+    source = pictures.write(tmp_path, "source", pictures.jpeg())
+    heard: list[dict[str, object]] = []
+    made = process(
+        Task(source=source, folder=tmp_path, stem="a", preset=PHOTO, max_pixels=10**7), heard.append
+    )
+    assert [one["percent"] for one in heard] == [30, 43, 56, 69, 82, 95]
+    assert (heard[0]["placeholder"], heard[0]["width"]) == (made.placeholder, 640)

@@ -3,10 +3,14 @@
 from dataclasses import asdict
 from typing import Any
 
+from yamchi.errors import MissingExtra, Unrecoverable
 from yamchi.media.processing import Task, process
 from yamchi.queues.job import Job
 
 
 def work(job: Job[Task]) -> dict[str, Any]:
     """The work of `media-processing` and of `watermark`."""
-    return asdict(process(job.data))
+    try:
+        return asdict(process(job.data, tell=job.progress))
+    except MissingExtra as error:
+        raise Unrecoverable(str(error)) from error

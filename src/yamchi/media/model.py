@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 from sqlalchemy import Row
 
 from yamchi.clock import Millis, isoformat
-from yamchi.media.processing import Position
+from yamchi.media.overlay import Position
 
 Status = Literal["processing", "ready", "failed", "soft_deleted"]
 Operation = Literal["upload", "download", "delete"]

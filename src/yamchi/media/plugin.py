@@ -13,7 +13,7 @@ from yamchi.media.files import Files
 from yamchi.media.model import Media as Picture
 from yamchi.media.model import Operation
 from yamchi.media.presets import Presets
-from yamchi.media.service import PROCESS, MediaService
+from yamchi.media.service import PROCESS, MediaService, News
 from yamchi.media.settings import MediaSettings
 from yamchi.media.store import MediaStore
 from yamchi.media.sync import MediaSyncService
@@ -66,6 +66,7 @@ class Media(Plugin):
             settings.media_max_pixels,
             app.clock,
             after=self._changed,
+            on_news=self._tell_progress,
         )
         self.service.syncs = self.bucket is not None
         self.watermarks = WatermarkService(
@@ -141,6 +142,13 @@ class Media(Plugin):
         if found.user_id and self._feed is not None:
             body = {"type": "media", "media": found.to_dict()}
             await self._feed.publish(found.user_id, body, once=f"media-{found.id}-{found.updated_at}")
+
+    async def _tell_progress(self, found: Picture, news: News) -> None:
+        """The uploader's page hears how far the work is, and gets the placeholder as soon as there is one."""
+        if found.user_id and self._feed is not None:
+            known = news.model_dump(exclude={"percent"}, exclude_none=True)
+            about = {"id": found.id, "status": found.status, "progress": news.percent, **known}
+            await self._feed.publish(found.user_id, {"type": "media", "media": about})
 
     @cached_property
     def _notifications(self) -> Plugin | None:

@@ -17,8 +17,8 @@ from yamchi.http.paging import PageNumber, PageSize, pages
 from yamchi.http.problems import documented
 from yamchi.media.files import size_of
 from yamchi.media.model import Operation, WatermarkJobData
+from yamchi.media.overlay import Position
 from yamchi.media.plugin import Media as MediaPlugin
-from yamchi.media.processing import Position
 from yamchi.media.uploads import save
 from yamchi.plugins import Routes, of_request
 

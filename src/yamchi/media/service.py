@@ -12,6 +12,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import structlog
+from pydantic import BaseModel, Field
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import Unrecoverable, WrongState
@@ -20,8 +21,9 @@ from yamchi.media.child import work
 from yamchi.media.files import Files, remove, size_of
 from yamchi.media.formats import BadFile, sniff_file
 from yamchi.media.model import Media, MediaProcessingJobData
+from yamchi.media.overlay import Mark
 from yamchi.media.presets import Preset, Presets, UnknownPreset
-from yamchi.media.processing import Made, Mark, Task, Variant, process
+from yamchi.media.processing import Made, Task, Variant, process
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.queues.job import Job
 from yamchi.queues.processes.limits import ProcessLimits
@@ -34,7 +36,37 @@ PROCESS = "process"
 STUCK: Millis = 120_000
 """An upload that has not been looked at for so long may have lost its job."""
 
+ACCEPTED = 5
+"""Percent of the work, when a child has been asked for it."""
+
 Told = Callable[[Media], Awaitable[None]]
+
+
+class News(BaseModel):
+    """What a child says while it works. It may have been taken over by the file it decodes: only this much is passed on."""
+
+    percent: int = Field(ge=0, le=100)
+    placeholder: str | None = Field(default=None, pattern="^[0-9a-f]{1,100}$")
+    width: int | None = Field(default=None, ge=1)
+    height: int | None = Field(default=None, ge=1)
+
+
+OnNews = Callable[[Media, News], Awaitable[None]]
+
+
+class ReportingJob:
+    """A job whose progress goes to the queue as a percentage and to the uploader's page with what is known of the picture."""
+
+    def __init__(self, job: Job[Any], picture: Media, on_news: OnNews) -> None:
+        self.record, self.name, self.log = job.record, job.name, job.log
+        self._job = job
+        self._picture = picture
+        self._on_news = on_news
+
+    async def progress(self, value: Any) -> None:
+        news = News.model_validate(value)
+        await self._job.progress(news.percent)
+        await self._on_news(self._picture, news)
 
 
 class MediaService:
@@ -51,6 +83,7 @@ class MediaService:
         clock: Clock,
         *,
         after: Told,
+        on_news: OnNews,
     ) -> None:
         self.store = store
         self.files = files
@@ -60,6 +93,7 @@ class MediaService:
         self._max_pixels = max_pixels
         self._clock = clock
         self._after = after
+        self._on_news = on_news
 
     async def close(self) -> None:
         await self._pool.close()
@@ -173,7 +207,7 @@ class MediaService:
         try:
             source = self._source_of(found)
             preset = self.presets.get(found.entity_type)
-            made = await self.run(job, self._task(found, preset, source, await self._mark_of(found)))
+            made = await self.run(job, found, self._task(found, preset, source, await self._mark_of(found)))
             found = await self._finish(found, made, source)
         except Exception as error:
             await self._note_error(job, found, error)
@@ -182,10 +216,11 @@ class MediaService:
         await self._after(found)
         return {"mediaId": found.id, "status": found.status, "variants": len(found.variants)}
 
-    async def run(self, job: Job[Any], task: Task) -> Made:
-        """Let a child work on a file, within the job's own timeout."""
-        await job.progress(10)
-        answer = await self._pool.run(job, task.model_dump_json().encode())
+    async def run(self, job: Job[Any], found: Media, task: Task) -> Made:
+        """Let a child work on a file, within the job's own timeout; the uploader's page hears how far it is."""
+        reporting: Any = ReportingJob(job, found, self._on_news)
+        await reporting.progress({"percent": ACCEPTED})
+        answer = await self._pool.run(reporting, task.model_dump_json().encode())
         return Made(**{**answer, "variants": [Variant(**one) for one in answer["variants"]]})
 
     async def note_failure(self, job: Job[Any], error: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from yamchi.clock import Clock
-from yamchi.errors import ConfigurationError, Unrecoverable
+from yamchi.errors import ConfigurationError, MissingExtra, Unrecoverable
 from yamchi.faultpoints import fault_point
 from yamchi.media.files import Files, remove
 from yamchi.media.model import KeptVariant, Media, MediaSyncJobData, Operation
@@ -109,15 +109,20 @@ class MediaSyncService:
             found = await self._store.get(data.media_id)
         except UnknownMedia as error:
             raise Unrecoverable(str(error)) from error
-        bucket = self._needed()
-        match data.operation:
-            case "upload":
-                count = await self._upload(job, bucket, found, data.delete_source)
-            case "download":
-                count = await self._download(bucket, found, data.delete_source)
-            case "delete":
-                count = await self._delete(bucket, found)
+        try:
+            count = await self._do(job, self._needed(), found)
+        except MissingExtra as error:
+            raise Unrecoverable(str(error)) from error
         return {"mediaId": found.id, "operation": data.operation, "files": count}
+
+    async def _do(self, job: Job[MediaSyncJobData], bucket: Bucket, found: Media) -> int:
+        match job.data.operation:
+            case "upload":
+                return await self._upload(job, bucket, found, job.data.delete_source)
+            case "download":
+                return await self._download(bucket, found, job.data.delete_source)
+            case "delete":
+                return await self._delete(bucket, found)
 
     async def _upload(self, job: Job[Any], bucket: Bucket, found: Media, delete_source: bool) -> int:
         """Send what is not there; what was sent before something went wrong is noted, so that it is not sent again."""

@@ -6,10 +6,10 @@ from typing import Any
 from uuid import uuid4
 
 from yamchi.errors import Unrecoverable, WrongState
+from yamchi.media.decoding import read_header
 from yamchi.media.files import Files, move, remove
 from yamchi.media.formats import BadFile
 from yamchi.media.model import Media, WatermarkJobData
-from yamchi.media.processing import read_header
 from yamchi.media.service import MediaService, Told, clean_name
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.queues.job import Job
@@ -80,7 +80,7 @@ class WatermarkService:
             raise Unrecoverable(str(error)) from error
         if found.status != "ready":
             raise Unrecoverable(f"Media {found.id} is {found.status}, so it can't get a watermark.")
-        made = await self._service.run(job, task)
+        made = await self._service.run(job, found, task)
         news: Media = await self._service.take_over(
             found, made, self._files.original_of(found.id), watermark=how
         )

@@ -1,0 +1,141 @@
+"""Reading a stranger's file: by the one loader that fits, after its size was looked at, and only as large as it is needed.
+
+Every loader of libvips is blocked but four; size, frames and pixels are checked before anything is decoded; orientation is applied
+and colors become sRGB.
+"""
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yamchi.errors import MissingExtra
+from yamchi.media.formats import READABLE, BadFile, ImageFormat, sniff_file
+from yamchi.media.presets import Preset, Size
+
+if TYPE_CHECKING:
+    import pyvips
+
+MOST_FRAMES = 500
+LONGEST_SIDE = 65_500
+LOADERS = ("VipsForeignLoadJpeg", "VipsForeignLoadPng", "VipsForeignLoadWebp", "VipsForeignLoadNsgif")
+
+
+def vips() -> Any:
+    """libvips with everything blocked that reads a format nobody asked for."""
+    os.environ.setdefault("VIPS_CONCURRENCY", "1")  # a process for each core; more threads add nothing
+    os.environ.setdefault("VIPS_WARNING", "0")
+    try:
+        import pyvips
+    except ImportError as error:
+        raise MissingExtra("media", "Working on pictures") from error
+    if not getattr(pyvips, "_yamchi_is_safe", False):
+        pyvips.operation_block_set("VipsForeignLoad", True)
+        for name in LOADERS:
+            pyvips.operation_block_set(name, False)
+        pyvips.cache_set_max(0)
+        pyvips._yamchi_is_safe = True
+    return pyvips
+
+
+def open_header(source: Path, found: ImageFormat) -> "pyvips.Image":
+    """What the file says of itself; no pixel is decoded yet."""
+    assert found in READABLE
+    load = getattr(vips().Image, found.loader)
+    return load(
+        str(source), **({"n": -1} if found.may_be_animated else {}), access="sequential", fail_on="error"
+    )
+
+
+def read_header(source: Path, max_pixels: int) -> tuple[ImageFormat, int, int]:
+    """What a file is and how large, without decoding it."""
+    found = sniff_file(source)
+    try:
+        header = open_header(source, found)
+    except vips().Error as error:
+        raise damaged(error) from error
+    height = header.get("page-height") if "page-height" in header.get_fields() else header.height
+    if header.width * height > max_pixels:
+        raise _too_many_pixels(header.width, height, max_pixels)
+    return found, header.width, height
+
+
+def count_frames(header: "pyvips.Image", preset: Preset, max_pixels: int, found: ImageFormat) -> int:
+    """How many frames to keep; refuses what is too large before it is decoded."""
+    frames = header.get("n-pages") if "n-pages" in header.get_fields() else 1
+    width, height = frame_size(header, frames)
+    limit = min(max_pixels, preset.max_pixels or max_pixels)
+    if width * height > limit:
+        raise _too_many_pixels(width, height, limit)
+    if width < preset.min_width or height < preset.min_height:
+        raise BadFile(
+            f"The picture has {width} × {height} pixels; at least {preset.min_width} × {preset.min_height} are needed."
+        )
+    if frames > MOST_FRAMES:
+        raise BadFile(f"The picture has {frames} frames; {MOST_FRAMES} are the most.")
+    if frames > 1 and (not preset.animated or not found.may_be_animated):
+        return 1
+    if frames > 1 and width * height * frames > limit:
+        raise BadFile(
+            f"The animation has {frames} frames of {width} × {height} pixels; {limit:,} pixels are the most in all."
+        )
+    return frames
+
+
+def frame_size(header: "pyvips.Image", frames: int) -> tuple[int, int]:
+    """Width and height of one frame as they are stored."""
+    return header.width, header.get("page-height") if frames > 1 else header.height
+
+
+def upright_size(header: "pyvips.Image", frames: int) -> tuple[int, int]:
+    """Width and height once the picture is turned as its camera meant it."""
+    width, height = frame_size(header, frames)
+    is_turned = (
+        frames == 1 and "orientation" in header.get_fields() and header.get("orientation") in range(5, 9)
+    )
+    return (height, width) if is_turned else (width, height)
+
+
+def decode(
+    source: Path, found: ImageFormat, header: "pyvips.Image", frames: int, preset: Preset
+) -> "pyvips.Image":
+    """As large as the largest variant needs, upright and in sRGB, decoded once into memory."""
+    width, height = upright_size(header, frames)
+    share = max(_share(size, width, height) for size in preset.sizes)
+    options: dict[str, Any] = {"fail_on": "error"}
+    options |= {"no_rotate": True} if frames > 1 else {}
+    options |= {"output_profile": "srgb"} if header.interpretation == "cmyk" else {}
+    image = vips().Image.thumbnail(
+        f"{source}[n={frames}]" if found.may_be_animated else str(source),
+        math.ceil(width * share),
+        height=math.ceil(height * share),
+        size="down",
+        **options,
+    )
+    return _as_srgb(image).copy_memory()
+
+
+def _share(size: Size, width: int, height: int) -> float:
+    """How much of the original's size a variant needs; nothing is made larger than it is."""
+    across, down = size.width / width, (size.height or LONGEST_SIDE) / height
+    return min(max(across, down) if size.fit == "cover" else min(across, down), 1.0)
+
+
+def _as_srgb(image: "pyvips.Image") -> "pyvips.Image":
+    """Eight bits a color, in sRGB. After the resize: `thumbnail`'s own `output_profile` takes longer than all the rest."""
+    if image.interpretation in ("rgb16", "grey16"):
+        image = image.colourspace("srgb" if image.interpretation == "rgb16" else "b-w")
+    if "icc-profile-data" in image.get_fields() and image.interpretation != "cmyk":
+        image = image.icc_transform("srgb", embedded=True, intent="relative")
+    return image if image.interpretation == "srgb" else image.colourspace("srgb")
+
+
+def damaged(error: Exception) -> BadFile:
+    """What libvips said, as one sentence."""
+    lines = [line for line in str(error).strip().splitlines() if line]
+    reason = (lines[0] if lines else "no reason given")[:200].rstrip(".")
+    return BadFile(f"The file is damaged and can't be read: {reason}")
+
+
+def _too_many_pixels(width: int, height: int, limit: int) -> BadFile:
+    return BadFile(f"The picture has {width} × {height} pixels; {limit:,} are the most.")
