@@ -22,6 +22,41 @@ def jpeg(width: int = 640, height: int = 480, orientation: int | None = None, qu
     return bytes(picture.jpegsave_buffer(Q=quality))
 
 
+@lru_cache(maxsize=4)
+def scene(width: int = 1600, height: int = 1200, orientation: int | None = None) -> bytes:
+    """Hills behind one another below an evening sky: something to look at in screenshots."""
+    vips = _vips()
+    place = vips.Image.xyz(width, height)
+    x, y = place[0] / width, place[1] / height
+    picture = (y * 60 + 40).bandjoin([y * 110 + 70, 170 - y * 60])
+    picture = (((x - 0.7) ** 2 + ((y - 0.32) * height / width) ** 2) < 0.006).ifthenelse(
+        [255, 214, 140], picture
+    )
+    for level, waves, phase, color in (
+        (0.5, 2.1, 20, [120, 96, 120]),
+        (0.62, 3.3, 140, [84, 78, 104]),
+        (0.76, 1.7, 250, [52, 58, 78]),
+    ):
+        ridge = (x * 360 * waves + phase).sin() * 0.07 + (x * 360 * waves * 3.7).sin() * 0.012 + level
+        picture = (y > ridge).ifthenelse(color, picture)
+    picture = picture.cast("uchar").copy(interpretation="srgb")
+    if orientation:
+        picture.set_type(vips.GValue.gint_type, "orientation", orientation)
+    return bytes(picture.jpegsave_buffer(Q=88))
+
+
+def logo(width: int = 240, height: int = 120) -> bytes:
+    """A white ring and a bar, on nothing."""
+    vips = _vips()
+    place = vips.Image.xyz(width, height)
+    x, y = place[0], place[1]
+    far = ((x - height / 2) ** 2 + (y - height / 2) ** 2) ** 0.5
+    ring = (far < height * 0.46) & (far > height * 0.3)
+    bar = (x > height * 1.1) & (x < width - 8) & (y > height * 0.38) & (y < height * 0.62)
+    white = vips.Image.black(width, height, bands=3).linear(1, [255] * 3)
+    return bytes(white.bandjoin(ring | bar).cast("uchar").copy(interpretation="srgb").pngsave_buffer())
+
+
 def png(width: int, height: int, *, alpha: bool = False) -> bytes:
     picture = _gradient(width, height).cast("uchar")
     return bytes((picture.addalpha() if alpha else picture).pngsave_buffer())
@@ -103,6 +138,10 @@ def fields_of(content: bytes) -> dict[str, Any]:
 
 def open_any(content: bytes) -> Any:
     return _vips().Image.webpload_buffer(content, n=-1)
+
+
+def open_png(content: bytes) -> Any:
+    return _vips().Image.pngload_buffer(content)
 
 
 def corner_of(content: bytes) -> list[float]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.media import pictures
+from tests.media.contact_sheet import make_sheet
 from yamchi.errors import YamchiError
 from yamchi.media.formats import BadFile
 from yamchi.media.overlay import Mark
@@ -181,3 +182,9 @@ def test_how_far_it_is(tmp_path: Path) -> None:
     )
     assert [one["percent"] for one in heard] == [30, 43, 56, 69, 82, 95]
     assert (heard[0]["placeholder"], heard[0]["width"]) == (made.placeholder, 640)
+
+
+def test_the_sheet_of_watermarks_in_the_docs(tmp_path: Path) -> None:
+    make_sheet(tmp_path / "sheet.png")
+    sheet = pictures.open_png((tmp_path / "sheet.png").read_bytes())
+    assert (sheet.width, sheet.height) == (3 * 400 + 24, 2 * 300 + 12)

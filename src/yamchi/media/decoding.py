@@ -131,9 +131,10 @@ def _as_srgb(image: "pyvips.Image") -> "pyvips.Image":
 
 
 def damaged(error: Exception) -> BadFile:
-    """What libvips said, as one sentence."""
+    """What libvips said, as one sentence: the line in which the decoder speaks, if there is one."""
     lines = [line for line in str(error).strip().splitlines() if line]
-    reason = (lines[0] if lines else "no reason given")[:200].rstrip(".")
+    named = [line for line in lines if ": " in line]
+    reason = next(iter(named or lines), "no reason given")[:200].rstrip(".")
     return BadFile(f"The file is damaged and can't be read: {reason}")
 
 

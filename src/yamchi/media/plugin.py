@@ -20,7 +20,7 @@ from yamchi.media.sync import MediaSyncService
 from yamchi.media.uploads import Resumable
 from yamchi.media.watermarks import APPLY, WatermarkService
 from yamchi.observe.logging import mask
-from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.storage.bucket import Bucket
@@ -33,6 +33,7 @@ OPERATIONS: tuple[Operation, ...] = ("upload", "download", "delete")
 RETRY: Mapping[str, Any] = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1}}
 LONGEST_RUN = "5m"
 SWEEP_EVERY = 30_000
+STATIC = Path(__file__).parent / "static"
 
 
 class Media(Plugin):
@@ -165,6 +166,12 @@ class Media(Plugin):
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.media.routes:ROUTES")
         return found
+
+    def static(self) -> dict[str, Path]:
+        return {"/media-page": STATIC / "page", "/media-board": STATIC / "board"}
+
+    def pages(self) -> Iterable[BoardPage]:
+        yield BoardPage("Media", "/media")
 
     def body_limits(self) -> dict[str, int]:
         most = self.settings.media_max_bytes + 1_048_576

@@ -9,22 +9,26 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, RedirectResponse
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from yamchi.errors import InvalidJob
 from yamchi.http.access import TheirId
+from yamchi.http.headers import FOR_ANY_PAGE
 from yamchi.http.paging import PageNumber, PageSize, pages
 from yamchi.http.problems import documented
 from yamchi.media.files import size_of
 from yamchi.media.model import Operation, WatermarkJobData
 from yamchi.media.overlay import Position
+from yamchi.media.plugin import STATIC
 from yamchi.media.plugin import Media as MediaPlugin
+from yamchi.media.store import UnknownMedia
 from yamchi.media.uploads import save
 from yamchi.plugins import Routes, of_request
 
 PROBLEMS = documented(401, 403, 404, 409, 413, 415, 422, 429, 503)
 admin = APIRouter(tags=["media"], responses=PROBLEMS)
 own = APIRouter(tags=["media"], responses=PROBLEMS)
+pages_of_board = APIRouter()
 public = APIRouter(tags=["media"], responses=documented(404, 422))
 
 TheMedia = Annotated[MediaPlugin, Depends(of_request(MediaPlugin))]
@@ -87,6 +91,15 @@ async def upload_own(media: TheMedia, user_id: TheirId, request: Request) -> Acc
     """The same for a person's page, with that person's token."""
     async with request.form(max_files=1, max_fields=10, max_part_size=65_536) as form:
         return await _accept(media, form, user_id)
+
+
+@own.get("/users/{user_id}/media/{media_id}", summary="A picture of one's own")
+async def get_own(media: TheMedia, user_id: TheirId, media_id: MediaId) -> dict[str, Any]:
+    """For a page that uploaded it and lost its connection meanwhile."""
+    found = await media.store.get(media_id)
+    if found.user_id != user_id:
+        raise UnknownMedia(f"There is no media {media_id[:64]!r}.")
+    return found.to_dict()
 
 
 async def _accept(media: MediaPlugin, form: FormData, user_id: str | None) -> Accepted:
@@ -197,6 +210,14 @@ async def tus_delete(media: TheMedia, upload_id: MediaId) -> Response:
 # ── Looking after ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pages_of_board.get("/media", include_in_schema=False)
+async def board_page(request: Request) -> Response:
+    if not request.state.caller.may_look:
+        return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
+    html = (STATIC / "media.html").read_text("utf-8")
+    return HTMLResponse(html, headers={"cache-control": "no-cache"})
+
+
 @admin.get("/media", summary="Pictures, newest first")
 async def list_media(
     media: TheMedia,
@@ -304,11 +325,14 @@ async def show(media: TheMedia, media_id: MediaId, variant: Annotated[str, Path(
         raise HTTPException(HTTPStatus.NOT_FOUND, "This picture was deleted.")
     for one in found.variants:
         if variant == one.name:
-            return RedirectResponse(found.url_of(one), 302, {"cache-control": "public, max-age=60"})
+            return RedirectResponse(
+                found.url_of(one), 302, {**FOR_ANY_PAGE, "cache-control": "public, max-age=60"}
+            )
         if variant == one.address:
             file = media.files.public_file(found.entity_type, one.file)
             if size_of(file):
                 headers = {
+                    **FOR_ANY_PAGE,
                     "etag": f'"{one.hash[:32]}"',
                     "cache-control": FOREVER,
                     "x-content-type-options": "nosniff",
@@ -316,11 +340,12 @@ async def show(media: TheMedia, media_id: MediaId, variant: Annotated[str, Path(
                 return FileResponse(file, media_type=one.type, headers=headers)
             if one.is_synced and media.bucket:
                 url = await media.bucket.url_of(f"{found.entity_type}/{one.file}")
-                return RedirectResponse(url, 302, {"cache-control": "private, max-age=600"})
+                return RedirectResponse(url, 302, {**FOR_ANY_PAGE, "cache-control": "private, max-age=600"})
     raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such variant of this picture.")
 
 
 ROUTES = (
+    Routes(pages_of_board, prefix="", access="public"),
     Routes(admin, prefix="/api/admin"),
     Routes(own, access="person"),
     Routes(public, prefix="", access="public"),

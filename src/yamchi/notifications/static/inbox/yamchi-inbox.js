@@ -186,7 +186,8 @@ export class YamchiInbox extends HTMLElement {
     this.#meanwhile?.push(frame);
     this.#apply(frame);
     if (frame.type === "welcome" && frame.reset) this.#load(null);
-    if (frame.type === "message" && this.#tell("yamchi-message", frame.message)) {
+    // A message with a type of its own, such as `media`, is for a script of the page: there is nothing to show.
+    if (frame.type === "message" && this.#tell("yamchi-message", frame.message) && !frame.message.type) {
       showToast(this.#parts.toasts, frame.message, this.#words);
     }
     this.#refresh();

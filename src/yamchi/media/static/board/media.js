@@ -1,0 +1,125 @@
+// The page of media: pictures with their state, where their files are, and what can be done with them.
+
+import { placeholderURL } from "/media-page/thumbhash.js";
+
+const at = (id) => document.querySelector(`#${id}`);
+const SIZE = 24;
+const THUMB = 240; // pixels a card shows
+let page = 1;
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(key, value);
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+async function ask(path, method = "GET") {
+  const answer = await fetch(`/api/admin/media${path}`, { method, headers: { accept: "application/json" } });
+  if (!answer.ok) throw new Error((await answer.json()).detail);
+  return answer.json();
+}
+
+async function told(act) {
+  try {
+    at("trouble").textContent = "";
+    await act();
+  } catch (error) {
+    at("trouble").textContent = error.message;
+  }
+}
+
+function button(label, path, method = "POST") {
+  const made = element("button", { type: "button" }, label);
+  made.addEventListener("click", () => told(async () => {
+    await ask(path, method);
+    await list();
+  }));
+  return made;
+}
+
+/** The smallest variant that fills a card, over its placeholder. */
+function frame(one) {
+  const variants = Object.values(one.variants).sort((a, b) => a.width - b.width);
+  const shown = variants.find((variant) => variant.width >= THUMB) ?? variants.at(-1);
+  const isGone = one.status === "soft_deleted";
+  const made = element("a", { class: "frame", href: shown && !isGone ? shown.url : null, "data-gone": isGone ? "" : null });
+  if (one.placeholder) made.style.backgroundImage = `url(${placeholderURL(one.placeholder)})`;
+  if (shown && !isGone) made.append(element("img", { src: shown.url, alt: one.metadata.alt ?? one.originalFilename, loading: "lazy" }));
+  return made;
+}
+
+function place(one) {
+  const variants = Object.values(one.variants);
+  const synced = variants.filter((variant) => variant.isSynced).length;
+  if (!variants.length) return null;
+  if (!synced) return "on this machine";
+  return synced === variants.length ? "in the bucket" : `${synced} of ${variants.length} in the bucket`;
+}
+
+function facts(one) {
+  const state = element("span", { class: `badge ${STATES[one.status]}` }, one.status === "soft_deleted" ? "deleted" : one.status);
+  const rest = [one.entityType, one.width ? `${one.width} × ${one.height}` : null, bytes(one.size), place(one), one.watermark ? "watermark" : null];
+  return element("div", { class: "facts" }, state, ...rest.filter(Boolean).map((text) => element("span", { class: "muted" }, text)));
+}
+
+const STATES = { processing: "active", ready: "completed", failed: "failed", soft_deleted: "delayed" };
+
+function bytes(size) {
+  if (!size) return null;
+  return size < 1e6 ? `${Math.ceil(size / 1e3)} KB` : `${(size / 1e6).toFixed(1)} MB`;
+}
+
+function acts(one) {
+  const id = encodeURIComponent(one.id);
+  const found = {
+    soft_deleted: () => [button("Restore", `/${id}/restore`)],
+    ready: () => [button("Make anew", `/${id}/reprocess`), button("Delete", `/${id}`, "DELETE")],
+    failed: () => [button("Delete", `/${id}`, "DELETE")],
+    processing: () => [],
+  };
+  return element("div", { class: "acts" }, ...found[one.status]());
+}
+
+function card(one) {
+  const when = new Date(one.createdAt).toLocaleString();
+  return element("li", { "data-id": one.id },
+    frame(one),
+    element("b", { class: "name", title: one.id }, one.originalFilename),
+    facts(one),
+    one.error ? element("div", { class: "error" }, one.error) : null,
+    element("small", { class: "muted" }, one.userId ? `${when} · ${one.userId}` : when),
+    acts(one));
+}
+
+let shown = "";
+
+async function list() {
+  const wanted = new URLSearchParams({ page, size: SIZE });
+  for (const name of ["status", "entityType", "userId"]) if (at(name).value) wanted.set(name, at(name).value);
+  const found = await ask(`?${wanted}`);
+  const news = JSON.stringify(found.items);
+  if (news !== shown) at("pictures").replaceChildren(...found.items.map(card)); // a card that is the same is left alone
+  shown = news;
+  at("none").hidden = found.total > 0;
+  at("place").textContent = found.pages > 1 ? `${page} of ${found.pages}` : "";
+  at("back").hidden = page <= 1;
+  at("on").hidden = page >= found.pages;
+  const queues = await ask("/queue");
+  at("queues").textContent = Object.entries(queues).map(([name, one]) => `${name}: ${one.waiting + one.active} to do, ${one.failed} failed`).join(" · ");
+}
+
+function turn(by) {
+  page += by;
+  told(list);
+}
+
+at("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  page = 1;
+  told(list);
+});
+at("back").addEventListener("click", () => turn(-1));
+at("on").addEventListener("click", () => turn(1));
+await told(list);
+setInterval(() => document.hidden || told(list), 5000);
