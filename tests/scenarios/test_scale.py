@@ -1,13 +1,14 @@
 """Many pending runs: what concerns one of them costs the same; and what waited under older code goes on under the new."""
 
 import os
+import shutil
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, inspect, select
 
 from tests.scenarios.harness import Harness, open_harness
 from yamchi.queues.records import NewJob
@@ -15,6 +16,7 @@ from yamchi.scenarios.entities import Entity
 from yamchi.scenarios.flow import Facts
 from yamchi.scenarios.flow import Run as OneRun
 from yamchi.scenarios.moves import begin
+from yamchi.scenarios.plugin import Scenarios
 from yamchi.scenarios.store import StepId, _row, run_id_of
 from yamchi.scenarios.tables import scenario_definitions, scenario_events, scenario_runs, scenario_steps
 
@@ -119,15 +121,25 @@ async def measure(few: Harness, many: Harness, turn: int) -> dict[str, list[floa
     return times
 
 
-async def test_what_waited_under_an_older_version_goes_on(tmp_path: Path) -> None:
-    """Thousands of runs wait; the file is changed and the application opened anew: all of them do what they began with."""
+async def test_what_waited_under_an_older_version_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of runs wait in the tables of the first version. They are opened by this one, and the file was changed
+    meanwhile: all of them do what they began with."""
     number = 10_000 if FULL else 300
-    async with open_harness(tmp_path) as harness:
-        harness.scenario(WAITING, "waiting")
-        await fill(harness, "waiting", 0, number)
-        broker = harness.app._memory
+    first = tmp_path / "migrations"
+    first.mkdir()
+    shutil.copy(Scenarios.migrations / "0001_scenarios.py", first)
+    with monkeypatch.context() as older:
+        older.setattr(Scenarios, "migrations", first)
+        async with open_harness(tmp_path) as harness:
+            harness.scenario(WAITING, "waiting")
+            await fill(harness, "waiting", 0, number)
+            assert "run_by_end" not in await indexes(harness)
+            broker = harness.app._memory
     async with open_harness(tmp_path) as harness:
         harness.app._memory.__dict__.update(broker.__dict__)  # the broker was not restarted
+        assert "run_by_end" in await indexes(harness)
         broker_clock = harness.app.clock
         harness.app._memory._clock = broker_clock
         harness.scenario(WAITING.replace("job: second, wait: 1h", "job: third, wait: 9h"), "waiting")
@@ -144,3 +156,11 @@ async def test_what_waited_under_an_older_version_goes_on(tmp_path: Path) -> Non
             for run in runs[:50]
         }
         assert done == {("first", "second")}
+
+
+async def indexes(harness: Harness) -> set[str]:
+    def look(connection: Any) -> set[str]:
+        return {str(index["name"]) for index in inspect(connection).get_indexes("scenario_runs")}
+
+    await harness.app.database.open()
+    return await harness.app.database.read(look)

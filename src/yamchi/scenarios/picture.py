@@ -42,11 +42,22 @@ def picture_of(definition: Definition) -> str:
 def picture_of_run(run: Mapping[str, Any]) -> str:
     """A run as `Timelines.of` shows it: the past, what is pending, and what is to be expected."""
     rows = [Row(_moment(run["started_at"]), "start", [f"key {run['key']}"], "done")]
+    expected = {(line["step"], line["arming"]): line for line in run["timeline"] if line["is_future"]}
     for line in run["timeline"]:
-        moment = line["due"] if line["state"] == "armed" else line["at"]
-        said = line["reason"] or ""
-        state = f"expected: {line['state']}" if line["is_future"] else line["state"]
-        rows.append(Row(_moment(moment), line["step"], [state, said], line["state"], line["is_future"]))
+        outcome = expected.get((line["step"], line["arming"]))
+        if line["state"] == "armed" and not line["is_future"] and outcome is not None:
+            said = f"pending, expected: {outcome['state']}"
+            reason = line["reason"] or outcome["reason"] or ""
+            rows.append(Row(_moment(line["due"]), line["step"], [said, reason], "armed"))
+            del expected[line["step"], line["arming"]]
+        elif not line["is_future"]:
+            moment = line["due"] if line["state"] == "armed" else line["at"]
+            rows.append(
+                Row(_moment(moment), line["step"], [line["state"], line["reason"] or ""], line["state"])
+            )
+    for line in expected.values():
+        said = f"expected: {line['state']}"
+        rows.append(Row(_moment(line["at"]), line["step"], [said, line["reason"] or ""], line["state"], True))
     ended = f": {run['reason']}" if run["reason"] else ""
     return draw(f"{run['scenario']} {run['key']}", f"{run['status']}{ended}", rows)
 
