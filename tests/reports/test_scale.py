@@ -30,6 +30,35 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+PAGES = """
+import asyncio, re, sys
+from pathlib import Path
+from yamchi.clock import as_datetime
+from yamchi.reports.kinds import TEMPLATES, Content
+from yamchi.reports.rendering import write
+
+async def say(share): pass
+
+async def make(count):
+    content = Content("Results", {"columns": ["name", "value"], "rows": [["a", str(n)] for n in range(40)]})
+    for _ in range(count):
+        await write(Path(sys.argv[1]), content, "pdf", None, as_datetime(0), say)
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+async def main():
+    print(await make(20), await make(180))
+
+asyncio.run(main())
+"""
+
+
+def test_two_hundred_reports_need_the_memory_of_twenty(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", PAGES, str(tmp_path / "pages.pdf")]
+    said = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    few, many = map(int, said.split())
+    assert many / few < 1.3
+
+
 async def test_two_hundred_reports_cost_ten_times_what_twenty_do(tmp_path: Path) -> None:
     async with TestApp(home=tmp_path) as app:
         content = await app.reports.preview("checkup", RESULTS)

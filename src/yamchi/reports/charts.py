@@ -50,10 +50,10 @@ def funnel(stages: Sequence[tuple[str, int]]) -> str:
 
 
 def nice_ceiling(value: float) -> float:
-    """The next round number: 1, 1.5, 2, 3, 4, 6, 8, 10, 15 …"""
-    unit = 1.0
+    """The next round number whose quarters are whole, since things are counted: 4, 8, 12, 16, 20, 24, 32, 40, 80 …"""
+    unit = 1
     while True:
-        for factor in (1, 1.5, 2, 3, 4, 6, 8):
+        for factor in (4, 8, 12, 16, 20, 24, 32):
             if unit * factor >= value:
                 return unit * factor
         unit *= 10
