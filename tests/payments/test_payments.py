@@ -114,7 +114,7 @@ async def test_a_late_answer_does_not_undo_what_is_known(shop: Shop) -> None:
     provider = shop.app.payments.providers[shop.name]
     before = await provider.get(payment["provider_id"])  # said "pending", and is still on its way
     shop.ledger.pay(shop.ledger.only)
-    await shop.app.payments.service.learn(await shop.app.payments.get(payment["id"]))
+    await shop.app.payments.service.refresh(await shop.app.payments.get(payment["id"]))
     await shop.app.payments.store.apply(payment["id"], before)
     await shop.agrees()
 
@@ -233,7 +233,7 @@ async def test_a_lost_check_is_found(shop: Shop) -> None:
     await (await queue.job(f"check-{payment['id']}")).remove()
     shop.ledger.pay(shop.ledger.only)
     await shop.app.clock.advance(timedelta(minutes=5))
-    assert await shop.app.payments.checks_of_payments.sweep() == 1
+    assert await shop.app.payments.payment_checks.sweep() == 1
     await shop.app.drain()
     assert await shop.kinds() == ["payment.succeeded"]
 

@@ -55,7 +55,7 @@ def check_payment(payment_id: PaymentId, app: AppOption = None, as_json: JsonOpt
     """
 
     async def check(payments: Payments) -> Payment:
-        return await payments.service.learn(await payments.get(payment_id))
+        return await payments.service.refresh(await payments.get(payment_id))
 
     _show([_with(app, check)], as_json)
 

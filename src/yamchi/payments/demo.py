@@ -11,8 +11,8 @@ from yamchi.payments.plugin import Payments
 from yamchi.payments.providers.base import (
     BadWebhook,
     NewPayment,
+    NotFound,
     Notice,
-    NotThere,
     ProviderPayment,
     ProviderRefund,
 )
@@ -38,7 +38,7 @@ class DemoProvider:
 
     async def get(self, payment_id: str) -> ProviderPayment:
         if payment_id not in self._books:
-            raise NotThere("The demo's provider knows no such payment.")
+            raise NotFound("The demo's provider knows no such payment.")
         self._looks += 1
         if self._looks == LOOKS:
             paid = self._books[payment_id]

@@ -16,12 +16,12 @@ from yamchi.payments.money import Money
 from yamchi.payments.providers.base import Provider
 from yamchi.payments.providers.stripe import Stripe
 from yamchi.payments.providers.yookassa import YooKassa
-from yamchi.payments.reconciliation import Reconciliation, Report
+from yamchi.payments.reconciliation import Reconciliation, ReconciliationReport
 from yamchi.payments.service import CHECK, PaymentService
 from yamchi.payments.settings import PaymentSettings, secret
 from yamchi.payments.store import PaymentStore
 from yamchi.payments.tables import payments
-from yamchi.payments.tasks import Checks
+from yamchi.payments.tasks import PaymentChecks
 from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 
@@ -58,7 +58,7 @@ class Payments(Plugin):
         self.service = PaymentService(
             self.store, self.providers, self.queue, notifications.service.handle_events, app.clock
         )
-        self.checks_of_payments = Checks(self.service, app.clock)
+        self.payment_checks = PaymentChecks(self.service, app.clock)
         self.reconciliation = Reconciliation(self.service, app.clock)
 
     # ── For your code ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,7 +87,7 @@ class Payments(Plugin):
         money = await self._money(payment_id, amount)
         return await self.service.refund(payment_id, money, refund_id=refund_id)
 
-    async def reconcile(self, days: int | None = None) -> list[Report]:
+    async def reconcile(self, days: int | None = None) -> list[ReconciliationReport]:
         """Compare our books with the providers'."""
         return await self.reconciliation.run((days or self.settings.payments_reconcile_days) * DAY)
 
@@ -106,8 +106,8 @@ class Payments(Plugin):
         self.app.define(QUEUE, concurrency=5, attempts=10, backoff={"type": "exponential", "delay": 5})
 
     def serve(self) -> None:
-        self.queue.definition.handlers.setdefault(CHECK, Handler(CHECK, self.checks_of_payments.check))
-        self.app.service("payments", self.checks_of_payments.watch)
+        self.queue.definition.handlers.setdefault(CHECK, Handler(CHECK, self.payment_checks.check))
+        self.app.service("payments", self.payment_checks.watch)
         self.app.cron("15 3 * * *", name="payments-reconcile")(self._reconcile_nightly)
 
     async def _reconcile_nightly(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import structlog
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.payments.model import Payment
-from yamchi.payments.providers.base import NotThere, Provider, ProviderPayment
+from yamchi.payments.providers.base import NotFound, Provider, ProviderPayment
 from yamchi.payments.service import PaymentService
 
 log = structlog.get_logger("yamchi.payments")
@@ -23,7 +23,7 @@ NAMED_AT_MOST = 100
 
 
 @dataclass(slots=True)
-class Report:
+class ReconciliationReport:
     """What a comparison found. `missing` are ids of ours that the provider does not know, a hundred at most."""
 
     provider: str
@@ -48,20 +48,20 @@ class Reconciliation:
         self._service = service
         self._clock = clock
 
-    async def run(self, span: Millis) -> list[Report]:
+    async def run(self, span: Millis) -> list[ReconciliationReport]:
         """Compare what was made in this long until now."""
         now = self._clock.now()
         return [
             await self._compare(provider, now - span, now) for provider in self._service.providers.values()
         ]
 
-    async def _compare(self, provider: Provider, since: Millis, now: Millis) -> Report:
-        report = Report(provider.name, isoformat(since))
+    async def _compare(self, provider: Provider, since: Millis, now: Millis) -> ReconciliationReport:
+        report = ReconciliationReport(provider.name, isoformat(since))
         async for page in _paged(provider.since(since)):
             await self._compare_page(provider.name, page, report, now)
         await self._look_for_missing(provider, since, now, report)
-        await self._service.tell_of()
-        await self._service.store.note(
+        await self._service.publish_events()
+        await self._service.store.record_event(
             f"{provider.name}:reconciliation:{now}", "reconciliation", None, report.to_dict()
         )
         say = log.info if report.is_clean else log.warning
@@ -72,14 +72,14 @@ class Reconciliation:
         return report
 
     async def _compare_page(
-        self, provider: str, page: Sequence[ProviderPayment], report: Report, now: Millis
+        self, provider: str, page: Sequence[ProviderPayment], report: ReconciliationReport, now: Millis
     ) -> None:
         store = self._service.store
         known = await store.known(provider, [theirs.id for theirs in page])
         strangers = [theirs for theirs in page if theirs.id not in known]
         ours = [theirs for theirs in strangers if "yamchi_id" in theirs.metadata]
         for theirs in ours:  # their answers were lost
-            await self._service.take_in(provider, theirs)
+            await self._service.adopt(provider, theirs)
         await store.adopt(provider, [theirs for theirs in strangers if theirs not in ours])
         for theirs in page:
             if theirs.id in known and _differs(known[theirs.id], theirs):
@@ -89,12 +89,14 @@ class Reconciliation:
         report.compared += len(page)
         await store.reconciled(provider, [theirs.id for theirs in page], now)
 
-    async def _look_for_missing(self, provider: Provider, since: Millis, now: Millis, report: Report) -> None:
+    async def _look_for_missing(
+        self, provider: Provider, since: Millis, now: Millis, report: ReconciliationReport
+    ) -> None:
         unmatched = await self._service.store.unmatched(provider.name, since + MARGIN, now, NAMED_AT_MOST)
         for ours in unmatched:
             try:
                 found = await provider.get(ours.provider_id or "")
-            except NotThere:
+            except NotFound:
                 report.missing.append(ours.id)
             else:
                 await self._service.store.apply(ours.id, found)

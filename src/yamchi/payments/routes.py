@@ -164,7 +164,7 @@ async def get_payment(payments: ThePayments, payment_id: PaymentId) -> PaymentDe
 
 @router.post("/payments/{payment_id}/check", summary="Ask the provider now")
 async def check_payment(payments: ThePayments, payment_id: PaymentId) -> PaymentOut:
-    return _shown(await _safely(payments.service.learn(await payments.store.get(payment_id))))
+    return _shown(await _safely(payments.service.refresh(await payments.store.get(payment_id))))
 
 
 @router.post("/payments/{payment_id}/capture", summary="Take the money that was set aside")
@@ -203,7 +203,7 @@ async def receive_webhook(
         log.warning(f"a webhook for {provider} was refused: {error}")
         raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
     if notice is not None:
-        await payments.service.hear(provider, notice)
+        await payments.service.receive_webhook(provider, notice)
     return {"status": "ok"}
 
 

@@ -17,8 +17,8 @@ from yamchi.notifications.schemas.event import Event
 from yamchi.payments.model import CheckData, Payment, PaymentEvent, Refund
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import (
+    NotFound,
     Notice,
-    NotThere,
     Provider,
     ProviderPayment,
     Refused,
@@ -43,13 +43,13 @@ class PaymentService:
         store: PaymentStore,
         providers: Mapping[str, Provider],
         queue: Queue,
-        tell: Callable[[Sequence[Event]], Awaitable[object]],
+        publish: Callable[[Sequence[Event]], Awaitable[object]],
         clock: Clock,
     ) -> None:
         self.store = store
         self.providers = providers
         self._queue = queue
-        self._tell = tell
+        self._publish = publish
         self._clock = clock
 
     # ── What a product asks for ───────────────────────────────────────────────────────────────────────────────────
@@ -69,11 +69,11 @@ class PaymentService:
         if not is_new:
             _must_match(payment, money, chosen.name)
         fault_point("payment.stored")
-        await self._watch(payment)
+        await self._schedule_check(payment)
         if payment.status != "new":
             return payment, None
         try:
-            return await self._ask(payment)
+            return await self._create_at_provider(payment)
         except (UnknownOutcome, Outage) as error:
             log.warning(
                 f"payment {payment.id} is not known to have been made; asking again", error=str(error)
@@ -82,43 +82,43 @@ class PaymentService:
 
     async def capture(self, payment_id: str, money: Money | None = None) -> Payment:
         """Take the money that was set aside: all of it, or less."""
-        payment, provider, provider_id = await self._reached(payment_id)
+        payment, provider, provider_id = await self._at_provider(payment_id)
         if payment.status == "succeeded":
             return payment
         if payment.status != "waiting_for_capture":
             raise WrongState(f"Payment {payment_id} is {payment.status}, so nothing can be captured.")
         found = await provider.capture(provider_id, money or payment.money, f"{payment_id}-capture")
         fault_point("payment.captured")
-        return await self._learn(payment, found)
+        return await self._apply(payment, found)
 
     async def cancel(self, payment_id: str) -> Payment:
         """Give back the money that was set aside."""
-        payment, provider, provider_id = await self._reached(payment_id)
+        payment, provider, provider_id = await self._at_provider(payment_id)
         if payment.status == "canceled":
             return payment
         if payment.is_final:
             raise WrongState(f"Payment {payment_id} is {payment.status}: refund it instead.")
         found = await provider.cancel(provider_id, f"{payment_id}-cancel")
         fault_point("payment.canceled")
-        return await self._learn(payment, found)
+        return await self._apply(payment, found)
 
     async def refund(
         self, payment_id: str, money: Money | None = None, *, refund_id: str | None = None
     ) -> Refund:
         """Give money back: all that is left, or a part. The same id again is the same refund."""
-        payment, _, _ = await self._reached(payment_id)
+        payment, _, _ = await self._at_provider(payment_id)
         left = Money.of_minor(payment.captured.minor - payment.refunded.minor, payment.money.currency)
         refund, _ = await self.store.add_refund(payment, refund_id or str(uuid4()), money or left)
         fault_point("refund.stored")
-        await self._watch(payment, f"refund-{refund.id}")
+        await self._schedule_check(payment, f"refund-{refund.id}")
         if refund.status in UNPAID_REFUNDS:
-            await self._give_back(payment, refund)
-            await self.learn(payment)
+            await self._refund_at_provider(payment, refund)
+            await self.refresh(payment)
         return next(one for one in await self.store.refunds(payment) if one.id == refund.id)
 
-    async def hear(self, provider: str, notice: Notice) -> bool:
+    async def receive_webhook(self, provider: str, notice: Notice) -> bool:
         """A webhook claims that something happened: write that down, and let a check ask. False if it was known."""
-        is_new = await self.store.note(
+        is_new = await self.store.record_event(
             f"{provider}:webhook:{notice.id}", "webhook", None, {"kind": notice.kind, "of": notice.payment_id}
         )
         fault_point("payment.webhook")
@@ -128,52 +128,52 @@ class PaymentService:
 
     # ── What a check does ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def learn(self, payment: Payment) -> Payment:
+    async def refresh(self, payment: Payment) -> Payment:
         """Ask the provider how a payment stands, finish what was interrupted, tell what is new."""
         if payment.status == "new":
-            payment = await self._make_sure(payment)
+            payment = await self._retry_create(payment)
         elif payment.provider_id is not None:
             await self._finish_refunds(payment)
-            payment = await self._learn(
+            payment = await self._apply(
                 payment, await self.providers[payment.provider].get(payment.provider_id)
             )
-        await self.tell_of(payment)
+        await self.publish_events(payment)
         return payment
 
-    async def learn_of(self, provider: str, provider_id: str) -> Payment | None:
+    async def refresh_by_provider_id(self, provider: str, provider_id: str) -> Payment | None:
         """The same by the provider's id; a payment that was made elsewhere is taken in. None if there is none."""
         if known := await self.store.find(provider, provider_id):
-            return await self.learn(known)
+            return await self.refresh(known)
         try:
             found = await self._provider(provider).get(provider_id)
-        except NotThere:
+        except NotFound:
             return None
         fault_point("payment.fetched")
-        payment = await self.take_in(provider, found)
-        await self.tell_of(payment)
+        payment = await self.adopt(provider, found)
+        await self.publish_events(payment)
         return payment
 
-    async def take_in(self, provider: str, found: ProviderPayment) -> Payment:
+    async def adopt(self, provider: str, found: ProviderPayment) -> Payment:
         """Keep a payment that the provider has and we don't: ours, whose answer was lost, or somebody else's."""
-        ours = await self.store.unanswered(provider, str(found.metadata.get("yamchi_id", "")))
+        ours = await self.store.find_unconfirmed(provider, str(found.metadata.get("yamchi_id", "")))
         if ours is not None:
             return await self.store.apply(ours.id, found)
         (payment,) = await self.store.adopt(provider, [found])
         return payment
 
-    async def tell_of(self, payment: Payment | None = None) -> int:
+    async def publish_events(self, payment: Payment | None = None) -> int:
         """Let rules and scenarios know, in order; how many there were."""
         count = 0
-        while news := await self.store.untold(payment_id=payment.id if payment else None):
-            await self._tell([as_event(one) for one in news])
+        while news := await self.store.unpublished(payment_id=payment.id if payment else None):
+            await self._publish([as_event(one) for one in news])
             fault_point("payment.told")
-            await self.store.told([one.event_id for one in news])
+            await self.store.mark_published([one.event_id for one in news])
             count += len(news)
         return count
 
     async def recheck(self, payment: Payment, now: Millis) -> None:
         """A new check for a payment whose own got lost."""
-        await self.store.expect(payment.id, now + FIRST_CHECK)
+        await self.store.set_next_check(payment.id, now + FIRST_CHECK)
         await self._queue.add(
             CheckData(payment_id=payment.id), name=CHECK, id=f"{check_id(payment.id)}-{now}"
         )
@@ -187,26 +187,26 @@ class PaymentService:
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _ask(self, payment: Payment) -> tuple[Payment, str | None]:
+    async def _create_at_provider(self, payment: Payment) -> tuple[Payment, str | None]:
         try:
             found = await self.providers[payment.provider].create(payment.request, payment.id)
         except Refused as error:
-            await self.store.refuse(payment.id, str(error))
+            await self.store.mark_refused(payment.id, str(error))
             raise
         fault_point("payment.created")
-        return await self._learn(payment, found), found.client_secret
+        return await self._apply(payment, found), found.client_secret
 
-    async def _make_sure(self, payment: Payment) -> Payment:
+    async def _retry_create(self, payment: Payment) -> Payment:
         """A payment of which we do not know whether it was made: the same call again, while its key is remembered."""
         if self._clock.now() - payment.created_at > KEY_LIFETIME:
-            return await self.store.refuse(payment.id, "The provider could not be asked within a day.")
+            return await self.store.mark_refused(payment.id, "The provider could not be asked within a day.")
         try:
-            payment, _ = await self._ask(payment)
+            payment, _ = await self._create_at_provider(payment)
         except Refused:
             payment = await self.store.get(payment.id)
         return payment
 
-    async def _learn(self, payment: Payment, found: ProviderPayment) -> Payment:
+    async def _apply(self, payment: Payment, found: ProviderPayment) -> Payment:
         news = await self.store.apply(payment.id, found)
         fault_point("payment.applied")
         return news
@@ -215,9 +215,9 @@ class PaymentService:
         for refund in await self.store.refunds(payment):
             is_young = self._clock.now() - refund.created_at <= KEY_LIFETIME
             if refund.status in UNPAID_REFUNDS and is_young:
-                await self._give_back(payment, refund)
+                await self._refund_at_provider(payment, refund)
 
-    async def _give_back(self, payment: Payment, refund: Refund) -> None:
+    async def _refund_at_provider(self, payment: Payment, refund: Refund) -> None:
         provider = self.providers[payment.provider]
         try:
             found = await provider.refund(payment.provider_id or "", refund.money, refund.id)
@@ -227,13 +227,13 @@ class PaymentService:
         fault_point("refund.created")
         await self.store.settle_refund(refund.id, found)
 
-    async def _reached(self, payment_id: str) -> tuple[Payment, Provider, str]:
+    async def _at_provider(self, payment_id: str) -> tuple[Payment, Provider, str]:
         payment = await self.store.get(payment_id)
         if payment.provider_id is None:
             raise WrongState(f"Payment {payment_id} has not reached its provider yet.")
         return payment, self._provider(payment.provider), payment.provider_id
 
-    async def _watch(self, payment: Payment, job_id: str | None = None) -> None:
+    async def _schedule_check(self, payment: Payment, job_id: str | None = None) -> None:
         await self._queue.add(
             CheckData(payment_id=payment.id),
             name=CHECK,

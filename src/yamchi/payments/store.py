@@ -46,7 +46,7 @@ class PaymentStore:
         """By the id that the provider gave it."""
         return await self._first(select(payments).where(_is(provider, provider_id)))
 
-    async def unanswered(self, provider: str, payment_id: str) -> Payment | None:
+    async def find_unconfirmed(self, provider: str, payment_id: str) -> Payment | None:
         """A payment of ours that is not known to have reached its provider."""
         is_open = and_(payments.c.provider == provider, payments.c.provider_id.is_(None))
         return await self._first(select(payments).where(payments.c.id == payment_id, is_open))
@@ -93,7 +93,7 @@ class PaymentStore:
         query = select(payments).where(payments.c.due_at < before).order_by(payments.c.due_at).limit(limit)
         return [Payment.of(row) for row in await self._all(query)]
 
-    async def untold(self, *, payment_id: str | None = None, limit: int = 100) -> list[PaymentEvent]:
+    async def unpublished(self, *, payment_id: str | None = None, limit: int = 100) -> list[PaymentEvent]:
         """What rules and scenarios have not heard of yet."""
         query = (
             select(payment_events, payments.c.user_id)
@@ -132,7 +132,7 @@ class PaymentStore:
         now = self._clock.now()
         return await self._database.write(lambda connection: _apply(connection, payment_id, found, now))
 
-    async def refuse(self, payment_id: str, why: str) -> Payment:
+    async def mark_refused(self, payment_id: str, why: str) -> Payment:
         """The provider did not take it, or never will."""
         now = self._clock.now()
         change = update(payments).where(and_(payments.c.id == payment_id, payments.c.status == "new"))
@@ -140,7 +140,7 @@ class PaymentStore:
         await self._database.write(lambda c: c.execute(change.values(**gone)).rowcount)
         return await self.get(payment_id)
 
-    async def expect(self, payment_id: str, due_at: Millis | None, *, is_check: bool = False) -> None:
+    async def set_next_check(self, payment_id: str, due_at: Millis | None, *, is_check: bool = False) -> None:
         """Note when the next check is to be."""
         change = update(payments).where(payments.c.id == payment_id).values(due_at=due_at)
         if is_check:
@@ -168,7 +168,9 @@ class PaymentStore:
             ).first()
             if known is not None:
                 return _refund(known, kept.money.currency), False
-            left = kept.captured.minor - max(kept.refunded.minor, _promised(connection, payment.id))
+            left = kept.captured.minor - max(
+                kept.refunded.minor, _reserved_for_refunds(connection, payment.id)
+            )
             if money.minor > left:
                 raise WrongState(
                     f"Payment {payment.id} can give back {Money.of_minor(left, money.currency)}, not {money}."
@@ -203,7 +205,9 @@ class PaymentStore:
         )
         await self._database.write(lambda c: c.execute(change).rowcount)
 
-    async def note(self, event_id: str, kind: str, payment_id: str | None, data: dict[str, Any]) -> bool:
+    async def record_event(
+        self, event_id: str, kind: str, payment_id: str | None, data: dict[str, Any]
+    ) -> bool:
         """Write down something that rules are not told of: a webhook, a reconciliation. False if it is known."""
         row = {
             "event_id": event_id,
@@ -216,7 +220,7 @@ class PaymentStore:
         }
         return await self._database.write(lambda c: insert_new(c, payment_events, [row]) == 1)
 
-    async def told(self, event_ids: Sequence[str]) -> None:
+    async def mark_published(self, event_ids: Sequence[str]) -> None:
         change = update(payment_events).where(payment_events.c.event_id.in_(event_ids))
         moment = self._clock.now()
         await self._database.write(lambda c: c.execute(change.values(told_at=moment)).rowcount)
@@ -317,7 +321,7 @@ def _adopted(provider: str, found: ProviderPayment, now: Millis) -> dict[str, An
 
 def _apply(connection: Connection, payment_id: str, found: ProviderPayment, now: Millis) -> Payment:
     kept = _locked(connection, payment_id)
-    if changes := _news(kept, found, now):
+    if changes := _changes(kept, found, now):
         change = update(payments).where(payments.c.id == payment_id)
         connection.execute(change.values(updated_at=now, **changes))
     news = Payment.of(connection.execute(_by_id(payment_id)).one())
@@ -325,7 +329,7 @@ def _apply(connection: Connection, payment_id: str, found: ProviderPayment, now:
     return news
 
 
-def _news(kept: Payment, found: ProviderPayment, now: Millis) -> dict[str, Any]:
+def _changes(kept: Payment, found: ProviderPayment, now: Millis) -> dict[str, Any]:
     """The columns that change. Status and amounts only ever go up."""
     changes: dict[str, Any] = {}
     if kept.provider_id is None:
@@ -359,7 +363,7 @@ def _events_of(before: Payment, after: Payment, now: Millis) -> list[dict[str, A
             "event_id": event_id,
             "payment_id": after.id,
             "kind": kind,
-            "data": {**_told(after), **more},
+            "data": {**_event_data(after), **more},
             "created_at": now,
             "told_at": None,
             "is_for_rules": True,
@@ -368,14 +372,14 @@ def _events_of(before: Payment, after: Payment, now: Millis) -> list[dict[str, A
     ]
 
 
-def _told(payment: Payment) -> dict[str, Any]:
+def _event_data(payment: Payment) -> dict[str, Any]:
     shown = payment.to_dict()
     names = ("provider", "provider_id", "status", "amount", "currency", "captured", "refunded")
     others = ("description", "order_id", "reason", "metadata")
     return {"payment_id": payment.id, **{name: shown[name] for name in (*names, *others)}}
 
 
-def _promised(connection: Connection, payment_id: str) -> int:
+def _reserved_for_refunds(connection: Connection, payment_id: str) -> int:
     """What has been given back, or is on its way."""
     going = and_(
         payment_refunds.c.payment_id == payment_id,

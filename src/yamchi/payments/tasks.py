@@ -8,7 +8,7 @@ import structlog
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.errors import Outage, Snooze, Unrecoverable
 from yamchi.payments.model import CheckData, Payment
-from yamchi.payments.providers.base import NotThere
+from yamchi.payments.providers.base import NotFound
 from yamchi.payments.service import PaymentService, check_id
 from yamchi.queues.job import Job
 
@@ -22,7 +22,7 @@ OVERDUE: Millis = 120_000
 SWEPT_AT_ONCE = 200
 
 
-class Checks:
+class PaymentChecks:
     """Runs checks, and looks for payments whose check got lost."""
 
     def __init__(self, service: PaymentService, clock: Clock) -> None:
@@ -31,7 +31,7 @@ class Checks:
 
     async def check(self, job: Job[CheckData]) -> dict[str, Any]:
         """Ask; come back later while the answer is not final."""
-        payment = await self._learn(job.data)
+        payment = await self._refresh(job.data)
         if payment is None:
             log.warning(
                 f"{job.data.provider} knows no payment {job.data.provider_id}: its webhook was not genuine"
@@ -39,26 +39,26 @@ class Checks:
             return {"status": "unknown"}
         wait = None if payment.is_final else next_wait(payment.checks)
         due_at = None if wait is None else self._clock.now() + wait
-        await self._service.store.expect(payment.id, due_at, is_check=True)
+        await self._service.store.set_next_check(payment.id, due_at, is_check=True)
         if wait is None or not job.id.startswith(check_id(payment.id)):  # a webhook's check; its own goes on
             return {"paymentId": payment.id, "status": payment.status}
         raise Snooze(timedelta(milliseconds=wait), f"{payment.provider} says {payment.status}")
 
-    async def _learn(self, data: CheckData) -> Payment | None:
+    async def _refresh(self, data: CheckData) -> Payment | None:
         if data.payment_id is None:
             if not (data.provider and data.provider_id):
                 raise Unrecoverable("A check needs paymentId, or provider and providerId.")
-            return await self._service.learn_of(data.provider, data.provider_id)
+            return await self._service.refresh_by_provider_id(data.provider, data.provider_id)
         payment = await self._service.store.get(data.payment_id)
         try:
-            return await self._service.learn(payment)
+            return await self._service.refresh(payment)
         except Outage as error:
             wait = error.retry_after or timedelta(milliseconds=next_wait(payment.checks))
             due_at = self._clock.now() + to_millis(wait)
-            await self._service.store.expect(payment.id, due_at, is_check=True)
+            await self._service.store.set_next_check(payment.id, due_at, is_check=True)
             raise Outage(str(error), retry_after=wait) from error
-        except NotThere as error:
-            await self._service.store.expect(payment.id, None, is_check=True)
+        except NotFound as error:
+            await self._service.store.set_next_check(payment.id, None, is_check=True)
             raise Unrecoverable(f"{payment.provider} does not know payment {payment.id}: {error}") from error
 
     async def sweep(self) -> int:
@@ -67,7 +67,7 @@ class Checks:
         late = await self._service.store.overdue(now - OVERDUE, SWEPT_AT_ONCE)
         for payment in late:
             await self._service.recheck(payment, now)
-        return len(late) + await self._service.tell_of()
+        return len(late) + await self._service.publish_events()
 
     async def watch(self) -> None:
         """Sweep for ever; any number of processes may."""

@@ -18,7 +18,7 @@ FORMATS: dict[Format, str] = {
 }
 TEMPLATES = Path(__file__).parent / "templates"
 
-Say = Callable[[float], Awaitable[None]]
+ReportProgress = Callable[[float], Awaitable[None]]
 """How far the work has come, from 0 to 1."""
 
 

@@ -15,26 +15,31 @@ from typing import IO, Any
 import orjson
 
 from yamchi.errors import MissingExtra, Unrecoverable
-from yamchi.reports.kinds import TEMPLATES, Content, Format, Rows, Say
+from yamchi.reports.kinds import TEMPLATES, Content, Format, ReportProgress, Rows
 
 FONTS = Path(__file__).parent / "fonts"
-ROWS_IN_A_PDF = 2_000
+MAX_PDF_ROWS = 2_000
 """A longer table belongs in a spreadsheet."""
 
-LARGEST_DATA = 8 * 1024 * 1024
+MAX_DATA_BYTES = 8 * 1024 * 1024
 
 
 async def write(
-    file: Path, content: Content, form: Format, template: Path | None, made_at: datetime, say: Say
+    file: Path,
+    content: Content,
+    form: Format,
+    template: Path | None,
+    made_at: datetime,
+    report_progress: ReportProgress,
 ) -> None:
     """Write a report to a file."""
     match form:
         case "pdf":
             await _write_pdf(file, content, template, made_at)
         case "xlsx":
-            await _write_rows(_rows(content, form), _Sheet(file), say)
+            await _write_rows(_rows(content, form), _Sheet(file), report_progress)
         case "csv":
-            await _write_rows(_rows(content, form), _Csv(file), say)
+            await _write_rows(_rows(content, form), _Csv(file), report_progress)
 
 
 def _rows(content: Content, form: Format) -> Rows:
@@ -49,20 +54,20 @@ def _rows(content: Content, form: Format) -> Rows:
 async def _write_pdf(file: Path, content: Content, template: Path | None, made_at: datetime) -> None:
     data = {"title": content.title, **content.data}
     if template is None and content.rows is not None and "rows" not in data:
-        data |= {"columns": list(content.rows.columns), "rows": await _first(content.rows)}
+        data |= {"columns": list(content.rows.columns), "rows": await _first_rows(content.rows)}
     encoded = orjson.dumps(data, default=str)
-    if len(encoded) > LARGEST_DATA:
+    if len(encoded) > MAX_DATA_BYTES:
         raise Unrecoverable(
-            f"The data of {content.title} is larger than {LARGEST_DATA} bytes: give it as xlsx."
+            f"The data of {content.title} is larger than {MAX_DATA_BYTES} bytes: give it as xlsx."
         )
     await asyncio.to_thread(_compile, template or TEMPLATES / "table.typ", encoded.decode(), made_at, file)
 
 
-async def _first(rows: Rows) -> list[Sequence[str]]:
+async def _first_rows(rows: Rows) -> list[Sequence[str]]:
     found: list[Sequence[str]] = []
     async for batch in rows.batches():
-        found += [[_shown(cell) for cell in row] for row in batch[: ROWS_IN_A_PDF - len(found)]]
-        if len(found) >= ROWS_IN_A_PDF:
+        found += [[_cell_text(cell) for cell in row] for row in batch[: MAX_PDF_ROWS - len(found)]]
+        if len(found) >= MAX_PDF_ROWS:
             break
     return found
 
@@ -115,7 +120,7 @@ class _Csv:
         self._writer.writerow(columns)
 
     def add(self, batch: Sequence[Sequence[Any]]) -> None:
-        self._writer.writerows([[_harmless(_shown(cell)) for cell in row] for row in batch])
+        self._writer.writerows([[_escape_formula(_cell_text(cell)) for cell in row] for row in batch])
 
     def close(self) -> None:
         if self._file:
@@ -146,37 +151,37 @@ class _Sheet:
             for column, cell in enumerate(row):
                 is_number = isinstance(cell, int | float) and not isinstance(cell, bool)
                 write = self._sheet.write_number if is_number else self._sheet.write_string
-                write(self._row, column, cell if is_number else _shown(cell)[:32_767])
+                write(self._row, column, cell if is_number else _cell_text(cell)[:32_767])
 
     def close(self) -> None:
         self._book.close()
 
 
-async def _write_rows(rows: Rows, target: _Csv | _Sheet, say: Say) -> None:
+async def _write_rows(rows: Rows, target: _Csv | _Sheet, report_progress: ReportProgress) -> None:
     """A batch at a time: gathered on the event loop, written in a thread."""
     done = 0
-    await _off(target.open, rows.columns)
+    await _in_thread(target.open, rows.columns)
     try:
         async for batch in rows.batches():
-            await _off(target.add, batch)
+            await _in_thread(target.add, batch)
             done += len(batch)
             if rows.count:
-                await say(min(done / rows.count, 1))
+                await report_progress(min(done / rows.count, 1))
     finally:
-        await _off(target.close)
+        await _in_thread(target.close)
 
 
-async def _off(work: Callable[..., None], *arguments: Any) -> None:
+async def _in_thread(work: Callable[..., None], *arguments: Any) -> None:
     await asyncio.to_thread(work, *arguments)
 
 
-def _shown(cell: Any) -> str:
+def _cell_text(cell: Any) -> str:
     if cell is None:
         return ""
     return cell.isoformat() if isinstance(cell, datetime) else str(cell)
 
 
-def _harmless(text: str) -> str:
+def _escape_formula(text: str) -> str:
     """A spreadsheet runs what begins like a formula; a quote in front makes it text."""
     is_number = text.replace(".", "", 1).removeprefix("-").isdecimal()
     return f"'{text}" if text[:1] in "=+-@\t\r" and text and not is_number else text

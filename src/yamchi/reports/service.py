@@ -87,7 +87,7 @@ class ReportService:
         if report.status != "ready":
             report = await self._make(job, report)
         fault_point("report.ready")
-        await self._tell(report, task.notify)
+        await self._notify(report, task.notify)
         await job.progress(100)
         return {"reportId": report.id, "size": report.size, "url": await self.url_of(report)}
 
@@ -97,12 +97,13 @@ class ReportService:
             content = await kind.make(kind.check(report.params))
             await job.progress(30)
 
-            async def say(share: float) -> None:
+            async def report_progress(share: float) -> None:
                 await job.progress(30 + round(60 * share))
 
             made_at = as_datetime(report.created_at)
             size = await self._store.make(
-                report, lambda file: write(file, content, report.format, kind.template, made_at, say)
+                report,
+                lambda file: write(file, content, report.format, kind.template, made_at, report_progress),
             )
         except Exception as error:  # of any kind: the function is the user's
             await self._store.failed(report, str(mask(str(error) or type(error).__name__)))
@@ -122,7 +123,7 @@ class ReportService:
             return None
         return f"{base}/reports/{await self._links.make(LINK, report.id, ttl=self._link_lifetime)}"
 
-    async def _tell(self, report: Report, people: list[Notify]) -> None:
+    async def _notify(self, report: Report, people: list[Notify]) -> None:
         if not people:
             return
         data = {
@@ -136,9 +137,9 @@ class ReportService:
         fits = (report.size or 0) <= self._notifications.attachments.largest
         for place, person in enumerate(people):
             files = [attachment] if fits and (person.attach or not url) else []
-            await self._write_to(person, report, data, files, place)
+            await self._notify_person(person, report, data, files, place)
 
-    async def _write_to(
+    async def _notify_person(
         self, person: Notify, report: Report, data: dict[str, Any], files: list[str], place: int
     ) -> None:
         if person.user_id is not None:

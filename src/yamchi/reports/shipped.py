@@ -78,7 +78,7 @@ class Period(BaseModel):
         return [first + DAY * place for place in range(min((last - first).days, LONGEST) + 1)]
 
 
-class Measured(BaseModel):
+class Measurement(BaseModel):
     """One value of a person's results, with its norm."""
 
     model_config = ConfigDict(extra="forbid")
@@ -97,7 +97,7 @@ class CheckupParams(BaseModel):
 
     name: str = Field(max_length=200)
     date: str = Field(default="", max_length=64)
-    results: list[Measured] = Field(min_length=1, max_length=500)
+    results: list[Measurement] = Field(min_length=1, max_length=500)
     conclusion: str = Field(default="", max_length=20_000)
     locale: Locale = "ru"
 
@@ -264,7 +264,7 @@ class Shipped:
 
     async def checkup(self, params: CheckupParams) -> Content:
         words = WORDS[params.locale]
-        results = [_measured(one, words) for one in params.results]
+        results = [_shown_measurement(one, words) for one in params.results]
         normal = sum(one["is_normal"] for one in results)
         data = {
             "locale": params.locale,
@@ -305,7 +305,7 @@ def _after(status: str, moment: Millis, job_id: str, until: Millis) -> Select[An
     )
 
 
-def _measured(one: Measured, words: Words) -> dict[str, Any]:
+def _shown_measurement(one: Measurement, words: Words) -> dict[str, Any]:
     is_low = one.low is not None and one.value < one.low
     is_high = one.high is not None and one.value > one.high
     return {
@@ -317,7 +317,7 @@ def _measured(one: Measured, words: Words) -> dict[str, Any]:
     }
 
 
-def _place(one: Measured) -> float:
+def _place(one: Measurement) -> float:
     """Where it stands on a scale whose middle two fifths are the norm."""
     low = one.low if one.low is not None else (0.0 if one.high is not None else one.value - 1)
     high = one.high if one.high is not None else max(low * 2, low + 1, one.value)
@@ -325,7 +325,7 @@ def _place(one: Measured) -> float:
     return min(max(0.3 + 0.4 * share, 0.02), 0.98)
 
 
-def _norm(one: Measured, words: Words) -> str:
+def _norm(one: Measurement, words: Words) -> str:
     if one.low is not None and one.high is not None:
         return f"{one.low:g}–{one.high:g}"
     if one.low is not None:

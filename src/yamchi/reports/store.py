@@ -22,7 +22,7 @@ from yamchi.storage.bucket import Bucket, NotInBucket
 from yamchi.storage.database import Database
 from yamchi.storage.upsert import insert_new
 
-UNFINISHED = ".part"
+UNFINISHED_SUFFIX = ".part"
 
 
 class UnknownReport(UnknownJob):
@@ -128,7 +128,7 @@ class ReportStore:
     async def make(self, report: Report, write: Callable[[Path], Awaitable[None]]) -> int:
         """Let somebody write the file; how large it became."""
         target = self.file_of(report)
-        unfinished = target.with_name(f"{target.name}{UNFINISHED}")
+        unfinished = target.with_name(f"{target.name}{UNFINISHED_SUFFIX}")
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             await write(unfinished)

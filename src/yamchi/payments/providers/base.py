@@ -27,7 +27,7 @@ class Refused(WrongState):
     """The provider understood and said no: asking again with the same key would give the same answer."""
 
 
-class NotThere(Refused):
+class NotFound(Refused):
     """The provider knows no such payment."""
 
 
@@ -94,7 +94,7 @@ class Provider(Protocol):
     async def create(self, payment: NewPayment, key: str) -> ProviderPayment: ...
 
     async def get(self, payment_id: str) -> ProviderPayment:
-        """The truth; `NotThere` if there is no such payment."""
+        """The truth; `NotFound` if there is no such payment."""
 
     async def capture(self, payment_id: str, money: Money, key: str) -> ProviderPayment: ...
 

@@ -10,7 +10,7 @@ import orjson
 
 from yamchi.errors import MissingExtra, Outage
 from yamchi.outgoing import Answer, TooMuch, ask
-from yamchi.payments.providers.base import NotThere, Refused, UnknownOutcome
+from yamchi.payments.providers.base import NotFound, Refused, UnknownOutcome
 
 if TYPE_CHECKING:
     import httpx2
@@ -68,7 +68,7 @@ class ProviderApi:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
                 return Outage(f"{said}. Check the account's id and secret in the settings")
             case HTTPStatus.NOT_FOUND:
-                return NotThere(said)
+                return NotFound(said)
             case HTTPStatus.TOO_MANY_REQUESTS:
                 return Outage(said, retry_after=_retry_after(answer))
             case status if status >= 500:

@@ -13,8 +13,8 @@ from yamchi.payments.money import Money
 from yamchi.payments.providers.base import (
     BadWebhook,
     NewPayment,
+    NotFound,
     Notice,
-    NotThere,
     ProviderPayment,
     ProviderRefund,
     Status,
@@ -89,7 +89,7 @@ class YooKassa:
         return Notice(f"{kind}-{own_id}", kind, payment_id) if is_known else None
 
     async def ping(self) -> str:
-        with suppress(NotThere):  # it let us in and looked
+        with suppress(NotFound):  # it let us in and looked
             await self.get(_NOBODY)
         return "YooKassa knows this shop"
 
