@@ -3,7 +3,8 @@
 import pytest
 
 from yamchi.errors import InvalidJob
-from yamchi.http.paging import make_cursor, pages, read_before, read_cursor
+from yamchi.http.cursors import make_cursor, read_cursor
+from yamchi.http.paging import pages, read_before
 
 
 def test_a_cursor_says_what_it_was_made_of() -> None:

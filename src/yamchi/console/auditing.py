@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from yamchi.errors import YamchiError
-from yamchi.http.audit import AuditLog, Entry
 from yamchi.plugins import Application
 
 LOOKS = frozenset(
@@ -49,6 +48,8 @@ async def audited(app: Application) -> AsyncIterator[None]:
     if typed is None or not typed.may_change:
         yield
         return
+    from yamchi.http.audit import AuditLog, Entry  # with the tables: those who only look need them not
+
     audit = AuditLog(app.database, app.clock, app.settings.audit_keep)
     entry = Entry(who_types(), f"yamchi {typed.command}", typed.arguments or None, socket.gethostname())
     await audit.begin(entry)

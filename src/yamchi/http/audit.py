@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 import structlog
-from fastapi import Request
 from sqlalchemy import Connection, delete, desc, insert, select, update
+from starlette.requests import Request
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError

@@ -1,6 +1,5 @@
 """Lists come in pages: by number where the list can be counted, by cursor or by moment where it only ever grows."""
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from datetime import datetime
 from typing import Annotated
 
@@ -23,23 +22,6 @@ Cursor = Annotated[str | None, Query(max_length=300, description="`next_cursor` 
 def pages(total: int, size: int) -> int:
     """How many pages of this size there are; an empty list has one."""
     return max(1, -(-total // size))
-
-
-def make_cursor(moment: Millis, *names: str) -> str:
-    """After the row of this moment, and of these names where several have it."""
-    return urlsafe_b64encode("\n".join((str(moment), *names)).encode()).decode().rstrip("=")
-
-
-def read_cursor(cursor: str, names: int = 1) -> tuple[Millis, list[str]]:
-    """The moment and the names; refused in a sentence if it is not one that was given out."""
-    try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        moment, *rest = urlsafe_b64decode(padded.encode("ascii")).decode().split("\n")
-        if len(rest) != names or not 0 <= int(moment) < 10**14:
-            raise ValueError
-    except ValueError:
-        raise InvalidJob("cursor: it is not one of ours; leave it out to begin at the start.") from None
-    return int(moment), rest
 
 
 def read_before(text: str | None) -> Millis | None:

@@ -17,7 +17,8 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 
 from yamchi.errors import InvalidJob
 from yamchi.fields import JsonObject, Locale, Name, Timezone
-from yamchi.http.paging import Cursor, Limit, make_cursor, read_cursor
+from yamchi.http.cursors import make_cursor, read_cursor
+from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
 from yamchi.leads.contacts import MOST_FIELDS
 from yamchi.leads.listening import is_secret

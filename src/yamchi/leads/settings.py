@@ -85,7 +85,8 @@ class LeadSettings(FeatureSettings):
     )
     sheets_id: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9_-]{1,200}$",
+        max_length=200,
+        pattern=r"^[A-Za-z0-9_-]+$",
         description="The spreadsheet for LEADS=sheets: the long part of its address, after /d/.",
     )
     sheets_credentials: Secret | None = Field(
@@ -120,7 +121,8 @@ class LeadSettings(FeatureSettings):
     )
     telegram_bot_name: str | None = Field(
         default=None,
-        pattern=r"^@?\w{5,32}$",
+        max_length=33,
+        pattern=r"^@?\w{5}\w*$",
         description="The bot's name at Telegram, for links in letters, for example lesson_bot.",
     )
     telegram_bot: Annotated[BotMode, BeforeValidator(lower)] = Field(

@@ -45,7 +45,7 @@ class Task(BaseModel):
     source: Path
     folder: Path
     """Where variants go; nothing is written anywhere else."""
-    stem: str = Field(pattern=r"^[\w-]{1,128}$")
+    stem: str = Field(max_length=128, pattern=r"^[\w-]+$")
     preset: Preset
     max_pixels: int
     mark: Mark | None = None

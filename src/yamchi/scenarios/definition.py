@@ -231,7 +231,7 @@ class Definition(Part):
         default="when_finished", description="What another start event for the same key does."
     )
     stop_on: EventTypes = Field(default=[], description="The event, or events, that cancel what is pending.")
-    queue: str = Field(default=DEFAULT_QUEUE, pattern=r"^[A-Za-z0-9_.-]{1,200}$")
+    queue: str = Field(default=DEFAULT_QUEUE, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")
     data: Texts = Field(default={}, description="The data of the steps' jobs, unless a step has its own.")
     actions: dict[Name, Action] = Field(default={}, description="What buttons and links can do.")
     steps: list[Step] = Field(min_length=1, max_length=MOST_STEPS)

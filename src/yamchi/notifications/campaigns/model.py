@@ -76,7 +76,7 @@ class Variant(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(pattern=r"^[\w.-]{1,64}$", examples=["short"])
+    name: str = Field(max_length=64, pattern=r"^[\w.-]+$", examples=["short"])
     percent: float = Field(gt=0, le=100, examples=[50])
     template_code: Name | None = None
     data: JsonObject = Field(default_factory=dict)
@@ -87,7 +87,7 @@ class CampaignIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    campaign_id: str = Field(pattern=r"^[\w.@-]{1,200}$", examples=["black-friday-2026"])
+    campaign_id: str = Field(max_length=200, pattern=r"^[\w.@-]+$", examples=["black-friday-2026"])
     template_code: Name = Field(examples=["black_friday_sale"])
     channel: Channel
     audience: AudienceIn

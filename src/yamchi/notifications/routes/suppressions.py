@@ -4,7 +4,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.fields import Address, Key, Note
-from yamchi.http.paging import Cursor, Limit, make_cursor, read_cursor
+from yamchi.http.cursors import make_cursor, read_cursor
+from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
 from yamchi.notifications.people.suppressions import shown
 from yamchi.notifications.routes.dependencies import TheNotifications

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, asc, desc, func, literal, select, tuple_
 
 from yamchi.clock import Clock, Millis, isoformat
-from yamchi.http.paging import make_cursor, read_cursor
+from yamchi.http.cursors import make_cursor, read_cursor
 from yamchi.notifications.sending.deliveries import FINAL
 from yamchi.notifications.tables import notification_delivery as table
 from yamchi.queues.queue import UNATTENDED_AFTER, Queue

@@ -51,7 +51,7 @@ class TemplateSettings(BaseModel):
     document: str | None = None
     topic: str | None = None
     preheader: str | None = None
-    category: str = Field(default="general", pattern=r"^[^\r\n]{1,64}$")
+    category: str = Field(default="general", max_length=64, pattern=r"^[^\r\n]+$")
     transactional: bool = False
     buttons: list[ButtonSettings | list[ButtonSettings]] = Field(default=[], max_length=MOST_BUTTONS)
     layout: bool = True
