@@ -249,7 +249,7 @@ async def test_dead_letters_are_messages_of_a_queue(app: Yamchi, sql: Sql) -> No
 async def test_a_foreign_message_wakes_an_idle_worker_at_once(engine: PgmqEngine, sql: Sql) -> None:
     assert (await engine.exchange("mail", [], 1, 1_000, "w")).claims == []
     waking = asyncio.create_task(engine.wake("mail", 60_000))
-    await engine._here().listener.ready()
+    await engine._loops.get().listener.ready()
     await asyncio.to_thread(sql, """SELECT pgmq.send('mail', '{"n": 1}')""")
     await asyncio.wait_for(waking, 10)
 
