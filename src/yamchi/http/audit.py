@@ -25,9 +25,6 @@ log = structlog.get_logger("yamchi.audit")
 SHORT = 500
 """Characters kept of what was before and after."""
 
-LARGEST_READ = 64 * 1024
-"""Bytes of a body that is read to be shortened; of a larger one the beginning is kept as it came."""
-
 READ_WHOLE = 16 * 1024
 """Bytes of JSON that are read to be masked field by field."""
 
