@@ -47,7 +47,10 @@ class Collect:
     digest: Digest
 
 
-CheckResult = Send | Wait | Suppress | Collect
+Hold = Wait | Suppress | Collect
+"""It is not sent now."""
+
+CheckResult = Send | Hold
 
 
 class SendChecks:

@@ -15,7 +15,7 @@ from yamchi.clock import Clock, as_datetime, to_moment
 from yamchi.errors import Outage, Snooze
 from yamchi.notifications.channels.base import Message, Recipient
 from yamchi.notifications.channels.circuits import Circuits
-from yamchi.notifications.policy.checks import CheckResult, Collect, Send, SendChecks, Suppress, Wait
+from yamchi.notifications.policy.checks import Collect, Hold, Send, SendChecks, Suppress, Wait
 from yamchi.notifications.policy.context import BeforeSending, ContextLoader, SendContext, SendRequest
 from yamchi.notifications.policy.model import digest_of
 from yamchi.notifications.schemas.notification_job import (
@@ -175,7 +175,7 @@ class JobProcessor:
         if send_after and to_moment(send_after) > self._clock.now():
             raise Snooze(send_after, "not before its send_after")
 
-    async def _hold(self, context: SendContext, decision: CheckResult) -> Result:
+    async def _hold(self, context: SendContext, decision: Hold) -> Result:
         """It is not sent now: it waits, ends, or is collected for a digest."""
         job, paid = context.job, context.attempt - 1
         match decision:
@@ -189,8 +189,6 @@ class JobProcessor:
                 return ended or await self._outcomes.end(job, "SUPPRESSED", reason, paid)
             case Collect(digest=digest):
                 return await self._outcomes.collect(context, digest)
-            case Send():
-                raise AssertionError("what is to be sent is not held")
 
     async def _with_digest(self, context: SendContext, digest_id: str) -> SendContext | None:
         """The same with the collected messages as its data; None if none are left."""
