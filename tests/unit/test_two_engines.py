@@ -1,6 +1,7 @@
 """Two engines in one worker: what one of them does not answer costs the jobs and schedules of the other nothing."""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from yamchi.queues.cron import LONGEST_SLEEP, CronLine, Schedule, Scheduler
 from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.handlers import Handler, QueueDefinition
+from yamchi.queues.lazy import LazyEngine
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import Claim
 from yamchi.testing import MovableClock, eventually
@@ -191,3 +193,37 @@ async def test_the_scheduler_looks_at_the_clock_again_however_far_the_next_momen
         await clock.advance(0.001)
     await eventually(lambda: engine.asked["last_fired"] == 4)
     running.cancel()
+
+
+async def test_an_engine_that_opens_slowly_is_left_alone_until_it_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is held on it, so there is nothing to renew and nothing to complain about."""
+    monkeypatch.setattr("yamchi.queues.worker.OPENING_SECONDS", 0.01)
+    may_open, asked = asyncio.Event(), Counter[str]()
+
+    class Slow(Watched):
+        async def open(self) -> None:
+            await may_open.wait()
+
+    slow, healthy = Slow(), Watched()
+    lazy = LazyEngine(lambda: slow)
+    call = LazyEngine._call
+
+    def counted(engine: LazyEngine, ask: Any) -> Any:
+        asked[
+            "closed" if not engine.is_open and threading.current_thread().name == "lease-keeper" else "open"
+        ] += 1
+        return call(engine, ask)
+
+    monkeypatch.setattr(LazyEngine, "_call", counted)
+
+    async def run(job: Job[str]) -> None: ...
+
+    queues = [_queue("slow", lazy, run), _queue("quick", healthy, run)]  # type: ignore[arg-type]
+    async with _working(Worker(queues, clock=SystemClock(), lease=LEASE / 1000, stop_timeout=0)):
+        await eventually(lambda: healthy.asked["heartbeat"])
+        assert not slow.asked["heartbeat"]
+        may_open.set()
+        await eventually(lambda: slow.asked["heartbeat"])
+    assert asked["closed"] == 0

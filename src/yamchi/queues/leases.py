@@ -86,9 +86,8 @@ class LeaseKeeper:
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         if not self._stop.is_set():
             raise next(one for one in outcomes if isinstance(one, BaseException))
-        await asyncio.gather(
-            *(self._guard(engine, self._remove_worker(engine)) for engine, _ in self._by_engine())
-        )
+        opened = [engine for engine, _ in self._by_engine() if _is_open(engine)]
+        await asyncio.gather(*(self._guard(engine, self._remove_worker(engine)) for engine in opened))
 
     def _by_engine(self) -> list[tuple[Engine, list[HeldClaims]]]:
         engines = {id(queue.engine): queue.engine for queue in self._held}
@@ -104,6 +103,9 @@ class LeaseKeeper:
     async def _renew_on(self, engine: Engine, queues: Sequence[HeldClaims]) -> None:
         renewed_at = heartbeat_at = 0
         while True:
+            if not _is_open(engine):
+                await asyncio.sleep(self._tick)
+                continue
             now = self._clock.now()
             is_due = now - renewed_at >= self._lease // 3
             renewed_at = now if is_due else renewed_at
@@ -153,3 +155,8 @@ class LeaseKeeper:
         still = [job_id for job_id in job_ids if queue.claims.get(job_id) is held[job_id]]
         if still:
             self._worker_loop.call_soon_threadsafe(queue.interrupt, still, why)
+
+
+def _is_open(engine: Engine) -> bool:
+    """One that opens itself does so on the worker's event loop, which may take a while; nothing is held on it before."""
+    return bool(getattr(engine, "is_open", True))
