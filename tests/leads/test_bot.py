@@ -203,6 +203,19 @@ async def test_moving_a_lesson(telegram: Messenger) -> None:
     assert keys(times)[0][0] == "15:00"  # the old time is free again
 
 
+async def test_a_restart_in_the_middle_of_a_dialogue(tmp_path: Path, server: BotServer) -> None:
+    """What a dialogue needs is in its buttons, the lead and the key store: another process goes on with it."""
+    async with a_bot(tmp_path, server) as before:
+        lead_id = await before.harness.lead()
+        await before.say(MARAT, f"/start {lead_id}")
+        times, _ = await before.press(MARAT, "day:2026-01-05")
+    async with a_bot(tmp_path, server) as after:
+        after._turn = count(100)
+        booked, _ = await after.press(MARAT, keys(times)[0][1])
+        assert BOOKED["ru"][0] in booked.fields["text"]
+        assert (await after.harness.get(lead_id))["lesson_datetime"] == "2026-01-05T10:00:00Z"
+
+
 async def test_two_people_tap_the_same_time(telegram: Messenger) -> None:
     harness = telegram.harness
     first, second = await harness.lead(), await harness.lead(tranid="3", phone="8 702 111 22 33")

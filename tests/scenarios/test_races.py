@@ -14,9 +14,9 @@ from tests.scenarios.harness import Harness, open_harness
 from tests.scenarios.invariants import check_leads
 from yamchi.storage.database import Database
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
-
-SCHEDULES = 3_000 if os.environ.get("FAULTS") == "full" else 40
+FULL = os.environ.get("FAULTS") == "full"
+SCHEDULES = 3_000 if FULL else 40
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(5_400 if FULL else 600)]
 
 WAITING = """
 scenario: waiting
