@@ -20,13 +20,13 @@ import psutil
 from tests.services.server import free_port
 
 from bench.measure import ROOT
-from bench.notifications.intake import await_answer
+from bench.notifications.events import await_answer
 from bench.notifications.letters import user_of
 
 EVENTS, CONNECTIONS = 3_000, 16
 LETTERS = 1_500
 ALLOWED = 1.03
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
 def main() -> None:
@@ -144,7 +144,7 @@ async def _send(checkout: Path, home: Path) -> float:
         writer.close()
 
     async def reached(letters: int) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while taken < letters:
                 arrived.clear()
                 await arrived.wait()

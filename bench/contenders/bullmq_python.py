@@ -11,7 +11,7 @@ from bench.contenders.base import AsyncContender, Payload
 from bench.hits import hit
 from bench.target import CONCURRENCY, KEEP_COMPLETED, KEEP_FAILED, QUEUE, TUNED, URL
 
-KEEPING = {"removeOnComplete": {"count": KEEP_COMPLETED}, "removeOnFail": {"count": KEEP_FAILED}}
+RETENTION = {"removeOnComplete": {"count": KEEP_COMPLETED}, "removeOnFail": {"count": KEEP_FAILED}}
 
 
 async def noop(job: Any, _token: str) -> None:
@@ -32,11 +32,11 @@ class Contender(AsyncContender):
         await self._queue.close()
 
     async def add(self, payload: Payload) -> None:
-        await self._queue.add("noop", payload, KEEPING)
+        await self._queue.add("noop", payload, RETENTION)
 
     async def add_many(self, payloads: Sequence[Payload]) -> None:
         await self._queue.addBulk(
-            [{"name": "noop", "data": payload, "opts": KEEPING} for payload in payloads]
+            [{"name": "noop", "data": payload, "opts": RETENTION} for payload in payloads]
         )
 
     def work(self) -> None:

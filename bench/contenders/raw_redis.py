@@ -40,17 +40,17 @@ class Contender(bullmq_python.Contender):
 
     def work(self) -> None:
         commands = Commands()
-        couriers = [Courier(), Courier()]
-        for courier in couriers:
-            courier.send(commands.claim(BATCH))
+        connections = [BatchConnection(), BatchConnection()]
+        for connection in connections:
+            connection.send(commands.claim(BATCH))
         while True:
-            for courier in couriers:
-                jobs = courier.receive()
+            for connection in connections:
+                jobs = connection.receive()
                 for _, payload in jobs:
                     hit(payload["t"])
                 if not jobs:
                     sleep(0.01)
-                courier.send(commands.finish([job for job, _ in jobs]) or commands.claim(BATCH))
+                connection.send(commands.finish([job for job, _ in jobs]) or commands.claim(BATCH))
 
 
 class Commands:
@@ -98,7 +98,7 @@ class Commands:
         ]  # fmt: skip
 
 
-class Courier:
+class BatchConnection:
     """One connection with a batch on its way."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.checks import Check
 from bench.measure import ROOT
-from bench.notifications.intake import BARE, BATCH, SINGLE, measure_intake
+from bench.notifications.events import BARE, BATCH, SINGLE, measure_events
 from bench.notifications.sink import running_sink, source
 from bench.stores import store_of
 
@@ -37,7 +37,7 @@ def main(what: str = "all") -> None:
 def measure(repetitions: int, what: str = "all") -> Rates:
     """Letters or events a second, by who took or sent them."""
     wanted = [
-        one for name, one in (("letters", _letters), ("events", measure_intake)) if what in (name, "all")
+        one for name, one in (("letters", _letters), ("events", measure_events)) if what in (name, "all")
     ]
     samples: dict[str, list[float]] = defaultdict(list)
     for _ in range(repetitions):

@@ -14,7 +14,7 @@ from tests.services.server import ServerMissing, free_port, program
 from bench.measure import CannotRun
 
 BACKLOG = "1000"
-PATIENCE = 90.0
+TIMEOUT_SECONDS = 90.0
 START_SECONDS = 10.0
 POLL = 0.005
 
@@ -60,7 +60,7 @@ class Sink:
         return (letters - seen) / (last - first)
 
     def _reached(self, letters: int, is_alive: Callable[[], bool]) -> float:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while (seen := self.count()) < letters:
             if time.monotonic() > deadline or not is_alive():
                 raise CannotRun(f"{seen:,} of {letters:,} letters arrived")

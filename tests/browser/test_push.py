@@ -25,7 +25,7 @@ from yamchi.notifications.channels.push.vapid import VapidKey
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
 KEY = VapidKey.make()
-PATIENCE = 100.0
+TIMEOUT_SECONDS = 100.0
 
 SHOWN = """async () => {
   const registration = await navigator.serviceWorker.getRegistration("/push/worker.js");
@@ -121,7 +121,7 @@ def notify(url: str, **fields: Any) -> None:
 
 def what_is_shown(page: Page) -> list[dict[str, Any]]:
     """The notifications, as soon as there are any."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not (shown := page.evaluate(SHOWN)):
         assert time.monotonic() < end, "the browser shows nothing"
         page.wait_for_timeout(50)
@@ -142,7 +142,7 @@ def test_a_browser_subscribes_and_opens_what_is_sealed_for_it(
     assert cloud.registration["sender"] == KEY.public_text
     assert page.evaluate("async () => (await import('/push/subscribe.js')).state()") == "subscribed"
 
-    assert cloud.logged_in.wait(PATIENCE)
+    assert cloud.logged_in.wait(TIMEOUT_SECONDS)
     notify(url)
     (shown,) = what_is_shown(page)
     assert shown["title"] == "Оплата не прошла"

@@ -16,7 +16,7 @@ from tests.services.kafka import Kafka
 from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineUnavailable
-from yamchi.queues.engines import Surroundings, make_engine
+from yamchi.queues.engines import EngineContext, make_engine
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New
 from yamchi.queues.records import new_id
@@ -224,7 +224,7 @@ async def _knows(engine: Any, queue: str) -> bool:
 
 class TestAClusterThatSaysNo:
     async def test_nobody_there(self, tmp_path: Path) -> None:
-        engine = make_engine("kafka://127.0.0.1:1", Surroundings(SystemClock(), tmp_path))
+        engine = make_engine("kafka://127.0.0.1:1", EngineContext(SystemClock(), tmp_path))
         with pytest.raises(EngineUnavailable, match=r"Kafka at 127\.0\.0\.1:1 can't be reached .* QUEUE_URL"):
             await engine.open()
         await engine.close()
@@ -236,7 +236,7 @@ class TestAClusterThatSaysNo:
 
         server = private_kafka(GUARDED)
         await asyncio.to_thread(forbid_new_topics, server.url)
-        engine = make_engine(f"kafka://{server.url}", Surroundings(SystemClock(), tmp_path))
+        engine = make_engine(f"kafka://{server.url}", EngineContext(SystemClock(), tmp_path))
         await engine.open()
         sentence = "does not let Yamchi create the topic orders and orders.dlq: have it made"
         with pytest.raises(ConfigurationError, match=sentence):
@@ -248,7 +248,7 @@ class TestAClusterThatSaysNo:
         self, private_kafka: Callable[..., Kafka], tmp_path: Path, queue: str
     ) -> None:
         server = private_kafka()
-        engine = make_engine(f"kafka://{server.url}", Surroundings(SystemClock(), tmp_path))
+        engine = make_engine(f"kafka://{server.url}", EngineContext(SystemClock(), tmp_path))
         await engine.open()
         await engine.add(queue, [new_job(f"before{n}") for n in range(20)])
         held = await claim_all(engine, queue, 20)

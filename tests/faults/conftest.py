@@ -11,7 +11,7 @@ import pytest
 from tests.faults.harness import Site, Tally
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError
-from yamchi.queues.engines import Surroundings, make_engine
+from yamchi.queues.engines import EngineContext, make_engine
 
 BROKERS = ("bull", "pgmq", "kafka")
 ENGINES = ["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in BROKERS)]
@@ -68,6 +68,6 @@ def published(record_property: Callable[[str, object], None]) -> Callable[[Tally
 def require(url: str) -> None:
     """Skip where the engine of this URL is not there."""
     try:
-        make_engine(url, Surroundings(SystemClock()))
+        make_engine(url, EngineContext(SystemClock()))
     except ConfigurationError as error:
         pytest.skip(str(error))

@@ -13,7 +13,7 @@ from tests.faults.conftest import ENGINES, require
 from tests.faults.harness import scaled
 from yamchi import Yamchi
 from yamchi.queues.cron import Scheduler
-from yamchi.queues.engines import Surroundings, make_engine
+from yamchi.queues.engines import EngineContext, make_engine
 from yamchi.queues.engines.base import Engine
 from yamchi.settings import Settings
 
@@ -48,7 +48,7 @@ class Town:
         app = Yamchi(
             Settings(home=self._folder, plugins=()),
             clock=self.dial,
-            engine=make_engine(self._url, Surroundings(self.dial)),
+            engine=make_engine(self._url, EngineContext(self.dial)),
         )
 
         @app.cron("* * * * *", name=self.name, queue=self.queue)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.test_engines import PATIENCE, urls, working  # noqa: F401 - `urls` is a fixture
+from tests.scenarios.test_engines import TIMEOUT_SECONDS, urls, working  # noqa: F401 - `urls` is a fixture
 from tests.services.telegram import TOKEN, BotServer, Sent
 from yamchi import Yamchi
 from yamchi.leads.plugin import Leads
@@ -54,12 +54,12 @@ async def test_from_the_form_to_a_lesson(
         async with working(app):
             await leads.listener.take(_message(1, f"/start {lead.id}"))
             await leads.listener.take(_message(1, f"/start {lead.id}"))  # Telegram repeats it
-            days = await eventually(lambda: _shown(server, "sendMessage"), PATIENCE)
+            days = await eventually(lambda: _shown(server, "sendMessage"), TIMEOUT_SECONDS)
             assert await app.queue("emailChain").jobs("delayed") == []
             await leads.listener.take(_press(2, _buttons(days)[3]))
-            times = await eventually(lambda: _shown(server, "editMessageText"), PATIENCE)
+            times = await eventually(lambda: _shown(server, "editMessageText"), TIMEOUT_SECONDS)
             await leads.listener.take(_press(3, _buttons(times)[0]))
-            job = await eventually(lambda: _reminder(app), PATIENCE)
+            job = await eventually(lambda: _reminder(app), TIMEOUT_SECONDS)
         booked = await leads.get(lead.id)
         assert (booked.status, booked.tg_id, booked.bot_activated) == ("LESSON_BOOKED", str(MARAT), True)
         assert (job.name, job.data["leadId"], job.data["lessonDatetime"]) == (

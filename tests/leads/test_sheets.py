@@ -315,7 +315,7 @@ async def test_killed_at(tmp_path: Path, server: SheetsServer, point: str) -> No
         old = (await leads.submit(name="Old", phone="8 701 000 00 00", tranid="1")).id
         assert leads.sheet is not None
         await leads.sheet.sync()
-        await leads.sheet._holds.let_go()
+        await leads.sheet._holds.release()
         await leads.edit(old, status="CHANGED")
         new = (await leads.submit(name="New", phone="8 701 000 00 01", tranid="2")).id
         killed = Process(tmp_path, "worker", **environment, YAMCHI_FAULT=point)

@@ -32,7 +32,7 @@ FULL = os.environ.get("FAULTS") == "full"
 APPLICATION = Path(__file__).with_name("app.py")
 LEASE = timedelta(seconds=3)
 SLOTS = 10
-PATIENCE = 100.0
+TIMEOUT_SECONDS = 100.0
 """How long a test waits for what must happen, in seconds: generous, since only a failure takes that long."""
 
 
@@ -115,7 +115,7 @@ class Fleet:
             holders = " ".join(job.worker or "" for job in page.jobs)
             return [worker for worker in self.workers if f"-{worker.process.pid}-" in holders]
 
-        return random.choice(await eventually(holding, PATIENCE))
+        return random.choice(await eventually(holding, TIMEOUT_SECONDS))
 
     # ── Letters ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -159,7 +159,7 @@ class Fleet:
             return is_quiet and (await self.statuses())["SENT"] == letters
 
         try:
-            await eventually(sent, PATIENCE)
+            await eventually(sent, TIMEOUT_SECONDS)
         except AssertionError as error:
             said = "\n".join(worker.said[-2_000:] for worker in self.workers)
             raise AssertionError(f"{await self.statuses()}\n{said}") from error

@@ -17,7 +17,7 @@ from yamchi.notifications.inbox.tokens import LIFE
 from yamchi.testing import eventually
 from yamchi.web import create_app
 
-PATIENCE = 100.0
+TIMEOUT_SECONDS = 100.0
 
 
 @asynccontextmanager
@@ -74,11 +74,11 @@ class OpenedPage:
 
     async def hears(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
         """Wait until it has heard so many of this type."""
-        await eventually(lambda: len(self.of_type(kind)) >= count, PATIENCE)
+        await eventually(lambda: len(self.of_type(kind)) >= count, TIMEOUT_SECONDS)
         return self.of_type(kind)
 
     async def is_closed(self) -> tuple[int | None, str]:
-        await asyncio.wait_for(self._listening, PATIENCE)
+        await asyncio.wait_for(self._listening, TIMEOUT_SECONDS)
         return self.code, self.reason
 
     async def _listen(self) -> None:

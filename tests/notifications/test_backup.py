@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from tests.notifications.fleet import FULL, PATIENCE, SLOTS, Fleet, UnhurriedMailServer
+from tests.notifications.fleet import FULL, SLOTS, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer
 from tests.services.databases import Database
 from yamchi.errors import UnknownJob
 from yamchi.notifications.tables import notification_delivery
@@ -91,7 +91,7 @@ async def test_a_copy_taken_under_load(
     try:
         await fleet.send(LETTERS // 2)
         fleet.start_worker()
-        await eventually(lambda: len(mail.letters) >= LETTERS // 6, PATIENCE)
+        await eventually(lambda: len(mail.letters) >= LETTERS // 6, TIMEOUT_SECONDS)
         asking = asyncio.create_task(ask_for_more(fleet))
         sent_before = {address for address, _ in list(mail.letters)}
         await asyncio.to_thread(before.run, documented(f"backup{suffix}"))
@@ -114,7 +114,7 @@ async def test_a_copy_taken_under_load(
         jobless = [name for name in pending if not await has_job(fleet, name)]
         known_as_sent = len(deliveries) - len(pending)
         fleet.start_worker()
-        await eventually(lambda: is_quiet(fleet), PATIENCE)
+        await eventually(lambda: is_quiet(fleet), TIMEOUT_SECONDS)
         left = {name for name, status in (await statuses(fleet)).items() if status != "SENT"}
     finally:
         await fleet.close()
@@ -135,7 +135,7 @@ async def test_a_copy_taken_under_load(
 async def ask_for_more(fleet: Fleet) -> None:
     for first in range(LETTERS // 2, LETTERS, BATCH):
         await fleet.send(BATCH, first=first)
-        await eventually(lambda first=first: len(fleet.mail.letters) >= first - LETTERS // 3, PATIENCE)
+        await eventually(lambda first=first: len(fleet.mail.letters) >= first - LETTERS // 3, TIMEOUT_SECONDS)
 
 
 async def statuses(fleet: Fleet) -> dict[str, str]:

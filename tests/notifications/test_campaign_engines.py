@@ -18,7 +18,7 @@ from yamchi.testing import eventually
 
 PEOPLE, RATE = 150, 50
 SLACK = RATE // 10
-"""On a busy machine a message may be a little later than its turn, and fall into the next second."""
+"""On a busy machine a message may be a little later than its permit, and fall into the next second."""
 
 ENGINES = ["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in ("bull", "pgmq", "kafka"))]
 

@@ -743,7 +743,7 @@ async def test_an_unknown_campaign(client: httpx2.AsyncClient, path: str) -> Non
 
 
 async def test_a_campaign_that_can_never_go_on_stops_nobody_behind_it(app: TestApp) -> None:
-    """One kept by a version that knew no bounds: its rate can't be read, and its next turn is beyond the calendar."""
+    """One kept by a version that knew no bounds: its rate can't be read, and its next permit is beyond the calendar."""
     await populate(app, 3)
     for campaign_id in ("a-odd", "b-fine"):
         await app.notifications.campaigns.create(campaign_request(campaign_id=campaign_id))

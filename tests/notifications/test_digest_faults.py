@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from tests.notifications.conftest import USER
-from tests.notifications.fleet import FULL, PATIENCE, Fleet, UnhurriedMailServer, address_of, number_of
+from tests.notifications.fleet import FULL, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer, address_of, number_of
 from tests.notifications.harness import ScriptedChannel
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import User
@@ -89,7 +89,7 @@ async def test_killed_workers_lose_nothing_on_the_way_to_a_digest(fleet: Fleet) 
         return is_over and statuses["SUPPRESSED"] == PEOPLE * FILMS < statuses["SENT"]
 
     try:
-        await eventually(all_over, PATIENCE)
+        await eventually(all_over, TIMEOUT_SECONDS)
     except AssertionError as error:
         said = "\n".join(worker.said[-2_000:] for worker in fleet.workers)
         raise AssertionError(f"{await fleet.statuses()}\n{said}") from error

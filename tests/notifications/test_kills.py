@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.notifications.fleet import FULL, PATIENCE, Fleet, UnhurriedMailServer, address_of
+from tests.notifications.fleet import FULL, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer, address_of
 from yamchi.testing import eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -45,7 +45,7 @@ async def test_killed_workers_lose_no_letter(fleet: Fleet, engine: str) -> None:
     for _ in range(2):
         fleet.start_worker()
     for moment in sorted(random.sample(range(LETTERS // 20, LETTERS * 9 // 10), KILLS)):
-        await eventually(lambda moment=moment: len(fleet.mail.letters) >= moment, PATIENCE)
+        await eventually(lambda moment=moment: len(fleet.mail.letters) >= moment, TIMEOUT_SECONDS)
         await fleet.kill(await fleet.busy_worker())
         fleet.start_worker()
     await fleet.all_sent(LETTERS)

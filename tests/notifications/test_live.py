@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.notifications.conftest import USER
-from tests.notifications.pages import PATIENCE, OpenedPage, serving, token_of
+from tests.notifications.pages import TIMEOUT_SECONDS, OpenedPage, serving, token_of
 from tests.processes import Process
 from yamchi import Yamchi
 from yamchi.errors import EngineUnavailable
@@ -190,7 +190,7 @@ async def test_while_a_page_reconnects_again_and_again_everything_arrives_once(
             async with OpenedPage(url, token, since=since) as page:
                 wanted = min(7, count - len(heard))
                 await eventually(
-                    lambda page=page, wanted=wanted: len(page.of_type("item")) >= wanted, PATIENCE
+                    lambda page=page, wanted=wanted: len(page.of_type("item")) >= wanted, TIMEOUT_SECONDS
                 )
                 await page.cut()
             assert page.heard[0]["reset"] is False

@@ -29,7 +29,7 @@ from yamchi.testing import eventually
 PAGES = 5_000 if os.environ.get("FAULTS") == "full" else 300
 MOST_PER_PAGE = 64 * 1024
 """Bytes of the server's memory that an open page may cost."""
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 AT_ONCE = 200
 
 HANDSHAKE = (
@@ -124,7 +124,7 @@ async def open_pages(port: int, tokens: list[str], since: list[int | None]) -> l
             loop.create_connection(lambda n=n: BarePage(tokens[n], since[n]), "127.0.0.1", port) for n in some
         ]
         pages += [page for _, page in await asyncio.gather(*opening)]
-    await eventually(lambda: all(page.is_welcome for page in pages), PATIENCE)
+    await eventually(lambda: all(page.is_welcome for page in pages), TIMEOUT_SECONDS)
     return pages
 
 
@@ -151,7 +151,7 @@ async def test_many_pages_at_one_process(
         each = (memory_of(server) - before) / PAGES
         began = monotonic()
         await tell_everybody(app, "one")
-        await eventually(lambda: all(page.items for page in pages), PATIENCE)
+        await eventually(lambda: all(page.items for page in pages), TIMEOUT_SECONDS)
         took = monotonic() - began
 
         for page in pages:
@@ -159,7 +159,7 @@ async def test_many_pages_at_one_process(
         await tell_everybody(app, "two")  # while nobody is there
         returned = monotonic()
         back = await open_pages(port, tokens, [page.since for page in pages])
-        await eventually(lambda: all(page.items for page in back), PATIENCE)
+        await eventually(lambda: all(page.items for page in back), TIMEOUT_SECONDS)
         returned = monotonic() - returned
         after = memory_of(server)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.notifications.fleet import FULL, PATIENCE, SLOTS, Fleet, UnhurriedMailServer
+from tests.notifications.fleet import FULL, SLOTS, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer
 from yamchi.notifications.channels.circuits import Circuit
 from yamchi.testing import eventually
 
@@ -78,7 +78,7 @@ async def begin(fleet: Fleet) -> None:
     await fleet.send(LETTERS)
     for _ in range(WORKERS):
         fleet.start_worker()
-    await eventually(lambda: len(fleet.mail.letters) >= LETTERS // 4, PATIENCE)
+    await eventually(lambda: len(fleet.mail.letters) >= LETTERS // 4, TIMEOUT_SECONDS)
 
 
 async def probed(fleet: Fleet) -> Circuit:
@@ -88,7 +88,7 @@ async def probed(fleet: Fleet) -> Circuit:
         (circuit,) = await fleet.notifications.circuits.all() or [None]
         return circuit if circuit and circuit.is_open and circuit.failures >= PROBES else None
 
-    return await eventually(state, PATIENCE)
+    return await eventually(state, TIMEOUT_SECONDS)
 
 
 async def test_an_outage_costs_nobody_an_attempt(fleet: Fleet) -> None:

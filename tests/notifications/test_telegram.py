@@ -27,7 +27,7 @@ from yamchi.testing import TestApp, eventually
 CHAT = "1001"
 GROUP = "-100777"
 APPLICATION = Path(__file__).with_name("app.py")
-PATIENCE = 100.0
+TIMEOUT_SECONDS = 100.0
 
 
 @pytest.fixture
@@ -360,7 +360,7 @@ async def test_two_processes_together_keep_to_the_limits(
     }
     workers = [Process(tmp_path, "worker", "--app", str(APPLICATION), **environment) for _ in range(2)]
     try:
-        await eventually(lambda: len(bot.messages) >= len(chats), PATIENCE)
+        await eventually(lambda: len(bot.messages) >= len(chats), TIMEOUT_SECONDS)
     except AssertionError as error:
         raise AssertionError("\n".join(worker.said[-2_000:] for worker in workers)) from error
     finally:

@@ -41,14 +41,14 @@ def test_everything_it_brings_works_in_up(server: Process, own_home: Path) -> No
     metrics = f"{server.url}/metrics"
     server.wait_for(lambda: "parcels_counted 1.0" in httpx2.get(metrics, headers=ADMIN).text, "the cron job")
     checks = httpx2.get(f"{server.url}/readyz", headers=ADMIN).json()["checks"]
-    assert {"what": "parcels", "ok": True, "found": "1 in the house"} in checks
+    assert {"what": "parcels", "ok": True, "found": "1 in the store"} in checks
     assert "parcels" in {
         queue["name"] for queue in httpx2.get(f"{server.url}/api/queues", headers=ADMIN).json()
     }
 
     assert yamchi(own_home, "parcel", "--app", APP) == [{"parcel_id": "p1", "user_id": USER, "grams": 750}]
     doctor = yamchi(own_home, "doctor", "--app", APP, "--json", "--port", "0")
-    assert {"what": "parcels", "ok": True, "found": "1 in the house"} in doctor
+    assert {"what": "parcels", "ok": True, "found": "1 in the store"} in doctor
     (mine,) = [one for one in yamchi(own_home, "plugins", "--app", APP, "--json") if one["name"] == "parcels"]
     assert mine["queues"] == ["parcels"]
     assert mine["commands"] == ["parcel"]

@@ -27,7 +27,7 @@ from yamchi.storage.database import Database
 from yamchi.testing import eventually
 
 ENGINES = ["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in ("bull", "pgmq", "kafka"))]
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def shortened(home: Path, **spans: str) -> None:
@@ -113,7 +113,7 @@ async def test_the_chain_in_real_time(
         await leads.create(LEAD, email="marat@example.com", name="Марат", phone="+77010000000")
         async with working(app):
             await happen(app, "lead.created", "e-1")
-            await eventually(lambda: _is(app, "email_chain", "finished"), PATIENCE)
+            await eventually(lambda: _is(app, "email_chain", "finished"), TIMEOUT_SECONDS)
         fields = await leads.fields(LEAD)
         assert (fields["email_1_sent"], fields["email_2_sent"], fields["status"]) == (
             True,
@@ -138,7 +138,7 @@ async def test_opening_the_bot_removes_the_pending_job_and_key(
         await leads.create(LEAD, email="marat@example.com", name="Марат")
         async with working(app):
             await happen(app, "lead.created", "e-1")
-            job = await eventually(lambda: _second(app), PATIENCE)
+            job = await eventually(lambda: _second(app), TIMEOUT_SECONDS)
             assert job.state == "delayed"
             assert (await leads.fields(LEAD))["email_1_sent"] is True
             assert job.data == {"leadId": LEAD, "email": "marat@example.com", "name": "Марат"}
@@ -176,10 +176,10 @@ async def test_reminders_in_real_time(
             await book("moved", "lesson.rescheduled", 12)
             await book("near", "lesson.booked", 6)
             await book("nearest", "lesson.booked", 2)
-            await eventually(lambda: _logged(leads, "confirmed"), PATIENCE)
+            await eventually(lambda: _logged(leads, "confirmed"), TIMEOUT_SECONDS)
             await tell(app, "confirmed", "lesson.confirmed", "yes")
             for lead in ("moved", "near", "nearest"):
-                await eventually(lambda lead=lead: _ended(app, lead), PATIENCE)
+                await eventually(lambda lead=lead: _ended(app, lead), TIMEOUT_SECONDS)
         assert {name: await leads.log(name) for name in ("confirmed", "moved", "near", "nearest")} == {
             "confirmed": ["REMINDER_24H_SENT"],
             "moved": ["REMINDER_24H_SENT", "REMINDER_5H_SENT"],
@@ -217,7 +217,7 @@ async def test_a_step_that_fails_twice_sends_on_the_third_in_real_time(
         await leads.create(LEAD, email="marat@example.com", name="Марат")
         async with working(app):
             await happen(app, "lead.created", "e-1")
-            await eventually(lambda: _second(app), PATIENCE)
+            await eventually(lambda: _second(app), TIMEOUT_SECONDS)
         first, second, third = tried
         assert second - first >= 300
         assert third - second >= 900
@@ -314,8 +314,8 @@ async def test_nodes_bullmq_sees_the_call_and_the_second_reminder(
                 found = await client.get(key)
                 return found if found and f".{step}." in found else None
 
-            call = await eventually(lambda: named(f"email_job:{LEAD}", "callAlert"), PATIENCE)
-            second = await eventually(lambda: named(f"remind5h_job:{LEAD}", "remind5h"), PATIENCE)
+            call = await eventually(lambda: named(f"email_job:{LEAD}", "callAlert"), TIMEOUT_SECONDS)
+            second = await eventually(lambda: named(f"remind5h_job:{LEAD}", "remind5h"), TIMEOUT_SECONDS)
         async with peer(redis_url) as node:
             shown = await node.ask("job", queue="emailChain", id=call)
             assert (shown["name"], shown["data"]) == (

@@ -1,4 +1,4 @@
-"""A Kafka in which clients may do everything but create topics, as in a company where that is somebody's office.
+"""A Kafka in which clients may do everything but create topics, as in a company where that is for administrators.
 
 kafka = private_kafka(GUARDED)
 forbid_new_topics(kafka.url)

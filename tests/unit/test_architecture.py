@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows; the direction of imports is checked by `lint-imports`."""
+"""Rules that no linter knows; the direction of imports is checked by `lint-imports`."""
 
 import ast
 import subprocess
@@ -39,7 +39,7 @@ def test_the_embedded_default_needs_no_extra(module):
     assert run.returncode == 0, run.stderr
 
 
-def test_a_thing_lives_in_the_room_that_its_name_says():
+def test_a_thing_lives_in_the_folder_that_its_name_says():
     nameless = {"utils", "util", "helpers", "helper", "common", "misc"}
     assert [path for path in (ROOT / "src").rglob("*") if path.stem in nameless] == []
 

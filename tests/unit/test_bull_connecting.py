@@ -13,7 +13,7 @@ from tests.services.server import Server, ask, free_port, program
 
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineUnavailable, StorageFull, YamchiError
-from yamchi.queues.engines import Surroundings, make_engine
+from yamchi.queues.engines import EngineContext, make_engine
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.engines.bull import BullEngine
 from yamchi.queues.engines.bull.address import read_address
@@ -137,7 +137,7 @@ async def fill(engine: Engine) -> None:
 )
 def test_a_url_that_can_not_be_read(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        make_engine(url, Surroundings(SystemClock()))
+        make_engine(url, EngineContext(SystemClock()))
 
 
 def test_urls() -> None:

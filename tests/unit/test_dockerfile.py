@@ -17,7 +17,7 @@ import yaml
 from tests.services.server import free_port
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 200.0
+TIMEOUT_SECONDS = 200.0
 """Seconds that a start may take on a busy machine."""
 
 NOT_HERE = {"useradd", "chown"}
@@ -166,14 +166,14 @@ def test_it_starts_is_healthy_and_stops(image: Image, command: list[str], port: 
             stderr=subprocess.STDOUT,
         )
     try:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         while not is_healthy(image, environment):
             assert process.poll() is None, output.read_text()
             assert time.monotonic() < end, output.read_text()
             time.sleep(0.2)
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0, output.read_text()
+        assert process.wait(TIMEOUT_SECONDS) == 0, output.read_text()
     assert not is_healthy(image, environment)
     new = {path for path in set(image.root.rglob("*")) - before if "__pycache__" not in path.parts}
     outside = {path for path in new if not any(path.is_relative_to(volume) for volume in image.volumes)}
@@ -188,7 +188,7 @@ def test_without_a_token_it_says_what_is_missing(image: Image, port: str) -> Non
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
     )
     assert done.returncode == 1
     assert "ADMIN_TOKEN" in done.stdout + done.stderr

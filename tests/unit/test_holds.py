@@ -65,5 +65,5 @@ async def test_a_hold_that_runs_out_is_taken_over_and_the_old_holder_changes_not
 async def test_what_is_let_go_of_is_free_at_once(app: TestApp) -> None:
     old, new = make_holds(app), make_holds(app)
     assert await take(app, old)
-    await old.let_go()
+    await old.release()
     assert await take(app, new)

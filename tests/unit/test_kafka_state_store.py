@@ -1,4 +1,4 @@
-"""Which message stands for which job, through every crash and rebalance: the ledger's SQL, without a broker."""
+"""Which message stands for which job, through every crash and rebalance: the state store's SQL, without a broker."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -289,4 +289,4 @@ def test_one_slow_job_does_not_hold_up_offsets_for_ever(db: Db, monkeypatch: pyt
     settle(db, *[Completed(claim) for claim in claims[1:]])
     assert floor(db, 6) == 1
     assert partitions.first_undone(db, Q, 0, 1, 6) == 6
-    assert settle(db, Completed(claims[0])) == ["m0"], "the ledger still has it"
+    assert settle(db, Completed(claims[0])) == ["m0"], "the state store still has it"

@@ -12,7 +12,7 @@ from tests.services.postgres import Postgres
 
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, InvalidJob
-from yamchi.queues.engines import Surroundings, make_engine
+from yamchi.queues.engines import EngineContext, make_engine
 from yamchi.queues.engines.pgmq import PgmqEngine
 from yamchi.queues.records import Completed, DeadLetter, Failed, JobOptions, NewJob, RetryAt
 from yamchi.testing.conformance.base import claim_all, complete, settle
@@ -103,7 +103,7 @@ async def test_a_queue_that_belongs_to_another_role(database: Database, opened: 
 
 def test_a_url_that_is_none() -> None:
     with pytest.raises(ConfigurationError, match="can't be read"):
-        make_engine("postgresql://host:not-a-port:1/db?nonsense=1", Surroundings(SystemClock()))
+        make_engine("postgresql://host:not-a-port:1/db?nonsense=1", EngineContext(SystemClock()))
 
 
 async def test_an_old_pgmq(database: Database, opened: Open) -> None:

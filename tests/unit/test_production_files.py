@@ -28,7 +28,7 @@ _METRIC = re.compile(r"\b(?:yamchi|notification|media)_[a-z_]+\b")
 _ENDING = re.compile(r"_(?:total|bucket|sum|count)$")
 
 
-def patience() -> float:
+def longest_stop() -> float:
     return Settings().shutdown_timeout.total_seconds() + GRACE
 
 
@@ -100,7 +100,7 @@ def test_the_services_of_compose() -> None:
         service = services[name]
         assert service["command"][0] == "yamchi"
         assert service["command"][1] in commands()
-        assert int(service["stop_grace_period"].removesuffix("s")) > patience()
+        assert int(service["stop_grace_period"].removesuffix("s")) > longest_stop()
         assert service["environment"].keys() <= settings()
         assert all(not one["required"] for one in service["depends_on"].values()), "brokers are a choice"
         assert service["depends_on"].keys() <= services.keys()
@@ -123,7 +123,7 @@ def test_pm2_starts_what_there_is_and_waits_for_jobs() -> None:
     for app in apps.values():
         assert app["args"].split()[0] in commands()
         assert (app["interpreter"], app["exec_mode"]) == ("none", "fork")
-        assert app["kill_timeout"] > 1000 * patience()
+        assert app["kill_timeout"] > 1000 * longest_stop()
         assert app["script"].endswith(".venv/bin/yamchi")
     assert apps["queue-worker"]["out_file"] == "logs/out.log"
 
@@ -137,7 +137,7 @@ def test_systemd_starts_what_there_is_and_waits_for_jobs(unit: Path) -> None:
     program, command, *_ = service["ExecStart"].split()
     assert program.endswith("/.venv/bin/yamchi")
     assert command in commands()
-    assert float(service["TimeoutStopSec"]) > patience()
+    assert float(service["TimeoutStopSec"]) > longest_stop()
     assert service["User"] != "root"
     writable = service["ReadWritePaths"].split()
     assert all(path.startswith(service["WorkingDirectory"]) for path in writable)

@@ -208,14 +208,14 @@ async def test_no_period_ever_sees_more_turns_than_its_rate(
     rate: RateLimit, asked: list[tuple[int, int]]
 ) -> None:
     clock = StillClock()
-    engine, turns = MemoryEngine(clock), list[int]()
+    engine, permits = MemoryEngine(clock), list[int]()
     for pause, count in asked:
         clock.moment += pause
-        turns += await engine.reserve("q", rate, [""] * count)
-    assert turns == sorted(turns)
-    for n in range(len(turns) - rate.count):
-        # A turn is rounded to whole milliseconds, so two of them may stray by one each.
-        assert turns[n + rate.count] - turns[n] >= rate.period - 2
+        permits += await engine.reserve("q", rate, [""] * count)
+    assert permits == sorted(permits)
+    for n in range(len(permits) - rate.count):
+        # A permit is rounded to whole milliseconds, so two of them may stray by one each.
+        assert permits[n + rate.count] - permits[n] >= rate.period - 2
 
 
 @pytest.mark.parametrize("text", ["1/s", "30/s", "20/min", "1000/s", "100/15m"])

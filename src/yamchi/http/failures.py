@@ -57,13 +57,13 @@ class Failures:
 
 
 def address_of(scope: Scope) -> str:
-    """Where a request comes from; of IPv6 the network, because one household has all the addresses in it."""
+    """Where a request comes from; of IPv6 the network, because one customer of a provider has all the addresses in it."""
     client = scope.get("client")
-    return _household(str(client[0]) if client else "unknown")
+    return _network_of(str(client[0]) if client else "unknown")
 
 
 @lru_cache(maxsize=10_000)
-def _household(host: str) -> str:
+def _network_of(host: str) -> str:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from yamchi.clock import Clock
-from yamchi.queues.engines import Surroundings, find_scheme, is_embedded, make_engine, make_keys, make_spool
+from yamchi.queues.engines import EngineContext, find_scheme, is_embedded, make_engine, make_keys, make_spool
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.failover import Spool, with_failover
 from yamchi.queues.lazy import LazyEngine
@@ -30,7 +30,7 @@ class Engines:
         self._settings = settings
         self._clock = clock
         self._on_switch = on_switch
-        self._surroundings = Surroundings(clock, settings.var, settings, topic_of)
+        self._context = EngineContext(clock, settings.var, settings, topic_of)
         self._given = LazyEngine(lambda: given) if given else None
         self._by_url: dict[str, LazyEngine] = {}
         self._spool: Spool | None = None
@@ -63,7 +63,7 @@ class Engines:
     def _make(self, url: str) -> Engine:
         """A broker gets a local spool to fall back on; an embedded engine is local already."""
         close_folder(self._settings.var)
-        engine = make_engine(url, self._surroundings)
+        engine = make_engine(url, self._context)
         fallback = self._settings.queue_fallback
         if fallback == "off" or is_embedded(url):
             return engine

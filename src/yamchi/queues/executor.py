@@ -69,10 +69,10 @@ class Executor:
         try:
             return await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
-            self._let_stray(future)
+            self._note_stuck(future)
             raise
 
-    def _let_stray(self, future: "Future[Any]") -> None:
+    def _note_stuck(self, future: "Future[Any]") -> None:
         """Until the thread ends, its slot is not free, whatever the verdict on its job is."""
         if future.done():
             return
@@ -81,11 +81,11 @@ class Executor:
 
         def ended(_: "Future[Any]") -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(self._welcome_back)
+                loop.call_soon_threadsafe(self._note_return)
 
         future.add_done_callback(ended)
 
-    def _welcome_back(self) -> None:
+    def _note_return(self) -> None:
         self.strays -= 1
         self._on_return()
 

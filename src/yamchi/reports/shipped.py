@@ -24,7 +24,7 @@ from yamchi.errors import Unrecoverable
 from yamchi.notifications.tables import notification_delivery as deliveries
 from yamchi.reports.charts import funnel, stacked_bars
 from yamchi.reports.kinds import TEMPLATES, Content, Kinds, ReportKind, Rows
-from yamchi.reports.words import WORDS, Words
+from yamchi.reports.texts import TEXTS, Texts
 from yamchi.storage.database import Database
 
 Locale = Literal["ru", "en", "kk"]
@@ -135,7 +135,7 @@ class Shipped:
     # ── Deliveries ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def deliveries(self, params: Period) -> Content:
-        words = WORDS[params.locale]
+        texts = TEXTS[params.locale]
         days = params.days(self._today)
         counted = await self._count_deliveries(days)
         by_status: Counter[str] = Counter()
@@ -150,25 +150,25 @@ class Shipped:
         data = {
             "locale": params.locale,
             "subtitle": _span(days),
-            "labels": words.deliveries,
+            "labels": texts.deliveries,
             "facts": [
-                [words.total, _number(sum(by_status.values()))],
-                [words.sent, _number(by_status["SENT"])],
-                [words.failed, _number(by_status["FAILED"])],
+                [texts.total, _number(sum(by_status.values()))],
+                [texts.sent, _number(by_status["SENT"])],
+                [texts.failed, _number(by_status["FAILED"])],
             ],
             "chart": stacked_bars(
                 [f"{day:%d.%m}" for day in days], series, [STATUS_COLORS[one] for one in statuses] or ["#fff"]
             ),
-            "columns": [words.channel, *statuses],
+            "columns": [texts.channel, *statuses],
             "rows": [
                 [channel, *(_number(counts[status]) for status in statuses)]
                 for channel, counts in sorted(by_channel.items())
             ],
             "errors": await self._errors(days),
-            "error_columns": [words.error, words.count],
+            "error_columns": [texts.error, texts.count],
         }
         return Content(
-            words.deliveries["title"], data, self._delivery_rows(days, sum(by_status.values())), _span(days)
+            texts.deliveries["title"], data, self._delivery_rows(days, sum(by_status.values())), _span(days)
         )
 
     async def _count_deliveries(self, days: Sequence[date]) -> list[tuple[str, str, str, int]]:
@@ -214,21 +214,21 @@ class Shipped:
 
     async def leads(self, params: Period) -> Content:
         """Read from the table `leads` by name: the feature that keeps it may be switched off."""
-        words = WORDS[params.locale]
+        texts = TEXTS[params.locale]
         days = params.days(self._today)
         counts = await self._count_leads(days)
         statuses = counts.pop("statuses")
-        stages = [(words.stages[name], counts[name]) for name in words.stages]
+        stages = [(texts.stages[name], counts[name]) for name in texts.stages]
         data = {
             "locale": params.locale,
             "subtitle": _span(days),
-            "labels": words.leads,
+            "labels": texts.leads,
             "facts": [[name, _number(count)] for name, count in (stages[0], stages[-1])],
             "chart": funnel(stages),
-            "columns": [words.status, words.count],
+            "columns": [texts.status, texts.count],
             "rows": [[status or "—", _number(count)] for status, count in statuses],
         }
-        return Content(words.leads["title"], data, period=_span(days))
+        return Content(texts.leads["title"], data, period=_span(days))
 
     async def _count_leads(self, days: Sequence[date]) -> dict[str, Any]:
         since, until = _bounds(days[0])[0], _bounds(days[-1])[1]
@@ -263,25 +263,25 @@ class Shipped:
     # ── Checkup ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def checkup(self, params: CheckupParams) -> Content:
-        words = WORDS[params.locale]
-        results = [_shown_measurement(one, words) for one in params.results]
+        texts = TEXTS[params.locale]
+        results = [_shown_measurement(one, texts) for one in params.results]
         normal = sum(one["is_normal"] for one in results)
         data = {
             "locale": params.locale,
             "subtitle": " · ".join(filter(None, (params.name, params.date))),
-            "labels": words.checkup,
-            "facts": [[words.in_norm, str(normal)], [words.out_of_norm, str(len(results) - normal)]],
-            "columns": [words.parameter, words.value, words.norm, ""],
+            "labels": texts.checkup,
+            "facts": [[texts.in_norm, str(normal)], [texts.out_of_norm, str(len(results) - normal)]],
+            "columns": [texts.parameter, texts.value, texts.norm, ""],
             "results": results,
             "conclusion": params.conclusion,
         }
-        columns = (words.parameter, words.value, words.unit, words.norm)
+        columns = (texts.parameter, texts.value, texts.unit, texts.norm)
 
         async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
-            yield [(one.name, one.value, one.unit, _norm(one, words)) for one in params.results]
+            yield [(one.name, one.value, one.unit, _norm(one, texts)) for one in params.results]
 
         return Content(
-            words.checkup["title"], data, Rows(columns, batches, len(results)), params.date or None
+            texts.checkup["title"], data, Rows(columns, batches, len(results)), params.date or None
         )
 
     @property
@@ -305,13 +305,13 @@ def _after(status: str, moment: Millis, job_id: str, until: Millis) -> Select[An
     )
 
 
-def _shown_measurement(one: Measurement, words: Words) -> dict[str, Any]:
+def _shown_measurement(one: Measurement, texts: Texts) -> dict[str, Any]:
     is_low = one.low is not None and one.value < one.low
     is_high = one.high is not None and one.value > one.high
     return {
         "name": one.name,
         "value": f"{one.value:g} {one.unit}".strip(),
-        "norm": _norm(one, words),
+        "norm": _norm(one, texts),
         "is_normal": not (is_low or is_high),
         "place": _place(one),
     }
@@ -325,12 +325,12 @@ def _place(one: Measurement) -> float:
     return min(max(0.3 + 0.4 * share, 0.02), 0.98)
 
 
-def _norm(one: Measurement, words: Words) -> str:
+def _norm(one: Measurement, texts: Texts) -> str:
     if one.low is not None and one.high is not None:
         return f"{one.low:g}–{one.high:g}"
     if one.low is not None:
-        return f"{words.at_least} {one.low:g}"
-    return f"{words.at_most} {one.high:g}" if one.high is not None else "—"
+        return f"{texts.at_least} {one.low:g}"
+    return f"{texts.at_most} {one.high:g}" if one.high is not None else "—"
 
 
 def _bounds(day: date) -> tuple[Millis, Millis]:

@@ -186,7 +186,7 @@ class Step(Part):
         return None if self.expires is None else read_span(self.expires)
 
     @cached_property
-    def patience(self) -> Millis | None:
+    def longest_wait(self) -> Millis | None:
         return None if self.timeout is None else read_span(self.timeout)
 
     @property

@@ -29,7 +29,7 @@ from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.scenarios")
 
-STOP_PATIENCE: Millis = 5_000
+STOP_TIMEOUT: Millis = 5_000
 """How long the answer to a stop waits for a message that is on its way."""
 
 LOOK_AGAIN: Millis = 50
@@ -260,7 +260,7 @@ class ScenarioEngine:
         stopped = Stopped(row.run_id, row.scenario, row.key)
         if not store.is_held(row, self._clock.now()):
             return stopped
-        for _ in range(STOP_PATIENCE // LOOK_AGAIN):
+        for _ in range(STOP_TIMEOUT // LOOK_AGAIN):
             current = await self._database.read(lambda connection: store.read(connection, row.run_id))
             if current is None or not store.is_held(current, self._clock.now()):
                 return replace(stopped, on_its_way=row.armed_step)

@@ -200,7 +200,7 @@ def _next(run: Run, step: Step, facts: Facts, now: Millis, definition: Definitio
     if step.wait_for is not None:
         if _has_come(run, step, facts):
             return Received(step, step.wait_for)
-        return Arm(step, None if step.patience is None else run.since + step.patience)
+        return Arm(step, None if step.longest_wait is None else run.since + step.longest_wait)
     if step.moment is None:
         return Arm(step, run.since + step.delay)
     due, problem = anchor_of(definition, run, step, facts)

@@ -212,47 +212,47 @@ async def page(request: Request) -> Response:
 @pages.api_route(f"{PATH}/{{token:path}}", methods=["GET", "HEAD"])
 async def ask(request: Request, scenarios: TheScenarios, token: str) -> Response:
     """Looking changes nothing: programs that scan letters open every link."""
-    words = _words(request)
+    texts = _texts(request)
     try:
         link = await scenarios.actions.read(token)
     except (DeadLink, TokenRefused) as error:
-        return _page(request, words, {"state": "wrong", "said": str(error)}, HTTPStatus.GONE)
-    return _page(request, words, {"state": "ask", "action": link.action})
+        return _page(request, texts, {"state": "wrong", "said": str(error)}, HTTPStatus.GONE)
+    return _page(request, texts, {"state": "ask", "action": link.action})
 
 
 @pages.post(f"{PATH}/{{token:path}}")
 async def act(request: Request, scenarios: TheScenarios, token: str) -> Response:
-    words = _words(request)
+    texts = _texts(request)
     try:
         done = await scenarios.actions.follow_link(token)
     except (DeadLink, TokenRefused, UnknownJob) as error:
-        return _page(request, words, {"state": "wrong", "said": str(error)}, HTTPStatus.GONE)
-    return _page(request, words, {"state": "done", "action": done.action})
+        return _page(request, texts, {"state": "wrong", "said": str(error)}, HTTPStatus.GONE)
+    return _page(request, texts, {"state": "done", "action": done.action})
 
 
 def _page(
-    request: Request, words: Any, values: dict[str, str], status: HTTPStatus = HTTPStatus.OK
+    request: Request, texts: Any, values: dict[str, str], status: HTTPStatus = HTTPStatus.OK
 ) -> Response:
     html, style, policy = _looks()
-    named = words["actions"].get(values.get("action", ""), words["actions"]["other"])
-    title = words["wrong"]["title"] if values["state"] == "wrong" else named[values["state"]]
-    shown = html.render(locale=words["locale"], words=words, named=named, title=title, style=style, **values)
+    named = texts["actions"].get(values.get("action", ""), texts["actions"]["other"])
+    title = texts["wrong"]["title"] if values["state"] == "wrong" else named[values["state"]]
+    shown = html.render(locale=texts["locale"], texts=texts, named=named, title=title, style=style, **values)
     return HTMLResponse(shown, status, {"content-security-policy": policy, "cache-control": "no-store"})
 
 
-def _words(request: Request) -> Any:
+def _texts(request: Request) -> Any:
     """The browser's language, if the page speaks it."""
     asked = request.headers.get("accept-language", "").split(",")
     wanted = [part.partition(";")[0].strip() for part in asked]
     known = (name for tag in wanted for name in locale_chain(tag or "en")[:1])
     language = next((name[:2] for name in known if name[:2] in LANGUAGES), LANGUAGES[0])
-    return {**_all_words()[language], "locale": language}
+    return {**_all_texts()[language], "locale": language}
 
 
 @cache
-def _all_words() -> dict[str, dict[str, Any]]:
-    words: dict[str, dict[str, Any]] = load_file(STATIC / "act" / "words.yaml").data
-    return words
+def _all_texts() -> dict[str, dict[str, Any]]:
+    texts: dict[str, dict[str, Any]] = load_file(STATIC / "act" / "texts.yaml").data
+    return texts
 
 
 @cache

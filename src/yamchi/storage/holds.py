@@ -64,7 +64,7 @@ class Holds:
         """The row was let go of in a statement of the caller's own."""
         self._mine.discard(key)
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Give all holds back, so that another process need not wait until they have run out."""
         gone = update(self._table).where(self.is_mine).values(holder=None, held_until=None)
         self._mine.clear()

@@ -55,7 +55,7 @@ class MovableClock:
         await self._work()
         while (due := await self._earliest()) is not None and due <= goal:
             self._now = max(due, self._now)
-            self._rouse()
+            self._wake_due()
             await self._work()
         self._now = max(goal, self._now)
         await self._work()
@@ -68,7 +68,7 @@ class MovableClock:
             moments.append(due)
         return min(moments, default=None)
 
-    def _rouse(self) -> None:
+    def _wake_due(self) -> None:
         while self._sleeping and self._sleeping[0][0] <= self._now:
             future = heappop(self._sleeping)[2]
             if not future.done():

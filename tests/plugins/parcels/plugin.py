@@ -66,7 +66,7 @@ class Parcels(Plugin):
         yield gauge("parcels_counted", "Parcels when they were last counted.", [], [((), self.counted)])
 
     async def checks(self) -> Iterable[Check]:
-        return [Check("parcels", True, f"{len(await self.all())} in the house")]
+        return [Check("parcels", True, f"{len(await self.all())} in the store")]
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
         gone = delete(parcels).where(parcels.c.user_id == user_id)

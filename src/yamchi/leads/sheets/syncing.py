@@ -76,7 +76,7 @@ class SheetSync:
                 pause = await self.round(pause)
                 await self._clock.sleep(pause)
         finally:
-            await self._holds.let_go()
+            await self._holds.release()
 
     async def round(self, pause: Millis = 0) -> Millis:
         """Make both alike once; how long to wait for the next time, given how long the last wait was."""

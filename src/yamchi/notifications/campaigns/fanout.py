@@ -81,7 +81,7 @@ class FanOut:
                     pause = IDLE_WAIT
                 await self._clock.sleep(pause)
         finally:
-            await self._holds.let_go()
+            await self._holds.release()
 
     async def run(self) -> None:
         """Fan out until nothing is left that may be queued now."""

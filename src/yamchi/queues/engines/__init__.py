@@ -24,7 +24,7 @@ ENTRY_POINTS = "yamchi.engines"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class EngineContext:
     """What an engine may use: what a broker lacks is kept in a database in `var`."""
 
     clock: Clock
@@ -34,13 +34,13 @@ class Surroundings:
     """The topic that a queue was declared with, if it was."""
 
 
-Make = Callable[[str, Surroundings], Engine]
+Make = Callable[[str, EngineContext], Engine]
 """Makes the engine of a URL; it is not yet opened."""
 
 
-def make_engine(url: str, around: Surroundings) -> Engine:
+def make_engine(url: str, context: EngineContext) -> Engine:
     """The engine a URL names; not yet opened."""
-    return find_scheme(url)(url, around)
+    return find_scheme(url)(url, context)
 
 
 def find_scheme(url: str) -> Make:
@@ -99,60 +99,60 @@ def make_keys(url: str) -> "Keys | None":
 # ── The table ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _memory(url: str, around: Surroundings) -> Engine:
+def _memory(url: str, context: EngineContext) -> Engine:
     from yamchi.queues.engines.memory import MemoryEngine
 
-    return MemoryEngine(around.clock)
+    return MemoryEngine(context.clock)
 
 
-def _sqlite(url: str, around: Surroundings) -> Engine:
+def _sqlite(url: str, context: EngineContext) -> Engine:
     """sqlite:///relative.db and sqlite:////absolute.db, as SQLAlchemy writes them."""
     from yamchi.queues.engines.sqlite import SqliteEngine
 
     path = unquote(urlsplit(url).path.removeprefix("/"))
     if not path:
         raise ConfigurationError(f"{url} names no file: write it as sqlite:///var/yamchi.db")
-    return SqliteEngine(Path(path), around.clock)
+    return SqliteEngine(Path(path), context.clock)
 
 
-def _bull(url: str, around: Surroundings) -> Engine:
+def _bull(url: str, context: EngineContext) -> Engine:
     try:
         from yamchi.queues.engines.bull import BullEngine
     except ImportError as error:
         raise MissingExtra("redis", "Redis") from error
-    return BullEngine(url, around.clock)
+    return BullEngine(url, context.clock)
 
 
-def _pgmq(url: str, around: Surroundings) -> Engine:
+def _pgmq(url: str, context: EngineContext) -> Engine:
     try:
         from yamchi.queues.engines.pgmq import PgmqEngine
     except ImportError as error:
         raise MissingExtra("postgres", "PostgreSQL") from error
-    return PgmqEngine(f"postgresql:{url.partition(':')[2]}", around.clock)
+    return PgmqEngine(f"postgresql:{url.partition(':')[2]}", context.clock)
 
 
-def _kafka(url: str, around: Surroundings) -> Engine:
+def _kafka(url: str, context: EngineContext) -> Engine:
     try:
         from yamchi.queues.engines.kafka import Address, KafkaEngine
     except ImportError as error:
         raise MissingExtra("kafka", "Kafka") from error
-    address = Address.parse(url, around.topic_of)
-    state_store = Path(address.state_store or around.var / f"kafka-{address.group}.db")
-    return KafkaEngine(address, state_store, around.clock)
+    address = Address.parse(url, context.topic_of)
+    state_store = Path(address.state_store or context.var / f"kafka-{address.group}.db")
+    return KafkaEngine(address, state_store, context.clock)
 
 
-def _supabase(url: str, around: Surroundings) -> Engine:
+def _supabase(url: str, context: EngineContext) -> Engine:
     """It asks every WORKER_INTERVAL_MS for at most WORKER_MAX_TASKS jobs."""
     try:
         from yamchi.queues.engines.supabase import SupabaseEngine
     except ImportError as error:
         raise MissingExtra("supabase", "Supabase") from error
-    settings = around.settings or Settings()
+    settings = context.settings or Settings()
     return SupabaseEngine(
         settings.required("SUPABASE_URL"),
         settings.required("SUPABASE_SERVICE_ROLE_KEY"),
-        around.var / "supabase.db",
-        around.clock,
+        context.var / "supabase.db",
+        context.clock,
         interval=settings.worker_interval_ms,
         at_most=settings.worker_max_tasks,
     )

@@ -25,7 +25,7 @@ class Rates:
         """When each key may have its next permit, by what the side in use gave out. The latest used is last."""
         self._floors: dict[Key, float] = {}
         """The same, of the other side: what was true at the switch, until the side in use has caught up."""
-        sides.on_switch(lambda before, after: self._carry_floors())
+        sides.on_switch(lambda before, after: self._set_floors())
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         permits = await self._sides.call(lambda engine: engine.reserve(queue, limit, keys))
@@ -51,7 +51,7 @@ class Rates:
             del self._next[next(iter(self._next))]
         return moment
 
-    def _carry_floors(self) -> None:
+    def _set_floors(self) -> None:
         for key, moment in self._next.items():
             self._floors[key] = max(moment, self._floors.get(key, 0.0))
         self._next.clear()

@@ -301,7 +301,7 @@ class EngineSuite(Suite):
 
     # ── Permits and schedules ───────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_turns_are_spaced_for_each_key(self, engine: Engine, queue: str) -> None:
+    async def test_permits_are_spaced_for_each_key(self, engine: Engine, queue: str) -> None:
         limit = RateLimit(10, 1_000)
         began = now()
         permits = await engine.reserve(queue, limit, ["a", "a", "b", "a"])

@@ -1,7 +1,7 @@
 // The messages on the page: newest first, each with its own element, changed in place.
 
 import { h, icon, linkTo, webAddress } from "./dom.js";
-import { ago, inFull, wordsIn } from "./words.js";
+import { ago, inFull, textsIn } from "./texts.js";
 
 const BOX = "M4 5h16v4H4zM6 9v10h12V9M10 13h4";
 
@@ -79,21 +79,21 @@ export class MessageList {
   }
 
   #draw(item) {
-    const words = wordsIn(this.language);
+    const texts = textsIn(this.language);
     const url = webAddress(item.url);
     const moment = Date.parse(item.created_at);
     const open = h(
       url ? "a" : "button",
       { class: "open", ...(url ? linkTo(url) : { type: "button" }), onclick: (event) => this.hooks.open(item, event) },
-      item.read_at ? null : h("span", { class: "unseen" }, `${words.isUnread}: `),
+      item.read_at ? null : h("span", { class: "unseen" }, `${texts.isUnread}: `),
       h("span", { class: "name" }, item.title || item.text),
       item.title ? h("span", { class: "text" }, item.text) : null,
       h("time", { datetime: item.created_at, title: inFull(moment, this.language) }, ago(moment, this.language)),
     );
-    const label = `${words.archive}: ${item.title || item.text}`;
+    const label = `${texts.archive}: ${item.title || item.text}`;
     const archive = h(
       "button",
-      { class: "archive", type: "button", title: words.archive, "aria-label": label, onclick: () => this.hooks.archive(item) },
+      { class: "archive", type: "button", title: texts.archive, "aria-label": label, onclick: () => this.hooks.archive(item) },
       icon(BOX),
     );
     const kind = item.read_at ? "" : "is-unread";

@@ -12,7 +12,7 @@ import { MessageList } from "./list.js";
 import { styles } from "./styles.js";
 import { showToast } from "./toast.js";
 import { Tokens } from "./tokens.js";
-import { languageOf, wordsIn } from "./words.js";
+import { languageOf, textsIn } from "./texts.js";
 
 const HOME = new URL("..", import.meta.url).href;
 const BELL = "M6 16.5V11a6 6 0 0 1 12 0v5.5l1.5 2h-15zM10 21h4M12 5V3";
@@ -106,35 +106,35 @@ export class YamchiInbox extends HTMLElement {
     return languageOf(this.getAttribute("lang") || this.closest("[lang]")?.lang || navigator.language);
   }
 
-  get #words() {
-    return wordsIn(this.#language);
+  get #texts() {
+    return textsIn(this.#language);
   }
 
   #speak() {
     this.#list.speak(this.#language);
-    this.#parts.title.textContent = this.#words.title;
-    this.#parts.readAll.textContent = this.#words.readAll;
-    this.#parts.more.textContent = this.#words.more;
+    this.#parts.title.textContent = this.#texts.title;
+    this.#parts.readAll.textContent = this.#texts.readAll;
+    this.#parts.more.textContent = this.#texts.more;
     this.#refresh();
   }
 
   #refresh() {
     const { bell, badge, readAll, note, more } = this.#parts;
-    const words = this.#words;
+    const texts = this.#texts;
     badge.hidden = this.#unread === 0;
     badge.textContent = this.#unread > 99 ? "99+" : this.#unread;
-    bell.setAttribute("aria-label", this.#unread ? `${words.title}, ${words.unread(this.#unread)}` : words.title);
+    bell.setAttribute("aria-label", this.#unread ? `${texts.title}, ${texts.unread(this.#unread)}` : texts.title);
     readAll.disabled = this.#unread === 0;
     more.hidden = !this.#cursor;
     const isEmpty = this.#isLoaded && this.#list.size === 0;
-    note.textContent = this.#problem || this.#noteOfState() || (isEmpty ? words.empty : "");
+    note.textContent = this.#problem || this.#noteOfState() || (isEmpty ? texts.empty : "");
     note.classList.toggle("is-empty", isEmpty);
     note.hidden = !note.textContent;
   }
 
   #noteOfState() {
-    if (this.#state === "live") return this.#isLoaded ? "" : this.#words.loading;
-    return this.#state === "refused" ? this.#words.refused : this.#words.offline;
+    if (this.#state === "live") return this.#isLoaded ? "" : this.#texts.loading;
+    return this.#state === "refused" ? this.#texts.refused : this.#texts.offline;
   }
 
   #show(isOpen) {
@@ -188,7 +188,7 @@ export class YamchiInbox extends HTMLElement {
     if (frame.type === "welcome" && frame.reset) this.#load(null);
     // A message with a type of its own, such as `media`, is for a script of the page: there is nothing to show.
     if (frame.type === "message" && this.#tell("yamchi-message", frame.message) && !frame.message.type) {
-      showToast(this.#parts.toasts, frame.message, this.#words);
+      showToast(this.#parts.toasts, frame.message, this.#texts);
     }
     this.#refresh();
   }
@@ -204,7 +204,7 @@ export class YamchiInbox extends HTMLElement {
     if (item.is_archived) this.#list.remove(item.id);
     else if (!isNew || !this.#cursor || this.#list.reachesBelow(item)) this.#list.put(item);
     if (isNew && !item.is_archived && !item.read_at && this.#isLoaded) {
-      this.#parts.said.textContent = `${this.#words.arrived}: ${item.title || item.text}`;
+      this.#parts.said.textContent = `${this.#texts.arrived}: ${item.title || item.text}`;
       this.#tell("yamchi-item", item);
     }
   }
@@ -266,7 +266,7 @@ export class YamchiInbox extends HTMLElement {
       await work();
     } catch (error) {
       console.warn(`yamchi-inbox: ${error.message}`);
-      this.#problem = this.#words.failed;
+      this.#problem = this.#texts.failed;
       undo();
     }
     this.#refresh();

@@ -1,6 +1,6 @@
 """One connection to Redis: commands go out packed, many at a time, and answers come back in order.
 
-What is asked for in one turn of the event loop leaves in one write. A connection that is lost fails everything
+What is asked for in one iteration of the event loop leaves in one write. A connection that is lost fails everything
 that waits on it, once; whoever needs one next makes a new one.
 """
 
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         return future
 
     def post(self, commands: Sequence[bytes], receiver: Receiver, timeout: float = ANSWER_SECONDS) -> None:
-        """Send commands on an open connection at once, without waiting for what else this turn brings."""
+        """Send commands on an open connection at once, without waiting for what else this iteration brings."""
         self._enqueue(commands, receiver, timeout)
         self._flush()
 
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.WriteTransport", transport)
-        # What is written leaves at once, not at the end of the event loop's turn: Redis begins while we are still busy.
+        # What is written leaves at once, not at the end of the event loop's iteration: Redis begins while we are still busy.
         self._transport.set_write_buffer_limits(high=0)
         self.is_open = True
 

@@ -1,4 +1,4 @@
-"""Adding jobs. What is added in one turn of the event loop goes to Redis in few calls, whoever added it."""
+"""Adding jobs. What is added in one iteration of the event loop goes to Redis in few calls, whoever added it."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,7 +52,7 @@ class _AddBatch:
 
 @dataclass(slots=True)
 class _AddReply:
-    """Takes Redis's answer the moment it is here: no task, and no turn of the event loop, in between."""
+    """Takes Redis's answer the moment it is here: no task, and no iteration of the event loop, in between."""
 
     batch: _AddBatch
     check: Callable[[Any], Any]
@@ -104,7 +104,7 @@ class Producing(Part):
         packed: list[JobArgs],
         created: "asyncio.Future[list[bool]]",
     ) -> None:
-        """Leave with whoever else adds in this turn of the event loop."""
+        """Leave with whoever else adds in this iteration of the event loop."""
         batches = self._batches.get((id(loop), queue))
         if batches is None:
             batches = self._batches[id(loop), queue] = [_AddBatch()]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Texts:
     """Headings and labels of one language."""
 
     deliveries: Mapping[str, str]
@@ -29,8 +29,8 @@ class Words:
     at_most: str
 
 
-WORDS: Mapping[str, Words] = {
-    "ru": Words(
+TEXTS: Mapping[str, Texts] = {
+    "ru": Texts(
         deliveries={
             "title": "Что было отправлено",
             "by_day": "По дням",
@@ -61,7 +61,7 @@ WORDS: Mapping[str, Words] = {
         at_least="от",
         at_most="до",
     ),
-    "en": Words(
+    "en": Texts(
         deliveries={
             "title": "What was sent",
             "by_day": "By day",
@@ -92,7 +92,7 @@ WORDS: Mapping[str, Words] = {
         at_least="from",
         at_most="up to",
     ),
-    "kk": Words(
+    "kk": Texts(
         deliveries={
             "title": "Не жіберілді",
             "by_day": "Күндер бойынша",

@@ -1,6 +1,6 @@
 // What the inbox says, in three languages, and how long ago something was.
 
-const WORDS = {
+const TEXTS = {
   en: {
     title: "Notifications", unread: (n) => `${n} unread`, readAll: "Mark all as read", archive: "Archive",
     empty: "Nothing new. What happens will be here.", more: "Show more", now: "just now", arrived: "New notification",
@@ -29,15 +29,15 @@ const SPANS = [["year", 31_536_000], ["month", 2_592_000], ["week", 604_800], ["
 export function languageOf(text) {
   const short = (text || "").toLowerCase().split(/[-_]/)[0];
   const language = ALIASES[short] ?? short;
-  return language in WORDS ? language : "en";
+  return language in TEXTS ? language : "en";
 }
 
-export const wordsIn = (language) => WORDS[language];
+export const textsIn = (language) => TEXTS[language];
 
 export function ago(moment, language, now = Date.now()) {
   const seconds = Math.max(0, (now - moment) / 1000);
   const [unit, size] = SPANS.find(([, span]) => seconds >= span) ?? [];
-  if (!unit) return WORDS[language].now;
+  if (!unit) return TEXTS[language].now;
   const count = Math.floor(seconds / size);
   if (language === "kk") return `${count} ${KAZAKH[unit]} бұрын`;
   return new Intl.RelativeTimeFormat(language, { numeric: "auto" }).format(-count, unit);

@@ -21,10 +21,10 @@ BARE = "rows: a bare endpoint, one a call"
 SECONDS = os.environ.get("BENCH_SECONDS", "4")
 START_SECONDS = 30
 CONNECTIONS = {1: "32", 500: "4"}
-SCRIPT = Path(__file__).with_name("intake.lua")
+SCRIPT = Path(__file__).with_name("events.lua")
 
 
-def measure_intake(folder: Path) -> dict[str, float]:
+def measure_events(folder: Path) -> dict[str, float]:
     """Events accepted a second: both servers write to the same kind of database on the same disk."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
