@@ -54,7 +54,8 @@ install: $(VENV)/.full ## Make the virtual environment with every extra and the 
 
 constraints: | $(VENV)/bin/python ## Pin the newest allowed version of every package in constraints.txt
 	rm -rf .venv-pins && $(BIN)/python -m venv .venv-pins
-	.venv-pins/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
+	.venv-pins/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	.venv-pins/bin/python -m pip install --quiet --disable-pip-version-check -e '.[all]' --group dev
 	{ echo '# Written by `make constraints`.'; .venv-pins/bin/python -m pip freeze --exclude-editable; } > .venv-pins/constraints.txt
 	mv .venv-pins/constraints.txt constraints.txt && rm -rf .venv-pins
 
@@ -78,7 +79,8 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.full: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Yamchi with every extra and the development tools into $(VENV)"
-	@$(INSTALL) -e '.[all,dev]'
+	@$(PIP) install --upgrade 'pip>=25.1'  # the first that knows dependency groups
+	@$(INSTALL) -e '.[all]' --group dev
 	@touch $(VENV)/.base $@
 
 .venv-bench/.installed: pyproject.toml constraints.txt bench/requirements.txt bench/requirements-arq.txt bench/node/package-lock.json | $(VENV)/bin/python

@@ -180,6 +180,9 @@ class Plugin:
     commands: ClassVar[Mapping[str, str]] = {}
     """Commands by name, each as `module:attribute` of a Typer group or a function; imported when they are used."""
 
+    extras: ClassVar[Mapping[str, str]] = {}
+    """Extras of our package that it can use, each with a module that is there when it is installed, for `doctor`."""
+
     demo: ClassVar[str | None] = None
     """Its part in `yamchi demo`, as `module:attribute` of a coroutine function that takes the plugin and a `Stage`."""
 

@@ -14,11 +14,10 @@ SOURCE = ROOT / "src" / "yamchi"
 FEATURES = {"notifications", "media", "scenarios", "leads", "reports", "payments"}
 WAYS_IN = ["yamchi", "yamchi.app", "yamchi.cli", "yamchi.web", "yamchi.testing"]
 MODULES_OF_EXTRAS = {
-    "redis",
+    "hiredis",
     "bullmq",
     "msgpack",
     "psycopg",
-    "psycopg_pool",
     "pgmq",
     "confluent_kafka",
     "httpx2",
@@ -45,9 +44,10 @@ def test_a_thing_lives_in_the_folder_that_its_name_says():
 
 
 def test_every_dependency_is_bounded_and_pinned():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = (need for needs in project["optional-dependencies"].values() for need in needs)
-    needs = [need for need in (*project["dependencies"], *extras) if not need.startswith("yamchi[")]
+    file = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lists = (*file["project"]["optional-dependencies"].values(), *file["dependency-groups"].values())
+    needs = [*file["project"]["dependencies"], *(need for needs in lists for need in needs)]
+    needs = [need for need in needs if not need.startswith("yamchi[")]
     pinned = {_normal(line.split("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines()}
     assert [need for need in needs if ">=" not in need or "<" not in need] == []
     assert [need for need in needs if _normal(need.split(">=")[0].split("[")[0]) not in pinned] == []

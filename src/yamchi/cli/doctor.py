@@ -3,7 +3,7 @@
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -23,15 +23,8 @@ from yamchi.queues.overview import unattended
 from yamchi.queues.probes import EngineState, probe_engines
 from yamchi.settings import Settings
 
-EXTRAS = {
-    "redis": "bullmq",
-    "postgres": "psycopg",
-    "kafka": "confluent_kafka",
-    "supabase": "httpx2",
-    "push": "cryptography",
-    "telegram": "httpx2",
-    "sms": "apprise",
-}
+EXTRAS = {"redis": "bullmq", "postgres": "psycopg", "kafka": "confluent_kafka", "supabase": "httpx2"}
+"""Those of the engines; a feature names its own."""
 
 Migrate = Annotated[bool, typer.Option("--migrate", help="First bring Yamchi's tables up to date.")]
 MakeQueues = Annotated[
@@ -96,7 +89,7 @@ async def _make_queues(app: Yamchi) -> None:
 
 
 async def _all(reference: str | None, host: str | None, port: int | None) -> list[Check]:
-    checks = [_python()]
+    checks, extras = [_python()], dict(EXTRAS)
     try:
         settings = Settings()
     except YamchiError as error:
@@ -110,8 +103,9 @@ async def _all(reference: str | None, host: str | None, port: int | None) -> lis
         checks.append(
             Check("application", True, f"{reference or 'the one that ships'}: {len(app.queues)} queues")
         )
+        extras |= {extra: module for one in app.plugins.values() for extra, module in one.extras.items()}
         checks += await using(app, _everything(app))
-    checks += [*_extras(), _port(settings, host, port)]
+    checks += [*_extras(extras), _port(settings, host, port)]
     return checks
 
 
@@ -164,8 +158,8 @@ def _engine(state: EngineState) -> Check:
     )
 
 
-def _extras() -> Iterator[Check]:
-    for extra, module in EXTRAS.items():
+def _extras(extras: Mapping[str, str]) -> Iterator[Check]:
+    for extra, module in extras.items():
         is_there = find_spec(module) is not None
         how = "installed" if is_there else f"not installed; if you want it: pip install 'yamchi[{extra}]'"
         yield Check(f"extra {extra}", is_there or None, how)

@@ -50,6 +50,7 @@ class Leads(Plugin):
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.leads.demo:play"
     commands = MappingProxyType({"lead": "yamchi.leads.commands:group"})
+    extras = MappingProxyType({"sheets": "gspread"})
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)

@@ -45,6 +45,7 @@ class Media(Plugin):
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.media.demo:play"
     commands = MappingProxyType({"media": "yamchi.media.commands:group"})
+    extras = MappingProxyType({"media": "pyvips", "s3": "obstore"})
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)

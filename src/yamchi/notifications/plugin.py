@@ -84,6 +84,7 @@ class Notifications(Plugin):
     settings_class = NotificationSettings
     migrations = HERE / "migrations"
     demo = "yamchi.notifications.demo:play"
+    extras: ClassVar = {"push": "cryptography", "telegram": "httpx2", "sms": "apprise"}
     commands: ClassVar = {
         "send": "yamchi.notifications.commands.send:run",
         "template": "yamchi.notifications.commands.template:group",

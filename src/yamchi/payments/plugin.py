@@ -46,6 +46,7 @@ class Payments(Plugin):
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.payments.demo:play"
     commands = MappingProxyType({"payment": "yamchi.payments.commands:group"})
+    extras = MappingProxyType({"payments": "httpx2"})
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)

@@ -37,6 +37,7 @@ class Reports(Plugin):
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.reports.demo:play"
     commands = MappingProxyType({"report": "yamchi.reports.commands:group"})
+    extras = MappingProxyType({"reports": "typst"})
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)

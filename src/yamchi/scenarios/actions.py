@@ -17,13 +17,13 @@ from yamchi.errors import UnknownJob, WrongState
 from yamchi.http.links import Links
 from yamchi.scenarios import flow, store
 from yamchi.scenarios.definition import STOP, Action, Definition
-from yamchi.scenarios.engine import ScenarioEngine, Stopped
 from yamchi.scenarios.entities import Change, EntityKinds, LogLine, TransactionalEntities
 from yamchi.scenarios.expressions import fill
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.outbox import Entry
+from yamchi.scenarios.scenario_engine import ScenarioEngine, Stopped
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.tables import scenario_acts as table
 from yamchi.storage.database import Database

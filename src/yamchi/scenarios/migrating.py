@@ -10,11 +10,11 @@ from sqlalchemy import Connection, Row, asc, func, select
 from yamchi.clock import Clock, Millis
 from yamchi.scenarios import moves, store
 from yamchi.scenarios.definition import Definition
-from yamchi.scenarios.engine import ScenarioEngine
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.outbox import Entry
+from yamchi.scenarios.scenario_engine import ScenarioEngine
 from yamchi.scenarios.tables import scenario_runs as runs
 from yamchi.storage.database import Database
 

@@ -25,13 +25,13 @@ from yamchi.queues.job import Job
 from yamchi.scenarios import moves, store
 from yamchi.scenarios.claiming import Begun, Claimed, Claims, GivenUp, Left, Nothing, Settled
 from yamchi.scenarios.definition import Definition, Step
-from yamchi.scenarios.engine import ScenarioEngine
 from yamchi.scenarios.entities import Entity, EntityKinds, TransactionalEntities
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Facts, Perform, Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.messages import Messages
 from yamchi.scenarios.outbox import Entry, Outbox
+from yamchi.scenarios.scenario_engine import ScenarioEngine
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.writing import Done, Writing
 from yamchi.storage.database import Database

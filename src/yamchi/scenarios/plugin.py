@@ -17,7 +17,6 @@ from yamchi.queues.queue import Queue
 from yamchi.scenarios.actions import Acted, Actions
 from yamchi.scenarios.defaults import FOLDER
 from yamchi.scenarios.definition import DEFAULT_QUEUE
-from yamchi.scenarios.engine import ScenarioEngine, Stopped
 from yamchi.scenarios.entities import EntityKinds
 from yamchi.scenarios.facts import FactReader
 from yamchi.scenarios.library import Library
@@ -26,6 +25,7 @@ from yamchi.scenarios.messages import Messages
 from yamchi.scenarios.migrating import Migrator
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.performing import Function, Performer
+from yamchi.scenarios.scenario_engine import ScenarioEngine, Stopped
 from yamchi.scenarios.settings import ScenarioSettings
 from yamchi.scenarios.sweeping import Sweeper
 from yamchi.scenarios.tables import scenario_acts, scenario_runs, scenario_steps
@@ -67,14 +67,16 @@ class Scenarios(Plugin):
         self.library = Library([settings.home / "scenarios", FOLDER], clock, is_embedded=database.is_embedded)
         self.facts = FactReader(self.entities, notifications.recipients, settings.default_timezone)
         self.outbox = Outbox(database, clock, self.queue, app.keys, notifications.service.handle_event)
-        self.engine = ScenarioEngine(database, clock, self.library, self.entities, self.facts, self.outbox)
+        self.scenario_engine = ScenarioEngine(
+            database, clock, self.library, self.entities, self.facts, self.outbox
+        )
         self.actions = Actions(
             database,
             clock,
             self.library,
             self.entities,
             self.facts,
-            self.engine,
+            self.scenario_engine,
             app.links,
             notifications.unsubscribe_links.base,
             self.settings.scenario_link_lifetime,
@@ -94,7 +96,7 @@ class Scenarios(Plugin):
             self.library,
             self.entities,
             self.facts,
-            self.engine,
+            self.scenario_engine,
             self.outbox,
             self.messages,
         )
@@ -103,16 +105,16 @@ class Scenarios(Plugin):
             clock,
             self.library,
             self.facts,
-            self.engine,
+            self.scenario_engine,
             self.performer,
             self.outbox,
             self.queue,
             to_millis(self.settings.scenario_keep),
         )
         self.timelines = Timelines(database, clock, self.library, self.entities, self.facts)
-        self.migrator = Migrator(database, clock, self.library, self.facts, self.engine)
+        self.migrator = Migrator(database, clock, self.library, self.facts, self.scenario_engine)
         self.linter = Linter(self.library, self.entities, notifications.templates, self.performer.functions)
-        notifications.service.followers.append(self.engine)
+        notifications.service.followers.append(self.scenario_engine)
 
     # ── Being part of an application ──────────────────────────────────────────────────────────────────────────────
 
@@ -183,7 +185,7 @@ class Scenarios(Plugin):
 
     async def _forget(self, ids: Sequence[str]) -> int:
         for run_id in ids:
-            await self.engine.stop_run(run_id, "the person was erased")
+            await self.scenario_engine.stop_run(run_id, "the person was erased")
 
         def drop(connection: Connection) -> int:
             connection.execute(delete(scenario_steps).where(scenario_steps.c.run_id.in_(ids)))
@@ -214,15 +216,15 @@ class Scenarios(Plugin):
 
     async def stop(self, scenario: str, key: str, reason: str = "stopped by hand") -> Stopped | None:
         """Stop the living run of a key; None if there is none."""
-        return await self.engine.stop(scenario, key, reason)
+        return await self.scenario_engine.stop(scenario, key, reason)
 
     async def changed(self, kind: str, entity_id: str) -> None:
         """An entity was changed otherwise than by an event: its runs look at their dates anew."""
-        await self.engine.changed(kind, entity_id)
+        await self.scenario_engine.changed(kind, entity_id)
 
     def changed_in(self, connection: Connection, kind: str, entity_id: str) -> list[Entry]:
         """The same in the transaction that changes it; pass what it returns to `follow` after the commit."""
-        return self.engine.changed_in(connection, kind, entity_id)
+        return self.scenario_engine.changed_in(connection, kind, entity_id)
 
     async def follow(self, entries: Sequence[Entry]) -> None:
-        await self.engine.follow(entries)
+        await self.scenario_engine.follow(entries)

@@ -150,7 +150,7 @@ async def draw_run(scenarios: TheScenarios, run_id: str) -> Response:
 @router.post("/runs/{run_id}/stop", summary="Stop a run: from then on no message of it begins to leave")
 async def stop_run(scenarios: TheScenarios, run_id: str, wish: StopIn | None = None) -> StoppedOut:
     reason = (wish or StopIn()).reason
-    stopped = await scenarios.engine.stop_run(run_id, reason)
+    stopped = await scenarios.scenario_engine.stop_run(run_id, reason)
     if stopped is None:
         run = await scenarios.timelines.of(run_id)
         raise UnknownJob(f"Run {run_id} is {run['status']}: there is nothing to stop.")

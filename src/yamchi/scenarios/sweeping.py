@@ -11,11 +11,11 @@ from yamchi.errors import EngineError, UnknownQueue, YamchiError
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import JobRecord
 from yamchi.scenarios import moves, store
-from yamchi.scenarios.engine import ScenarioEngine
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.performing import Performer
+from yamchi.scenarios.scenario_engine import ScenarioEngine
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.tables import scenario_acts as acts
 from yamchi.scenarios.tables import scenario_definitions as definitions

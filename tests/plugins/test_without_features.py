@@ -1,4 +1,4 @@
-"""Without the folder `notifications/` there is still a whole queue: it passes the conformance suite, and `up` runs jobs."""
+"""Any feature can be left out: without `notifications/` there is still a whole queue, which passes the conformance suite."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import yamchi
+from yamchi.plugins import SHIPPED
 
 SOURCE = Path(yamchi.__file__).parent
 SUITES = Path(__file__).parents[1] / "conformance"
@@ -67,3 +68,31 @@ def test_an_application_starts_and_says_what_it_lacks(copy: Path, tmp_path: Path
     (lacking,) = [one for one in json.loads(listed.stdout) if one["name"] == "notifications"]
     assert "No module named 'yamchi.notifications'" in lacking["failed"]
     assert "Traceback" not in listed.stderr
+
+
+STARTED = """
+import json
+from yamchi.shipped import shipped_app
+from yamchi.web import create_app
+
+app = shipped_app()
+create_app(app)
+print(json.dumps({"there": list(app.plugins), "failed": app.failed_plugins}))
+"""
+
+
+@pytest.mark.parametrize("feature", sorted(SHIPPED))
+def test_without_any_feature_the_others_work_that_do_not_need_it(feature: str, tmp_path: Path) -> None:
+    folder = tmp_path / "yamchi"
+    folder.mkdir()
+    for part in SOURCE.iterdir():
+        if part.name != feature:
+            (folder / part.name).symlink_to(part)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "YAMCHI_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", STARTED]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert f"No module named 'yamchi.{feature}'" in found["failed"].pop(feature)
+    assert all(feature in why for why in found["failed"].values()), "others fail only for want of it"
+    assert {*found["there"], *found["failed"], feature} == set(SHIPPED)
