@@ -11,6 +11,7 @@ from yamchi.app import Yamchi
 from yamchi.errors import YamchiError
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.notifications.tables import notification_delivery
+from yamchi.scenarios import store
 from yamchi.scenarios.plugin import Scenarios
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.tables import scenario_outbox, scenario_runs, scenario_steps
@@ -24,6 +25,7 @@ async def check_invariants(app: Yamchi) -> None:
     for run in rows["runs"]:
         await _check_run(app, run, rows)
     _check_deliveries(rows)
+    await _check_keys(app, rows)
     await _check_timelines(app, rows)
 
 
@@ -82,14 +84,26 @@ def _check_deliveries(rows: dict[str, Any]) -> None:
     """One message a step and arming; what is done was sent, and what was sent is done or was overtaken."""
     sent = Counter(row.event_id for row in rows["deliveries"].values() if row.status == "SENT")
     assert all(number == 1 for number in sent.values()), f"sent twice: {sent}"
-    for step in rows["steps"]:
-        id = str(StepId(step.run_id, step.step, step.arming))
-        delivery = rows["deliveries"].get(str(derived_id("scenario", id)))
+    runs = {row.run_id: store.restored(row) for row in rows["runs"]}
+    last_of_message = {}
+    for step in sorted((one for one in rows["steps"] if one.run_id in runs), key=lambda one: one.arming):
+        id = StepId(step.run_id, step.step, step.arming)
+        last_of_message[store.message_of(runs[step.run_id], id)] = step
         if step.state == "done" and step.effects and "delivery" in step.effects:
-            assert delivery is not None
-            assert delivery.status in ("SENT", "UNKNOWN"), f"done, but {delivery.status}"
+            status = rows["deliveries"][step.effects["delivery"]].status
+            assert status in ("SENT", "UNKNOWN"), f"done, but {status}"
+    for id, step in last_of_message.items():
+        delivery = rows["deliveries"].get(str(derived_id("scenario", str(id))))
         if delivery is not None and delivery.status == "SENT":
             assert step.state in ("done", "running"), f"sent, but {step.state}: {step}"
+
+
+async def _check_keys(app: Yamchi, rows: dict[str, Any]) -> None:
+    """A key with a lifetime names a living job."""
+    for name in {step.key for step in rows["steps"] if step.key}:
+        if job_id := await app.keys.get(name):
+            (step,) = [one for one in rows["steps"] if job_id == f"{one.run_id}.{one.step}.{one.arming}"]
+            assert await _is_living(app, step.queue, job_id), f"{name} names {job_id}, which is {step.state}"
 
 
 async def _check_timelines(app: Yamchi, rows: dict[str, Any]) -> None:

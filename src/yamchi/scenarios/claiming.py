@@ -24,9 +24,10 @@ from yamchi.scenarios.writing import Done, Writing
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """There is nothing to do, and why."""
+    """There is nothing to do, and why. If a key still names the job, that goes."""
 
     reason: str
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Left:
 
     definition: Definition
     step: Step
+    run: Run
 
 
 Claimed = Nothing | Settled | GivenUp | Begun | Left
@@ -154,10 +156,11 @@ class Claims:
             if attempt > 1:  # it failed, and its dead letter was not written before a crash
                 return GivenUp(record.reason or "It had failed", [])
             return self._revive(connection, definition, row, run, id, now)
-        if record.state in ("running", "cancelled") and record.began_at is not None:
-            return Left(definition, definition.step(id.step))
+        has_begun = record.state in ("running", "cancelled") and record.began_at is not None
+        if has_begun and id.step in definition.places:  # else its run was moved to a version without it
+            return Left(definition, definition.step(id.step), run)
         why = run.reason or "its date moved, or it was armed anew"
-        return Nothing(f"the step is {record.state} and the run {run.status}: {why}")
+        return Nothing(f"the step is {record.state} and the run {run.status}: {why}", record.key)
 
     def _revive(
         self,

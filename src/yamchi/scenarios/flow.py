@@ -52,7 +52,8 @@ class Run:
     """When the step before ended."""
 
     heard: int = 0
-    """The number of the last event that was there when the step before was begun; later ones count for `wait_for`."""
+    """The number of the last event that does not count for `wait_for`: it was there when the step before was begun, or
+    was what that step waited for."""
 
     heard_at_start: int = 0
     armed: Armed | None = None
@@ -60,7 +61,14 @@ class Run:
     anchors: Mapping[str, Millis | None] = field(default_factory=dict)
     """For which moment each step with `at` was last considered."""
 
+    repeats: Mapping[str, int] = field(default_factory=dict)
+    """Of armings that try an earlier one anew (`email1.2`), the number of the first: their message is the same."""
+
     done: frozenset[str] = frozenset()
+
+    def message_of(self, step: str, arming: int) -> int:
+        """The arming by which the message of this one is known: a letter that left does not leave again."""
+        return self.repeats.get(f"{step}.{arming}", arming)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,7 @@ class Received:
     """The event that was waited for has come."""
 
     step: Step
-    type: str
+    event: Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +206,8 @@ def _next(run: Run, step: Step, facts: Facts, now: Millis, definition: Definitio
     if step.moment is None and step.job in run.done:
         return PassOver(step)
     if step.wait_for is not None:
-        if _has_come(run, step, facts):
-            return Received(step, step.wait_for)
+        if event := _awaited(run, step, facts):
+            return Received(step, event)
         return Arm(step, None if step.longest_wait is None else run.since + step.longest_wait)
     if step.moment is None:
         return Arm(step, run.since + step.delay)
@@ -217,8 +225,8 @@ def _due(definition: Definition, run: Run, step: Step, facts: Facts, now: Millis
     """A step that is pending."""
     assert run.armed is not None
     due = run.armed.due
-    if step.wait_for is not None and _has_come(run, step, facts):
-        return Received(step, step.wait_for)
+    if event := _awaited(run, step, facts):
+        return Received(step, event)
     if due is None or now < due:
         return Wait(due)
     if step.wait_for is not None:
@@ -242,9 +250,12 @@ def _conditions(definition: Definition, run: Run, step: Step, facts: Facts, now:
     return Perform(step)
 
 
-def _has_come(run: Run, step: Step, facts: Facts) -> bool:
+def _awaited(run: Run, step: Step, facts: Facts) -> Heard | None:
+    """The first event that the step waits for, if it has come."""
     floor = run.heard_at_start if step.since == "start" else run.heard
-    return any(event.type == step.wait_for and event.number > floor for event in facts.events)
+    return next(
+        (event for event in facts.events if event.type == step.wait_for and event.number > floor), None
+    )
 
 
 def anchor_of(definition: Definition, run: Run, step: Step, facts: Facts) -> tuple[Millis | None, str | None]:

@@ -13,7 +13,7 @@ from yamchi.notifications.sending import direct
 from yamchi.notifications.sending.deliveries import Deliveries, Status
 from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.queues.job import Job
-from yamchi.scenarios import flow
+from yamchi.scenarios import flow, store
 from yamchi.scenarios.definition import Definition, Send, Step
 from yamchi.scenarios.expressions import fill
 from yamchi.scenarios.facts import FactReader
@@ -46,15 +46,16 @@ class Messages:
         self._facts = facts_reader
         self._links = links
 
-    def delivery_id(self, id: StepId) -> str:
-        return str(derived_id("scenario", str(id)))
+    def delivery_id(self, run: Run, id: StepId) -> UUID:
+        return derived_id("scenario", str(store.message_of(run, id)))
 
-    async def status(self, id: StepId) -> Status | None:
-        return await self._deliveries.status(self.delivery_id(id))
+    async def status(self, run: Run, id: StepId) -> Status | None:
+        return await self._deliveries.status(str(self.delivery_id(run, id)))
 
     async def send(
         self,
         job: Job[Any],
+        id: StepId,
         definition: Definition,
         step: Step,
         run: Run,
@@ -67,7 +68,7 @@ class Messages:
         recipient = await self._recipient(step.send, run, facts, values)
         channel = self._channel(step.send, recipient)
         notification = NotificationJob(
-            job_id=derived_id("scenario", job.id),
+            job_id=self.delivery_id(run, id),
             user_id=_uuid(recipient.user_id),
             channel=channel,
             template_code=step.send.template,

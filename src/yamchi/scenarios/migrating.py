@@ -131,9 +131,12 @@ class Migrator:
         self, connection: Connection, definition: Definition, run_id: str, fetched: Fetched
     ) -> list[Entry] | None:
         row: Row[Any] | None = store.locked(connection, run_id)
+        now = self._clock.now()
         if row is None or row.status != "running" or row.version == definition.version:
             return None
-        run, now = store.restored(row), self._clock.now()
+        if store.is_held(row, now):
+            return None  # a message is leaving at this moment: it is moved the next time
+        run = store.restored(row)
         after, changes = self._moved(connection, definition, run, fetched)
         self._library.keep(connection, definition)
         facts = self._facts.of(connection, definition, run, fetched)

@@ -90,7 +90,7 @@ def fire(
     match decision:
         case Perform() | Fail() | Wait() | Over():
             return decision, run, []
-    heard = run if isinstance(decision, Rewind) else replace(run, heard=facts.last_event)
+    heard = run if isinstance(decision, Rewind | Received) else replace(run, heard=facts.last_event)
     after, changes = _apply(definition, heard, decision, now)
     after, more = go_on(definition, after, facts, now)
     return decision, after, [*changes, *more]
@@ -132,7 +132,7 @@ def revive(definition: Definition, run: Run, step: str, now: Millis) -> Moved:
     """A failed step is tried anew, at once."""
     back = replace(run, status="running", reason=None, ended_at=None, position=step, since=now, armed=None)
     after, change = _arm(back, Arm(definition.step(step), now, run.anchors.get(step)), now)
-    return after, [change]
+    return _repeating(after, run.armings[step]), [change]
 
 
 def rearm(definition: Definition, run: Run, now: Millis, reason: str) -> Moved:
@@ -140,7 +140,7 @@ def rearm(definition: Definition, run: Run, now: Millis, reason: str) -> Moved:
     assert run.armed is not None
     step, due = definition.step(run.armed.step), run.armed.due
     after, change = _arm(run, Arm(step, due, run.anchors.get(step.job)), now)
-    return after, [_ended(run.armed, "cancelled", now, reason), change]
+    return _repeating(after, run.armed.arming), [_ended(run.armed, "cancelled", now, reason), change]
 
 
 def stop(run: Run, reason: str, now: Millis) -> Moved:
@@ -155,6 +155,8 @@ def migrated(old: Definition, new: Definition, run: Run, facts: Facts, now: Mill
     anchors = {name: moment for name, moment in run.anchors.items() if _has_same_anchor(old, new, name)}
     moved = replace(run, version=new.version, position=position, armed=None, anchors=anchors)
     moved, more = go_on(new, moved, facts, now)
+    if run.armed and moved.armed and moved.armed.step == run.armed.step:
+        moved = _repeating(moved, run.armed.arming)
     return moved, [*changes, *more]
 
 
@@ -176,10 +178,11 @@ def _apply(definition: Definition, run: Run, decision: Decision, now: Millis) ->
         case Skip(step=step, reason=reason):
             run, change = _record(run, step, "skipped", now, reason, decision.anchor)
             return _moved_to(run, definition.after(step), now), [change]
-        case Received(step=step, type=type):
-            run, change = _record(run, step, "done", now, f"received {type}")
+        case Received(step=step, event=event):
+            run, change = _record(run, step, "done", now, f"received {event.type}")
             after = _moved_to(run, definition.after(step), now)
-            return replace(after, done=run.done | {step.job}), [change]
+            heard = max(run.heard, event.number)  # one event ends one wait
+            return replace(after, done=run.done | {step.job}, heard=heard), [change]
         case TimedOut(step=step):
             run, change = _record(run, step, "done", now, f"no {step.wait_for} came within {step.timeout}")
             if step.on_timeout == STOP:
@@ -219,6 +222,13 @@ def _arm(run: Run, arm: Arm, now: Millis) -> tuple[Run, StepChange]:
         run, armed=Armed(name, number, arm.due), armings={**run.armings, name: number}, anchors=anchors
     )
     return armed, StepChange(name, number, "armed", now, arm.due)
+
+
+def _repeating(run: Run, arming: int) -> Run:
+    """The pending step tries anew what this arming of it did not finish."""
+    assert run.armed is not None
+    step, number = run.armed.step, run.armed.arming
+    return replace(run, repeats={**run.repeats, f"{step}.{number}": run.message_of(step, arming)})
 
 
 def _record(

@@ -7,6 +7,7 @@ are derived, so doing a thing twice is doing it once.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import structlog
@@ -18,6 +19,8 @@ from yamchi.errors import EngineError, WrongState, YamchiError
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
 from yamchi.queues.queue import Queue
+from yamchi.scenarios import store
+from yamchi.scenarios.store import StepId
 from yamchi.scenarios.tables import scenario_outbox as table
 from yamchi.storage.database import Database
 from yamchi.storage.keys import Keys
@@ -101,11 +104,22 @@ class Outbox:
             done.append(entry.number)
         fault_point("scenario.queued")
         if done:
-            gone = delete(table).where(table.c.number.in_(done))
+            gone = delete(table).where(table.c.number.in_(done)).returning(table.c.number)
             try:
-                await self._database.write(lambda connection: connection.execute(gone).rowcount)
+                cleared = await self._database.write(lambda c: set(c.execute(gone).scalars()))
+                await self._take_back([one for one in entries if one.number in set(done) - cleared])
             except EngineError as error:
                 log.warning("the outbox of scenarios can't be cleared now", error=str(error))
+
+    async def _take_back(self, entries: Sequence[Entry]) -> None:
+        """Jobs whose entry was withdrawn while they were being queued: the run was stopped or moved at that moment."""
+        for entry in entries:
+            id = StepId.read(entry.job_id or "") if entry.kind == "job" else None
+            if id is None or entry.job_id is None:
+                continue
+            row = await self._database.read(partial(store.step_row, id=id))
+            if row is None or row.state == "cancelled":
+                await self._drop(entry.job_id, {**entry.body, "is_own": False})
 
     async def sweep(self) -> int:
         """Do what was left undone; how much there was."""
@@ -149,5 +163,5 @@ class Outbox:
 
     async def forget_key(self, key: str | None, job_id: str) -> None:
         """Delete a key if it still names this job."""
-        if key and await self._keys.get(key) == job_id:
-            await self._keys.delete(key)
+        if key:
+            await self._keys.delete(key, job_id)

@@ -9,7 +9,9 @@
 Killed between any two of these and run again, it ends the same: the delivery's id is derived from the step.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -31,7 +33,7 @@ from yamchi.scenarios.flow import Facts, Perform, Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.messages import Messages
 from yamchi.scenarios.outbox import Entry, Outbox
-from yamchi.scenarios.scenario_engine import ScenarioEngine
+from yamchi.scenarios.scenario_engine import HOLDING, ScenarioEngine
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.writing import Done, Writing
 from yamchi.storage.database import Database
@@ -39,7 +41,7 @@ from yamchi.storage.database import Database
 log = structlog.get_logger("yamchi.scenarios")
 
 HOLD: Millis = 60_000
-"""How long a hold is believed of a process that gives no sign of life: longer than a message takes to leave."""
+"""How long a hold is believed of a process that gives no sign of life; it is renewed three times as often."""
 
 CLAIMS = 5
 """How often the world may change between looking and sending before the job is tried again later."""
@@ -124,7 +126,8 @@ class Performer:
 
     async def _go_on(self, job: Job[Any], id: StepId, claimed: Claimed) -> dict[str, Any]:
         match claimed:
-            case Nothing(reason=reason):
+            case Nothing(reason=reason, key=key):
+                await self._outbox.forget_key(key, str(id))
                 return {"status": "nothing", "reason": reason}
             case Settled(state=state, reason=said, entries=entries):
                 await self._outbox.follow(entries)
@@ -132,8 +135,8 @@ class Performer:
             case GivenUp(reason=reason, entries=entries):
                 await self._outbox.follow(entries)
                 raise Unrecoverable(reason)
-            case Left(definition=definition, step=step):
-                return await self._recall(id, definition, step)
+            case Left(definition=definition, step=step, run=run):
+                return await self._recall(id, definition, step, run)
             case Begun():
                 return await self._perform(job, id, claimed)
 
@@ -148,7 +151,8 @@ class Performer:
 
     async def _perform(self, job: Job[Any], id: StepId, begun: Begun) -> dict[str, Any]:
         try:
-            done = await self._act(job, id, begun)
+            async with self._renewing(id):
+                done = await self._act(job, id, begun)
             fault_point("step.sent")
             await self._writing.apply_outside(begun.definition, begun.step, begun.run, begun.facts, id, done)
             fault_point("step.applied")
@@ -182,7 +186,9 @@ class Performer:
         if not step.send:
             return Done({}, fields)
         try:
-            effects = await self._messages.send(job, begun.definition, step, begun.run, begun.facts, entering)
+            effects = await self._messages.send(
+                job, id, begun.definition, step, begun.run, begun.facts, entering
+            )
         except errors.Cancelled:
             return Done({}, {}, skipped="the message was cancelled")
         status = effects["status"]
@@ -190,6 +196,26 @@ class Performer:
             said = None if status == "SENT" else "the provider's answer was lost"
             return Done({"delivery": effects["delivery"], "channel": effects["channel"]}, fields, said=said)
         return Done(effects, {}, skipped=f"{status.lower()}: {effects.get('reason') or 'see the delivery'}")
+
+    @asynccontextmanager
+    async def _renewing(self, id: StepId) -> AsyncIterator[None]:
+        """A hold that this step takes is believed for as long as it takes."""
+        token = HOLDING.set(str(id))
+        renewal = asyncio.create_task(self._renew(id))
+        try:
+            yield
+        finally:
+            HOLDING.reset(token)
+            renewal.cancel()
+
+    async def _renew(self, id: StepId) -> None:
+        while True:
+            await asyncio.sleep(HOLD / 3_000)  # a real message takes real time
+            until = self._clock.now() + HOLD
+            try:
+                await self._database.write(partial(store.renew, run_id=id.run_id, by=str(id), until=until))
+            except errors.EngineError as error:
+                log.warning("a hold could not be renewed; trying again", step=str(id), error=str(error))
 
     def _function(self, name: str) -> Function:
         try:
@@ -223,10 +249,10 @@ class Performer:
 
     # ── 4: what is written, if the run did not wait for it ────────────────────────────────────────────────────────
 
-    async def _recall(self, id: StepId, definition: Definition, step: Step) -> dict[str, Any]:
+    async def _recall(self, id: StepId, definition: Definition, step: Step, run: Run) -> dict[str, Any]:
         """The run was stopped or moved while this step's message may have been leaving: find out, and write it down."""
-        status = await self._messages.status(id)
-        done = Done({"delivery": self._messages.delivery_id(id)}, {})
+        status = await self._messages.status(run, id)
+        done = Done({"delivery": str(self._messages.delivery_id(run, id))}, {})
         if status != "SENT":
             done = replace(done, skipped="the run was stopped or moved before it was known to have left")
         else:
@@ -277,9 +303,11 @@ class Performer:
         def fail(connection: Connection) -> list[Entry]:
             row = store.locked(connection, id.run_id)
             run = None if row is None else store.restored(row)
-            if row is None or run is None or not store.is_pending(run, id):
+            if row is None or run is None:
                 return []
             definition = self._library.version(connection, run.scenario, run.version)
+            if not store.is_pending(run, id):
+                return self._writing.give_up(connection, definition, row, id, reason)
             facts = self._facts.of(connection, definition, run, fetched)
             now = self._clock.now()
             after, changes = moves.fail(definition, run, facts, now, reason)

@@ -115,6 +115,7 @@ class Scenarios(Plugin):
         self.migrator = Migrator(database, clock, self.library, self.facts, self.scenario_engine)
         self.linter = Linter(self.library, self.entities, notifications.templates, self.performer.functions)
         notifications.service.followers.append(self.scenario_engine)
+        notifications.service.before_answering.append(self.scenario_engine.wait_for_leaving)
 
     # ── Being part of an application ──────────────────────────────────────────────────────────────────────────────
 

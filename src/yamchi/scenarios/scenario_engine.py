@@ -6,6 +6,7 @@ the outbox, in the same transaction.
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,9 @@ STOP_TIMEOUT: Millis = 5_000
 """How long the answer to a stop waits for a message that is on its way."""
 
 LOOK_AGAIN: Millis = 50
+
+HOLDING: ContextVar[str | None] = ContextVar("holding", default=None)
+"""The step whose message or function is under way in this task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class ScenarioEngine:
         self._kinds = kinds
         self._facts = facts_reader
         self._outbox = outbox
+        self._leaving: dict[str, list[Row[Any]]] = {}
+        """By event: runs for which a message was leaving when it stopped or moved them. Until its answer."""
         self.saver = RunSaver(outbox)
 
     # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -96,6 +102,14 @@ class ScenarioEngine:
         return [
             entry for event in events for entry in self._take(connection, event, listening, prepared, now)
         ]
+
+    async def wait_for_leaving(self, events: Sequence[Event]) -> None:
+        """An event that stops or moves a run is answered when the message that was leaving has left, or after a while."""
+        for event in events:
+            for row in self._leaving.pop(event.event_id, ()):
+                stopped = await self._answer(row)
+                said = "is still leaving" if stopped.is_still_sending else "had begun to leave"
+                log.info(f"the message of {row.armed_step} {said} when {event.event_type} came", key=row.key)
 
     async def follow(self, stored: Sequence[Entry]) -> None:
         """Do what was written down: queue jobs, drop others, set keys, emit events."""
@@ -124,10 +138,15 @@ class ScenarioEngine:
             (scenario, key): store.write_down(connection, scenario, key, event, now)
             for scenario, key in sorted(keys)
         }
-        entries = []
+        entries, leaving = [], []
         for row in living:
             is_for_it = (row.scenario, row.key) in numbers
-            entries += self._move(connection, row, event.event_type if is_for_it else "", fetched, now)
+            found = self._move(connection, row, event.event_type if is_for_it else "", fetched, now)
+            if found and store.is_held(row, now):
+                leaving.append(row)
+            entries += found
+        if leaving:
+            self._leaving[event.event_id] = leaving
         for match in matches:
             is_current = self._library.current.get(match.definition.scenario) == match.definition
             if is_current and event.event_type in match.definition.on:
@@ -260,6 +279,8 @@ class ScenarioEngine:
         stopped = Stopped(row.run_id, row.scenario, row.key)
         if not store.is_held(row, self._clock.now()):
             return stopped
+        if row.held_by == HOLDING.get():  # whoever asks is the one who is waited for
+            return replace(stopped, on_its_way=row.armed_step, is_still_sending=True)
         for _ in range(STOP_TIMEOUT // LOOK_AGAIN):
             current = await self._database.read(lambda connection: store.read(connection, row.run_id))
             if current is None or not store.is_held(current, self._clock.now()):

@@ -100,8 +100,12 @@ def step_row(connection: Connection, id: StepId) -> Row[Any] | None:
 
 
 def steps_of(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
-    query = select(steps).where(steps.c.run_id == run_id)
-    return connection.execute(query.order_by(asc(steps.c.armed_at), asc(steps.c.arming))).all()
+    return connection.execute(select(steps).where(steps.c.run_id == run_id)).all()
+
+
+def message_of(run: Run, id: StepId) -> StepId:
+    """The step by which a step's message is known."""
+    return StepId(id.run_id, id.step, run.message_of(id.step, id.arming))
 
 
 def is_pending(run: Run, id: StepId) -> bool:
@@ -161,6 +165,11 @@ def hold(connection: Connection, run_id: str, by: str, until: Millis) -> None:
     connection.execute(update(runs).where(runs.c.run_id == run_id).values(held_by=by, held_until=until))
 
 
+def renew(connection: Connection, run_id: str, by: str, until: Millis) -> None:
+    which = (runs.c.run_id == run_id, runs.c.held_by == by)
+    connection.execute(update(runs).where(*which).values(held_until=until))
+
+
 def release(connection: Connection, run_id: str, by: str) -> None:
     which = (runs.c.run_id == run_id, runs.c.held_by == by)
     connection.execute(update(runs).where(*which).values(held_by=None, held_until=None))
@@ -215,6 +224,7 @@ def _row(run: Run) -> dict[str, Any]:
             "armings": dict(run.armings),
             "anchors": dict(run.anchors),
             "done": sorted(run.done),
+            **({"repeats": dict(run.repeats)} if run.repeats else {}),
         },
     }
 
@@ -244,6 +254,7 @@ def restored(row: Row[Any]) -> Run:
         armings=progress["armings"],
         anchors=progress["anchors"],
         done=frozenset(progress["done"]),
+        repeats=progress.get("repeats", {}),
     )
 
 

@@ -40,7 +40,7 @@ scenario_runs = Table(
     Column("armed_step", String(64)),
     Column("arming", Integer),
     Column("due_at", Moment),
-    Column("progress", JSON, nullable=False),  # armings, anchors, steps done
+    Column("progress", JSON, nullable=False),  # armings, anchors, steps done, armings that repeat others
     # Somebody is sending for this run, and until when that is believed.
     Column("held_by", String(255)),
     Column("held_until", Moment),

@@ -99,7 +99,12 @@ class Timelines:
         if row is None:
             raise UnknownJob(f"There is no run {run_id!r}.")
         definition = self._library.version(connection, row.scenario, row.version)
-        past = [_recorded(one) for one in store.steps_of(connection, run_id)]
+        places = definition.places
+        rows = sorted(
+            store.steps_of(connection, run_id),
+            key=lambda one: (one.armed_at, places.get(one.step, 0), one.arming),
+        )
+        past = [_recorded(one) for one in rows]
         future = self._future(connection, definition, row, fetched)
         lines = [line for line in past if line.state not in ("armed", "running")]
         lines += [line for line in past if line.state in ("armed", "running")]

@@ -139,6 +139,15 @@ class Writing:
             effects["log"] = step.log
         return effects
 
+    def give_up(
+        self, connection: Connection, definition: Definition, row: Row[Any], id: StepId, reason: str
+    ) -> list[Entry]:
+        """A message failed for good after the run had stopped or gone on without it: it is said not to have left."""
+        record = store.step_row(connection, id)
+        if record is None or record.state != "running" or id.step not in definition.places:
+            return []
+        return self.leave(connection, definition, definition.step(id.step), row, id, Done({}, {}, reason))
+
     def leave(
         self,
         connection: Connection,

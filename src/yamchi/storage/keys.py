@@ -25,8 +25,8 @@ class Keys(Protocol):
     async def set(self, name: str, value: str, ttl: Span | None = None) -> None:
         """Keep a value, in place of any before."""
 
-    async def delete(self, name: str) -> bool:
-        """Forget a value; whether there was one."""
+    async def delete(self, name: str, value: str | None = None) -> bool:
+        """Forget a value, or only this one; whether there was one."""
 
     async def incr(self, name: str, ttl: Span | None = None) -> int:
         """Count up; the new number. The lifetime begins with the first count, and is not prolonged by others."""
@@ -55,8 +55,10 @@ class TableKeys:
         )
         await self._write(put)
 
-    async def delete(self, name: str) -> bool:
+    async def delete(self, name: str, value: str | None = None) -> bool:
         gone = delete(table).where(table.c.name == name, self._lasts())
+        if value is not None:
+            gone = gone.where(table.c.value == value)
         return await self._database.write(lambda connection: connection.execute(gone).rowcount) > 0
 
     async def incr(self, name: str, ttl: Span | None = None) -> int:

@@ -6,7 +6,7 @@ which finishes events that stayed `accepted`.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -87,13 +87,18 @@ class NotificationService:
         self.followers: list[EventFollower] = []
         self.checks: list[Callable[[Event], None]] = []
         """Each may refuse an event, by `InvalidJob`, before anything of it is stored."""
+        self.before_answering: list[Callable[[Sequence[Event]], Awaitable[None]]] = []
+        """Each is awaited after events were stored and followed, before whoever brought them is answered."""
 
     async def handle_event(self, event: Event) -> EventAnswer:
         """Accept one event. When this returns, every job it leads to is queued.
 
         Events that come at the same time are accepted together.
         """
-        return await self._arriving.do(event)
+        try:
+            return await self._arriving.do(event)
+        finally:
+            await self._before_answering([event])
 
     async def handle_events(self, batch: Sequence[Event]) -> list[EventAnswer]:
         """Accept many events with one transaction and one call to the queue; all of them, or none and an error."""
@@ -102,7 +107,14 @@ class NotificationService:
         for plan in plans:
             if plan.refused:
                 raise plan.refused
-        return await self._accept(batch, plans, now)
+        try:
+            return await self._accept(batch, plans, now)
+        finally:
+            await self._before_answering(batch)
+
+    async def _before_answering(self, batch: Sequence[Event]) -> None:
+        for wait in self.before_answering:
+            await wait(batch)
 
     async def _accept_each(self, batch: Sequence[Event]) -> list[EventAnswer | Exception]:
         """The same for events of different callers: an event that is refused is an error for its own caller only."""

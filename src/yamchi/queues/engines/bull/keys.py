@@ -6,6 +6,9 @@ from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.connections import Connections
 from yamchi.storage.keys import check_name, lifetime
 
+DELETE_THIS = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0"
+"""Delete a key if it has this value."""
+
 
 class RedisKeys:
     """Keys as plain strings, on a connection of their own."""
@@ -21,8 +24,9 @@ class RedisKeys:
         until = () if ttl is None else ("PX", lifetime(ttl))
         await self._connections.ask(pack("SET", check_name(name), value, *until))
 
-    async def delete(self, name: str) -> bool:
-        (gone,) = await self._connections.ask(pack("DEL", name))
+    async def delete(self, name: str, value: str | None = None) -> bool:
+        asked = pack("DEL", name) if value is None else pack("EVAL", DELETE_THIS, 1, name, value)
+        (gone,) = await self._connections.ask(asked)
         return bool(gone)
 
     async def incr(self, name: str, ttl: Span | None = None) -> int:

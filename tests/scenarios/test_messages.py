@@ -1,0 +1,223 @@
+"""Messages that have left do not leave again, whatever is armed anew; what was stopped leaves nothing behind."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextvars import Context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios.harness import LEAD, Harness, open_harness
+from yamchi.errors import Retryable, Unrecoverable
+from yamchi.scenarios import performing, store
+from yamchi.scenarios.outbox import Entry, Outbox
+from yamchi.testing import eventually
+
+NOTE = "---\nsubject: note\ntransactional: true\n---\nnote"
+LETTER = """
+scenario: letter
+on: go
+entity: lead
+key: "{{ lead.id }}"
+stop_on: halt
+steps:
+  - job: one
+    wait: 1h
+    send: {channel: email, template: note}
+    log: "{{ 12 // lead.share }} each"
+    remember: {key: "letter:{{ lead.id }}", ttl: 48h}
+  - {job: two, wait: 1h}
+"""
+
+
+@pytest.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path) as made:
+        made.template("note", NOTE)
+        made.scenario(LETTER, "letter")
+        await made.lead(share=0)
+        yield made
+
+
+def elsewhere(act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Done by somebody else at the same time."""
+    return asyncio.create_task(act, context=Context())
+
+
+async def replay(harness: Harness) -> None:
+    (letter,) = (await harness.app.queue("scenarios").dead_letters.list()).letters
+    await harness.app.queue("scenarios").dead_letters.replay(letter.id)
+
+
+async def test_a_replayed_step_whose_letter_had_left_only_writes_what_was_missing(harness: Harness) -> None:
+    """The letter left, and then the log line could not be made: that is what the replay does."""
+    await harness.event("go")
+    await harness.pass_time("1h")
+    assert (await harness.run("letter"))["status"] == "failed"
+    for share in (0, 3):  # the first replay fails the same way
+        await harness.leads.change(LEAD, share=share)
+        await replay(harness)
+        await harness.pass_time("1m")
+    assert harness.letters() == ["note"]
+    assert await harness.leads.log(LEAD) == ["4 each"]
+    assert [step for step, state, _ in await harness.steps("letter") if state == "done"] == ["one"]
+    await harness.pass_time("1h")
+    assert (await harness.run("letter"))["status"] == "finished"
+    await harness.check()
+
+
+async def test_a_migrated_step_whose_letter_had_left_does_not_send_it_again(harness: Harness) -> None:
+    await harness.event("go")
+
+    def interrupted(*_: Any) -> None:
+        raise Retryable("the database went away")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness.scenarios.performer._writing, "complete", interrupted)
+        await harness.pass_time("1h")
+    assert harness.letters() == ["note"]
+    await harness.leads.change(LEAD, share=3)
+    harness.scenario(LETTER.replace("job: two, wait: 1h", "job: two, wait: 2h"), "letter")
+    assert await harness.scenarios.migrator.migrate("letter") == 1
+    await harness.pass_time("3h")
+    assert harness.letters() == ["note"]
+    assert (await harness.run("letter"))["status"] == "finished"
+    await harness.check()
+
+
+async def test_a_run_whose_message_is_leaving_is_not_migrated(harness: Harness) -> None:
+    await harness.event("go")
+    moved = []
+
+    async def leaving(_: Any) -> None:
+        harness.scenario(LETTER.replace("job: two, wait: 1h", "job: two, wait: 2h"), "letter")
+        moved.append(await harness.scenarios.migrator.migrate("letter"))
+
+    await harness.leads.change(LEAD, share=3)
+    harness.email.before = leaving
+    await harness.pass_time("1h")
+    assert moved == [0]
+    assert await harness.scenarios.migrator.migrate("letter") == 1
+    await harness.pass_time("2h")
+    assert harness.letters() == ["note"]
+    await harness.check()
+
+
+async def test_an_event_that_stops_is_answered_when_the_message_has_left(harness: Harness) -> None:
+    await harness.leads.change(LEAD, share=3)
+    await harness.event("go")
+    order: list[str] = []
+
+    async def stop() -> None:
+        await harness.event("halt")
+        order.append("answered")
+
+    async def leaving(_: Any) -> None:
+        stopping.append(elsewhere(stop()))
+        await eventually(lambda: is_stopped(harness))
+        order.append("left")
+
+    stopping: list[asyncio.Task[None]] = []
+    harness.email.before = leaving
+    await harness.pass_time("1h")
+    await asyncio.gather(*stopping)
+    assert order == ["left", "answered"]
+    assert await harness.leads.log(LEAD) == ["4 each"]
+
+
+async def is_stopped(harness: Harness) -> bool:
+    return bool((await harness.run("letter"))["status"] == "stopped")
+
+
+async def test_a_function_may_stop_its_own_run(harness: Harness) -> None:
+    """It does not wait for itself."""
+    harness.scenario(LETTER.replace("send: {channel: email, template: note}", "call: halt"), "letter")
+
+    @harness.scenarios.function("halt")
+    async def halt(context: Any) -> None:
+        async with asyncio.timeout(2):
+            await harness.event("halt")
+
+    await harness.leads.change(LEAD, share=3)
+    await harness.event("go")
+    await harness.pass_time("1h")
+    assert (await harness.run("letter"))["status"] == "stopped"
+    assert await harness.jobs("scenarios", "failed") == []
+
+
+async def test_a_long_function_is_known_to_be_under_way(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(performing, "HOLD", 300)
+    harness.scenario(LETTER.replace("send: {channel: email, template: note}", "call: long"), "letter")
+    answers = []
+
+    @harness.scenarios.function("long")
+    async def long(context: Any) -> None:
+        harness.app.clock._now += 300  # without a renewal it is over now
+        await eventually(lambda: is_held(harness))
+        answers.append(elsewhere(harness.scenarios.stop("letter", LEAD)))
+        await eventually(lambda: is_stopped(harness))
+
+    await harness.leads.change(LEAD, share=3)
+    await harness.event("go")
+    await harness.pass_time("1h")
+    assert (await answers[0]).on_its_way == "one"
+
+
+async def is_held(harness: Harness) -> bool:
+    row = await harness.app.database.read(lambda c: store.latest(c, "letter", LEAD))
+    return row is not None and store.is_held(row, harness.app.clock.now())
+
+
+async def test_a_message_that_fails_for_good_after_the_stop_is_not_said_to_be_leaving(
+    harness: Harness,
+) -> None:
+    await harness.event("go")
+
+    async def leaving(_: Any) -> None:
+        stopping.append(elsewhere(harness.scenarios.stop("letter", LEAD)))
+        await eventually(lambda: is_stopped(harness))
+        raise Unrecoverable("550 no such mailbox")
+
+    stopping: list[asyncio.Task[Any]] = []
+    harness.email.before = leaving
+    await harness.pass_time("1h")
+    answer = await stopping[0]
+    assert (answer.on_its_way, answer.is_still_sending) == ("one", False)
+    (line,) = await harness.steps("letter")
+    assert line == ("one", "cancelled", "550 no such mailbox")
+
+
+async def test_a_stop_between_writing_down_a_job_and_queueing_it_leaves_neither_job_nor_key(
+    harness: Harness,
+) -> None:
+    do = Outbox._do
+
+    async def late(self: Outbox, entry: Entry) -> None:
+        if entry.kind == "job":
+            await harness.scenarios.stop("letter", LEAD)
+        await do(self, entry)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "_do", late)
+        await harness.event("go")
+    assert await harness.jobs("scenarios") == []
+    assert await harness.app.keys.get(f"letter:{LEAD}") is None
+
+
+async def test_one_event_ends_one_wait(harness: Harness) -> None:
+    """And only events that came since the step before ended count."""
+    waits = "\n".join(f"  - {{job: {job}, wait_for: {event}}}" for job, event in WAITS.items())
+    text = f'scenario: waits\non: go\nentity: lead\nkey: "{{{{ lead.id }}}}"\nsteps:\n{waits}\n'
+    harness.scenario(text, "waits")
+    await harness.event("go")
+    for event, pending in (("other", "one"), ("paid", "two"), ("paid", "three"), ("other", None)):
+        await harness.event(event)
+        assert (await harness.run("waits"))["step"] == pending
+    done = [step for step, state, _ in await harness.steps("waits")]
+    assert done == list(WAITS)
+
+
+WAITS = {"one": "paid", "two": "paid", "three": "other"}
