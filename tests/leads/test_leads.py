@@ -181,6 +181,26 @@ async def test_the_whole_chain_to_the_call(harness: Harness) -> None:
     assert await harness.log(lead_id) == ["LEAD_CREATED", "EMAIL_1_SENT", "EMAIL_2_SENT", "CALL_NEEDED"]
 
 
+async def test_whoever_left_only_a_number_is_called(harness: Harness) -> None:
+    lead = await harness.lead(EMAIL="", tranid="1:9")
+    await harness.app.clock.advance("49h")
+    assert (await harness.get(lead))["status"] == "CALL_NEEDED"
+    assert await harness.log(lead) == ["LEAD_CREATED", "CALL_NEEDED"]
+    assert harness.email.sent == []
+    assert len(harness.telegram.sent) == 1
+
+
+async def test_a_call_is_needed_even_if_the_group_can_not_be_told(tmp_path: Path) -> None:
+    """Without Telegram the alert is a dead letter; what the lead is, is known all the same."""
+    async with open_harness(tmp_path, own_telegram=False) as harness:
+        lead = await harness.lead()
+        await harness.app.clock.advance("49h")
+        assert (await harness.get(lead))["status"] == "CALL_NEEDED"
+        assert (await harness.log(lead))[-1] == "CALL_NEEDED"
+        (letter,) = (await harness.app.queue("emailChain").dead_letters.list()).letters
+        assert "telegram is not set up" in letter.error
+
+
 async def test_opening_the_bot_after_the_first_letter_stops_it(harness: Harness) -> None:
     lead_id = await harness.lead()
     await harness.app.clock.advance("30m")
@@ -206,7 +226,7 @@ async def test_reminders_of_a_lesson_and_another_date(harness: Harness) -> None:
     assert job.name == "remind24h"
     assert job.data == {
         "leadId": lead_id,
-        "tgId": "777",
+        "tgId": 777,
         "lessonDate": "2026-01-05",
         "lessonTime": "15:00",
         "lessonDatetime": "2026-01-05T10:00:00Z",

@@ -139,7 +139,7 @@ async def test_both_reminders_with_the_seeds_data(harness: Harness) -> None:
     assert job.name == "remind24h"
     assert job.data == {
         "leadId": LEAD,
-        "tgId": "777",
+        "tgId": 777,
         "lessonDate": "2026-01-05",
         "lessonTime": "15:00",
         "lessonDatetime": "2026-01-05T10:00:00Z",

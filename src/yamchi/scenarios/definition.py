@@ -136,6 +136,10 @@ class Step(Part):
     )
     set: Texts = Field(default={}, description="Fields of the entity, written when the step is done.")
     log: Text | None = Field(default=None, description="A line for the entity's log.")
+    set_first: bool = Field(
+        default=False,
+        description="Write `set` and `log` before the message is sent: they hold whether or not it gets through.",
+    )
     emit: Emit | None = None
     data: Texts | None = Field(default=None, description="The data of the step's job.")
     remember: Remember | None = None
@@ -169,6 +173,8 @@ class Step(Part):
             raise ValueError("waits for an event: what is to be done then is the next step's")
         if self.at is None and self.past != "skip":
             raise ValueError("has 'past', which only a step with 'at' can have")
+        if self.set_first and not self.acts_outside:
+            raise ValueError("has 'set_first', which only a step with 'send' or 'call' can have")
         if self.emit and self.wait_for:
             raise ValueError("can't both emit an event and wait for one")
         return self

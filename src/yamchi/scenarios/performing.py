@@ -151,6 +151,10 @@ class Performer:
 
     async def _perform(self, job: Job[Any], id: StepId, begun: Begun) -> dict[str, Any]:
         try:
+            if begun.step.set_first:
+                await self._writing.write_first(
+                    self._database, begun.definition, begun.step, begun.run, begun.facts, id
+                )
             async with self._renewing(id):
                 done = await self._act(job, id, begun)
             fault_point("step.sent")

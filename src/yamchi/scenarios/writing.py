@@ -18,6 +18,7 @@ from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.saving import RunSaver
 from yamchi.scenarios.store import StepId
+from yamchi.storage.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,20 @@ class Writing:
             change = self._change(definition, step, run, facts, id, done)
             if change:
                 await entities.apply(entity_id, change)
+
+    async def write_first(
+        self, database: Database, definition: Definition, step: Step, run: Run, facts: Facts, id: StepId
+    ) -> None:
+        """Fields and log line of a step that writes them before it sends. They are written again when it is done."""
+        nothing_yet = Done({}, {})
+        await self.apply_outside(definition, step, run, facts, id, nothing_yet)
+
+        def write(connection: Connection) -> None:
+            row = store.locked(connection, id.run_id)
+            if row is not None and store.is_pending(store.restored(row), id):
+                self._apply_inside(connection, definition, step, run, id, nothing_yet, Fetched())
+
+        await database.write(write)
 
     def complete(
         self,
