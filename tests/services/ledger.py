@@ -39,8 +39,10 @@ class Ledger:
     entries: dict[str, Entry] = field(default_factory=dict)
     refunds: dict[str, dict[str, Any]] = field(default_factory=dict)
     keys: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    requests: dict[str, str] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     pays_after: dict[str, int] = field(default_factory=dict)
+    refunds_begin_as: str = "succeeded"
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def create(self, **fields: Any) -> Entry:
@@ -70,9 +72,19 @@ class Ledger:
         if entry.status != "succeeded" or entry.refunded + amount > entry.captured:
             return None
         entry.refunded += amount
-        refund = {"id": self.new_id(), "payment": entry.id, "amount": amount, "status": "succeeded"}
+        refund = {"id": self.new_id(), "payment": entry.id, "amount": amount, "status": self.refunds_begin_as}
         self.refunds[refund["id"]] = refund
         return refund
+
+    def settle(self, refund: dict[str, Any], status: str) -> None:
+        """A refund that was pending goes through, or comes back."""
+        refund["status"] = status
+        if status == "canceled":
+            self.entries[refund["payment"]].refunded -= refund["amount"]
+
+    def is_reused(self, key: str, request: str) -> bool:
+        """Whether this key was that of another request."""
+        return self.requests.setdefault(key, request) != request
 
     @property
     def only(self) -> Entry:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.services.ledger import Entry, Ledger
 from tests.services.webserver import Response, WebService
 
+STUCK = 599
 SECRET, WEBHOOK_SECRET = "sk_test_51abc", "whsec_test"
 _AUTH = "Basic " + base64.b64encode(f"{SECRET}:".encode()).decode()
 _NUMBERS = count(1)
@@ -36,7 +37,7 @@ def _new_id() -> str:
 
 @dataclass
 class StripeServer(WebService):
-    """`troubles` as in `YooKassaServer`."""
+    """`troubles` as in `YooKassaServer`. What a key was answered it is answered again, word for word; after `STUCK`, a 500."""
 
     ledger: Ledger = field(default_factory=lambda: Ledger(new_id=_new_id))
     troubles: list[int | None] = field(default_factory=list)
@@ -60,6 +61,9 @@ class StripeServer(WebService):
     def _get(self, parts: list[str], query: dict[str, str]) -> Response:
         if parts == ["payment_intents"]:
             return self._list(query)
+        if parts[0] == "refunds":
+            refund = self.ledger.refunds.get(parts[1].replace("re_", "pi_"))
+            return _said(200, _refund_shown(refund)) if refund else _missing(parts[1])
         entry = self.ledger.look(parts[1])
         return _said(200, _shown(entry)) if entry else _missing(parts[1])
 
@@ -80,6 +84,9 @@ class StripeServer(WebService):
         return _said(200, page)
 
     def _post(self, parts: list[str], key: str, body: dict[str, str]) -> Response | None:
+        if self.ledger.is_reused(key, f"{parts} {body}"):
+            said = "Keys for idempotent requests can only be used with the same parameters"
+            return _error(400, said, "idempotency_error")
         trouble = self.troubles.pop(0) if self.troubles else 200
         if trouble in (429, 502):
             return _error(trouble, "Too many requests", "rate_limit_error")
@@ -87,14 +94,14 @@ class StripeServer(WebService):
             answer = self._act(parts, body)
             if answer.status >= 400:
                 return answer
+            if trouble == STUCK:
+                answer = _error(500, "An error occurred", "api_error")
             self.ledger.keys[key] = (answer.status, answer)
         if trouble is None:
             return None
         if trouble == 500:
             return _error(500, "An error occurred", "api_error")
-        known = json.loads(self.ledger.keys[key][1].body)
-        entry = self.ledger.entries.get(known["id"])
-        return _said(200, _shown(entry)) if entry else self.ledger.keys[key][1]
+        return self.ledger.keys[key][1]
 
     def _act(self, parts: list[str], body: dict[str, str]) -> Response:
         match parts:
@@ -120,8 +127,9 @@ class StripeServer(WebService):
         return _said(200, _shown(entry))
 
     def _change(self, entry: Entry, act: str, body: dict[str, str]) -> Response:
-        if act == "capture" and entry.status == "waiting_for_capture":
-            entry.status, entry.captured = "succeeded", int(body.get("amount_to_capture", entry.amount))
+        wanted = int(body.get("amount_to_capture", entry.amount))
+        if act == "capture" and entry.status == "waiting_for_capture" and wanted <= entry.amount:
+            entry.status, entry.captured = "succeeded", wanted
         elif act == "cancel" and entry.status in ("pending", "waiting_for_capture"):
             entry.status, entry.reason = "canceled", "requested_by_customer"
         else:
@@ -135,8 +143,7 @@ class StripeServer(WebService):
         refund = self.ledger.give_back(entry, int(body["amount"]))
         if refund is None:
             return _error(400, "Refund amount is greater than charge amount", "invalid_request_error")
-        shown = {"id": refund["id"].replace("pi_", "re_"), "object": "refund", "status": "succeeded"}
-        return _said(200, {**shown, "amount": refund["amount"], "payment_intent": entry.id})
+        return _said(200, _refund_shown(refund))
 
 
 def webhook(entry: Entry, kind: str | None = None) -> dict[str, Any]:
@@ -170,6 +177,17 @@ def _shown(entry: Entry) -> dict[str, Any]:
         "metadata": entry.metadata,
         "latest_charge": charge if entry.status in ("succeeded", "waiting_for_capture") else None,
         "cancellation_reason": entry.reason,
+    }
+
+
+def _refund_shown(refund: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": refund["id"].replace("pi_", "re_"),
+        "object": "refund",
+        "status": "failed" if refund["status"] == "canceled" else refund["status"],
+        "amount": refund["amount"],
+        "payment_intent": refund["payment"],
+        "failure_reason": "declined" if refund["status"] == "canceled" else None,
     }
 
 

@@ -13,6 +13,7 @@ from tests.services.ledger import Entry, Ledger
 from tests.services.webserver import Response, WebService
 
 SHOP, SECRET = "500001", "test_secret"
+LONGEST_KEY, MOST_METADATA = 64, 16
 _AUTH = "Basic " + base64.b64encode(f"{SHOP}:{SECRET}".encode()).decode()
 
 
@@ -41,6 +42,9 @@ class YooKassaServer(WebService):
     def _get(self, parts: list[str], query: dict[str, list[str]]) -> Response:
         if parts == ["payments"]:
             return self._list(query)
+        if parts[0] == "refunds":
+            refund = self.ledger.refunds.get(parts[1])
+            return _said(200, self._refund_shown(refund)) if refund else _not_found(parts[1])
         entry = self.ledger.look(parts[1])
         return _said(200, _shown(entry)) if entry else _not_found(parts[1])
 
@@ -63,6 +67,10 @@ class YooKassaServer(WebService):
         key = headers.get("idempotence-key", "")
         if not key:
             return _error(400, "invalid_request", "Idempotence key is missing", "Idempotence-Key")
+        if len(key) > LONGEST_KEY:
+            return _error(400, "invalid_request", "Idempotence key is too long", "Idempotence-Key")
+        if self.ledger.is_reused(key, f"{parts} {body}"):
+            return _error(400, "invalid_request", "Idempotence key duplicated", "Idempotence-Key")
         trouble = self.troubles.pop(0) if self.troubles else 200
         if trouble in (429, 502):
             return _error(trouble, "too_many_requests" if trouble == 429 else "bad_gateway", "Not now")
@@ -99,6 +107,8 @@ class YooKassaServer(WebService):
         amount = Decimal(body["amount"]["value"])
         if amount <= 0:
             return _error(400, "invalid_request", "Amount must be greater than 0", "amount.value")
+        if len(body.get("metadata", {})) > MOST_METADATA:
+            return _error(400, "invalid_request", "Metadata has too many keys", "metadata")
         confirmation = body.get("confirmation") or {}
         entry = self.ledger.create(
             amount=int(amount * 100),
@@ -116,7 +126,12 @@ class YooKassaServer(WebService):
             return _not_found(payment_id)
         if entry.status != "waiting_for_capture":
             return _error(400, "invalid_request", "Payment is not waiting for capture")
-        entry.status, entry.captured = "succeeded", int(Decimal(body["amount"]["value"]) * 100)
+        wanted = int(Decimal(body["amount"]["value"]) * 100)
+        if wanted > entry.amount:
+            return _error(
+                400, "invalid_request", "Capture amount is more than payment amount", "amount.value"
+            )
+        entry.status, entry.captured = "succeeded", wanted
         entry.amount = entry.captured
         return _said(200, _shown(entry))
 
@@ -136,16 +151,20 @@ class YooKassaServer(WebService):
         refund = self.ledger.give_back(entry, int(Decimal(body["amount"]["value"]) * 100))
         if refund is None:
             return _error(400, "invalid_request", "Refund amount is more than payment amount", "amount.value")
-        return _said(
-            200,
-            {
-                "id": refund["id"],
-                "payment_id": entry.id,
-                "status": "succeeded",
-                "amount": _amount(refund["amount"], entry.currency),
-                "created_at": _moment(entry.created),
-            },
-        )
+        return _said(200, self._refund_shown(refund))
+
+    def _refund_shown(self, refund: dict[str, Any]) -> dict[str, Any]:
+        entry = self.ledger.entries[refund["payment"]]
+        shown = {
+            "id": refund["id"],
+            "payment_id": entry.id,
+            "status": refund["status"],
+            "amount": _amount(refund["amount"], entry.currency),
+            "created_at": _moment(entry.created),
+        }
+        if refund["status"] == "canceled":
+            shown["cancellation_details"] = {"party": "yoo_money", "reason": "rejected_by_payee"}
+        return shown
 
 
 def webhook(entry: Entry, event: str | None = None) -> dict[str, Any]:

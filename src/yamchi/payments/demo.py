@@ -56,6 +56,9 @@ class DemoProvider:
         self._books[payment_id] = replace(self._books[payment_id], refunded=money)
         return ProviderRefund(key, "succeeded")
 
+    async def get_refund(self, refund_id: str) -> ProviderRefund:
+        return ProviderRefund(refund_id, "succeeded")
+
     async def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
         for payment in self._books.values():
             yield payment

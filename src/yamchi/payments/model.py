@@ -127,6 +127,9 @@ class CheckData(BaseModel):
         serialization_alias="paymentId",
     )
     provider: str | None = Field(default=None, max_length=32)
+    webhook: str | None = Field(
+        default=None, max_length=64, description="What the webhook claimed that led to this check."
+    )
     provider_id: str | None = Field(
         default=None,
         max_length=128,

@@ -4,12 +4,20 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 
-from babel.numbers import UnknownCurrencyError, get_currency_precision, list_currencies
+from babel.numbers import list_currencies
 
 from yamchi.errors import InvalidJob
 
 LARGEST = Decimal(10) ** 12
 """Beyond this an amount is a mistake."""
+
+USUAL_DIGITS = 2
+_DIGITS = {
+    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+    3: "BHD IQD JOD KWD LYD OMR TND",
+    4: "CLF UYW",
+}
+"""ISO 4217's own: CLDR, which says how people write amounts, has no digits for RSD or ALL, whose units have two."""
 
 
 class InvalidAmount(InvalidJob):
@@ -44,6 +52,12 @@ class Money:
         code = currency.upper()
         return cls(Decimal(units).scaleb(-digits(code)), code)
 
+    def must_be_positive(self) -> "Money":
+        """This amount, for what can't be done with nothing."""
+        if self.amount <= 0:
+            raise InvalidAmount(f"{self} is nothing: the amount should be above 0.")
+        return self
+
     @property
     def minor(self) -> int:
         return int(self.amount.scaleb(digits(self.currency)))
@@ -62,7 +76,4 @@ def digits(currency: str) -> int:
     """How many digits after the point this currency has."""
     if currency not in list_currencies():
         raise InvalidAmount(f"{currency!r} is not a currency: write its three letters, such as RUB or KZT.")
-    try:
-        return get_currency_precision(currency)
-    except UnknownCurrencyError:
-        raise InvalidAmount(f"{currency!r} is not a currency.") from None
+    return next((count for count, codes in _DIGITS.items() if currency in codes.split()), USUAL_DIGITS)

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, select, update
 
 from yamchi.errors import Outage, YamchiError
 from yamchi.notifications.plugin import Notifications
@@ -20,7 +20,7 @@ from yamchi.payments.reconciliation import Reconciliation, ReconciliationReport
 from yamchi.payments.service import CHECK, PaymentService
 from yamchi.payments.settings import PaymentSettings, secret
 from yamchi.payments.store import PaymentStore
-from yamchi.payments.tables import payments
+from yamchi.payments.tables import payment_events, payments
 from yamchi.payments.tasks import PaymentChecks
 from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
@@ -147,6 +147,18 @@ class Payments(Plugin):
                 "metadata": {},
                 "return_url": None,
             }
+            ids = select(payments.c.id).where(whose)
+            told = payment_events.c.payment_id.in_(ids)
+            for row in connection.execute(
+                select(payment_events.c.event_id, payment_events.c.data).where(told)
+            ):
+                data = {
+                    **row.data,
+                    **{name: None for name in ("description", "metadata") if name in row.data},
+                }
+                connection.execute(
+                    update(payment_events).where(payment_events.c.event_id == row.event_id).values(data=data)
+                )
             return connection.execute(update(payments).where(whose).values(**nobody)).rowcount
 
         return {"payments": await self.app.database.write(forget)}

@@ -83,7 +83,7 @@ class Reconciliation:
         await store.adopt(provider, [theirs for theirs in strangers if theirs not in ours])
         for theirs in page:
             if theirs.id in known and _differs(known[theirs.id], theirs):
-                await store.apply(known[theirs.id].id, theirs)
+                await store.apply(known[theirs.id].id, theirs, now)
                 report.corrected += 1
         report.adopted += len(strangers)
         report.compared += len(page)

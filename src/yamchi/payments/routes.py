@@ -54,7 +54,7 @@ class PaymentIn(BaseModel):
     return_url: HttpUrl | None = Field(default=None, description="Where the customer comes back to.")
     capture: bool = Field(default=True, description="False sets the money aside until it is captured.")
     metadata: dict[Annotated[str, Field(max_length=32)], Annotated[str, Field(max_length=512)]] = Field(
-        default_factory=dict, max_length=15
+        default_factory=dict, max_length=14
     )
 
 

@@ -14,6 +14,7 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, Outage, WrongState
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
+from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.payments.model import CheckData, Payment, PaymentEvent, Refund
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import (
@@ -24,7 +25,8 @@ from yamchi.payments.providers.base import (
     Refused,
     UnknownOutcome,
 )
-from yamchi.payments.store import FIRST_CHECK, UNPAID_REFUNDS, PaymentStore
+from yamchi.payments.refunds import UNPAID_REFUNDS
+from yamchi.payments.store import FIRST_CHECK, PaymentStore
 from yamchi.queues.queue import Queue
 
 log = structlog.get_logger("yamchi.payments")
@@ -32,7 +34,11 @@ log = structlog.get_logger("yamchi.payments")
 KEY_LIFETIME: Millis = 23 * 3_600_000
 """Providers remember a key for 24 hours; later the same call might be a second payment."""
 
+UNANSWERED = "The provider could not be asked within a day."
+
 CHECK = "check"
+KNOWN_FIRST = 5
+"""The priority of checks of payments that are kept here."""
 
 
 class PaymentService:
@@ -62,6 +68,7 @@ class PaymentService:
         A payment whose provider gave no answer stays `new`; the check that follows finds out.
         """
         chosen = self._provider(provider)
+        money.must_be_positive()
         row = {"id": payment_id or str(uuid4()), "provider": chosen.name, **fields}
         row |= {"currency": money.currency, "amount": money.minor}
         is_new = await self.store.add(row)
@@ -87,7 +94,8 @@ class PaymentService:
             return payment
         if payment.status != "waiting_for_capture":
             raise WrongState(f"Payment {payment_id} is {payment.status}, so nothing can be captured.")
-        found = await provider.capture(provider_id, money or payment.money, f"{payment_id}-capture")
+        wanted = (money or payment.money).must_be_positive()
+        found = await provider.capture(provider_id, wanted, key_of("capture", payment_id, wanted.value))
         fault_point("payment.captured")
         return await self._apply(payment, found)
 
@@ -98,7 +106,7 @@ class PaymentService:
             return payment
         if payment.is_final:
             raise WrongState(f"Payment {payment_id} is {payment.status}: refund it instead.")
-        found = await provider.cancel(provider_id, f"{payment_id}-cancel")
+        found = await provider.cancel(provider_id, key_of("cancel", payment_id))
         fault_point("payment.canceled")
         return await self._apply(payment, found)
 
@@ -107,24 +115,26 @@ class PaymentService:
     ) -> Refund:
         """Give money back: all that is left, or a part. The same id again is the same refund."""
         payment, _, _ = await self._at_provider(payment_id)
-        left = Money.of_minor(payment.captured.minor - payment.refunded.minor, payment.money.currency)
-        refund, _ = await self.store.add_refund(payment, refund_id or str(uuid4()), money or left)
+        refund = await self.store.add_refund(payment, refund_id or str(uuid4()), money)
         fault_point("refund.stored")
-        await self._schedule_check(payment, f"refund-{refund.id}")
+        await self._schedule_check(payment, refund_check_id(refund.id))
         if refund.status in UNPAID_REFUNDS:
             await self._refund_at_provider(payment, refund)
             await self.refresh(payment)
         return next(one for one in await self.store.refunds(payment) if one.id == refund.id)
 
-    async def receive_webhook(self, provider: str, notice: Notice) -> bool:
-        """A webhook claims that something happened: write that down, and let a check ask. False if it was known."""
-        is_new = await self.store.record_event(
-            f"{provider}:webhook:{notice.id}", "webhook", None, {"kind": notice.kind, "of": notice.payment_id}
-        )
+    async def receive_webhook(self, provider: str, notice: Notice) -> None:
+        """A webhook claims that something happened: let a check ask.
+
+        Repeats within a minute are one question; a later one is asked anew, so that nobody who sends a webhook before its
+        time can keep the true one from being heard. What nobody here asked for waits behind what somebody did.
+        """
+        is_known = await self.store.find(provider, notice.payment_id) is not None
+        data = CheckData(provider=provider, provider_id=notice.payment_id, webhook=notice.kind)
+        minute = self._clock.now() // 60_000
+        job_id = f"webhook-{provider}-{notice.id}-{minute}"
+        await self._queue.add(data, name=CHECK, id=job_id, priority=KNOWN_FIRST if is_known else 0)
         fault_point("payment.webhook")
-        data = CheckData(provider=provider, provider_id=notice.payment_id)
-        await self._queue.add(data, name=CHECK, id=f"webhook-{provider}-{notice.id}")
-        return is_new
 
     # ── What a check does ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,9 +144,9 @@ class PaymentService:
             payment = await self._retry_create(payment)
         elif payment.provider_id is not None:
             await self._finish_refunds(payment)
-            payment = await self._apply(
-                payment, await self.providers[payment.provider].get(payment.provider_id)
-            )
+            asked_at = self._clock.now()
+            found = await self.providers[payment.provider].get(payment.provider_id)
+            payment = await self._apply(payment, found, asked_at)
         await self.publish_events(payment)
         return payment
 
@@ -175,7 +185,10 @@ class PaymentService:
         """A new check for a payment whose own got lost."""
         await self.store.set_next_check(payment.id, now + FIRST_CHECK)
         await self._queue.add(
-            CheckData(payment_id=payment.id), name=CHECK, id=f"{check_id(payment.id)}-{now}"
+            CheckData(payment_id=payment.id),
+            name=CHECK,
+            id=f"{check_id(payment.id)}-{now}",
+            priority=KNOWN_FIRST,
         )
 
     def _provider(self, name: str | None) -> Provider:
@@ -199,28 +212,37 @@ class PaymentService:
     async def _retry_create(self, payment: Payment) -> Payment:
         """A payment of which we do not know whether it was made: the same call again, while its key is remembered."""
         if self._clock.now() - payment.created_at > KEY_LIFETIME:
-            return await self.store.mark_refused(payment.id, "The provider could not be asked within a day.")
+            return await self.store.mark_refused(payment.id, UNANSWERED)
         try:
             payment, _ = await self._create_at_provider(payment)
         except Refused:
             payment = await self.store.get(payment.id)
         return payment
 
-    async def _apply(self, payment: Payment, found: ProviderPayment) -> Payment:
-        news = await self.store.apply(payment.id, found)
+    async def _apply(
+        self, payment: Payment, found: ProviderPayment, asked_at: Millis | None = None
+    ) -> Payment:
+        news = await self.store.apply(payment.id, found, asked_at)
         fault_point("payment.applied")
         return news
 
     async def _finish_refunds(self, payment: Payment) -> None:
         for refund in await self.store.refunds(payment):
-            is_young = self._clock.now() - refund.created_at <= KEY_LIFETIME
-            if refund.status in UNPAID_REFUNDS and is_young:
+            if refund.status not in UNPAID_REFUNDS:
+                continue
+            if refund.provider_id is not None:
+                found = await self.providers[payment.provider].get_refund(refund.provider_id)
+                await self.store.settle_refund(refund.id, found)
+            elif self._clock.now() - refund.created_at <= KEY_LIFETIME:
                 await self._refund_at_provider(payment, refund)
+            else:
+                await self.store.drop_refund(refund.id, UNANSWERED)
 
     async def _refund_at_provider(self, payment: Payment, refund: Refund) -> None:
         provider = self.providers[payment.provider]
         try:
-            found = await provider.refund(payment.provider_id or "", refund.money, refund.id)
+            key = key_of("refund", payment.id, refund.id)
+            found = await provider.refund(payment.provider_id or "", refund.money, key)
         except Refused as error:
             await self.store.drop_refund(refund.id, str(error))
             raise
@@ -239,6 +261,7 @@ class PaymentService:
             name=CHECK,
             id=job_id or check_id(payment.id),
             delay=FIRST_CHECK / 1000,
+            priority=KNOWN_FIRST,
         )
         fault_point("payment.watched")
 
@@ -246,6 +269,16 @@ class PaymentService:
 def check_id(payment_id: str) -> str:
     """The job that follows a payment to its end."""
     return f"check-{payment_id}"
+
+
+def refund_check_id(refund_id: str) -> str:
+    """The job that follows a refund to its end."""
+    return f"refund-{refund_id}"
+
+
+def key_of(*act: str) -> str:
+    """The key of a call other than a payment's creation: short enough for YooKassa (64), and no other call's."""
+    return str(derived_id("payment", *act))
 
 
 def as_event(news: PaymentEvent) -> Event:

@@ -6,21 +6,26 @@ A payment only goes forward: an answer that is older than what is known, or come
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, func, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, or_, select, update
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob, WrongState
 from yamchi.payments.model import Payment, PaymentEvent, Refund
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import RANK, ProviderPayment, ProviderRefund
+from yamchi.payments.refunds import (
+    UNPAID_REFUNDS,
+    refund_of,
+    refund_row,
+    reserved_for_refunds,
+    same_refund,
+)
 from yamchi.payments.tables import payment_events, payment_refunds, payments
 from yamchi.storage.database import Database
 from yamchi.storage.upsert import insert_new
 
 FIRST_CHECK: Millis = 15_000
 """How long after its creation a payment is first asked after; a webhook usually comes sooner."""
-
-UNPAID_REFUNDS = ("new", "pending")
 
 
 class UnknownPayment(UnknownJob):
@@ -67,7 +72,10 @@ class PaymentStore:
     async def refunds(self, payment: Payment) -> list[Refund]:
         query = select(payment_refunds).where(payment_refunds.c.payment_id == payment.id)
         rows = await self._all(query.order_by(payment_refunds.c.created_at))
-        return [_refund(row, payment.money.currency) for row in rows]
+        return [refund_of(row, payment.money.currency) for row in rows]
+
+    async def has_open_refunds(self, payment: Payment) -> bool:
+        return any(refund.status in UNPAID_REFUNDS for refund in await self.refunds(payment))
 
     async def events(self, payment_id: str, limit: int = 200) -> list[dict[str, Any]]:
         query = select(payment_events).where(payment_events.c.payment_id == payment_id)
@@ -99,7 +107,7 @@ class PaymentStore:
             select(payment_events, payments.c.user_id)
             .join(payments, payments.c.id == payment_events.c.payment_id)
             .where(payment_events.c.is_for_rules, payment_events.c.told_at.is_(None))
-            .order_by(payment_events.c.created_at)
+            .order_by(payment_events.c.created_at, payment_events.c.kind.desc())  # succeeded before refunded
             .limit(limit)
         )
         if payment_id is not None:
@@ -127,10 +135,16 @@ class PaymentStore:
 
         return await self._database.write(keep)
 
-    async def apply(self, payment_id: str, found: ProviderPayment) -> Payment:
-        """Take over what the provider says, as far as it is news; note what is to be told of it."""
+    async def apply(self, payment_id: str, found: ProviderPayment, asked_at: Millis | None = None) -> Payment:
+        """Take over what the provider says, as far as it is news; note what is to be told of it.
+
+        `asked_at` is when the provider was asked: an answer that is certainly newer than what is known may also say that a
+        refund came back.
+        """
         now = self._clock.now()
-        return await self._database.write(lambda connection: _apply(connection, payment_id, found, now))
+        return await self._database.write(
+            lambda connection: _apply(connection, payment_id, found, now, asked_at)
+        )
 
     async def mark_refused(self, payment_id: str, why: str) -> Payment:
         """The provider did not take it, or never will."""
@@ -147,39 +161,28 @@ class PaymentStore:
             change = change.values(checks=payments.c.checks + 1)
         await self._database.write(lambda c: c.execute(change).rowcount)
 
-    async def add_refund(self, payment: Payment, refund_id: str, money: Money) -> tuple[Refund, bool]:
-        """Keep a refund before the provider hears of it, if there is that much to give back; whether it is new."""
+    async def add_refund(self, payment: Payment, refund_id: str, money: Money | None) -> Refund:
+        """Keep a refund before the provider hears of it, if there is that much to give back; None is all that is left."""
         now = self._clock.now()
-        row = {
-            "id": refund_id,
-            "payment_id": payment.id,
-            "provider_id": None,
-            "status": "new",
-            "amount": money.minor,
-            "reason": None,
-            "created_at": now,
-            "updated_at": now,
-        }
 
-        def keep(connection: Connection) -> tuple[Refund, bool]:
+        def keep(connection: Connection) -> Refund:
             kept = _locked(connection, payment.id)
             known = connection.execute(
                 select(payment_refunds).where(payment_refunds.c.id == refund_id)
             ).first()
             if known is not None:
-                return _refund(known, kept.money.currency), False
-            left = kept.captured.minor - max(
-                kept.refunded.minor, _reserved_for_refunds(connection, payment.id)
-            )
-            if money.minor > left:
-                raise WrongState(
-                    f"Payment {payment.id} can give back {Money.of_minor(left, money.currency)}, not {money}."
-                )
-            insert_new(connection, payment_refunds, [row])
+                return same_refund(known, kept, money)
+            gone = max(kept.refunded.minor, reserved_for_refunds(connection, payment.id))
+            left = Money.of_minor(kept.captured.minor - gone, kept.money.currency)
+            wanted = left if money is None else money.must_be_positive()
+            if not 0 < wanted.minor <= left.minor:
+                raise WrongState(f"Payment {payment.id} can give back {left}, not {wanted}.")
+            refund = Refund(refund_id, payment.id, None, "new", wanted, None, now)
+            insert_new(connection, payment_refunds, [refund_row(refund)])
             connection.execute(
                 update(payments).where(payments.c.id == payment.id).values(due_at=now + FIRST_CHECK)
             )
-            return Refund(refund_id, payment.id, None, "new", money, None, now), True
+            return refund
 
         return await self._database.write(keep)
 
@@ -319,9 +322,16 @@ def _adopted(provider: str, found: ProviderPayment, now: Millis) -> dict[str, An
     }
 
 
-def _apply(connection: Connection, payment_id: str, found: ProviderPayment, now: Millis) -> Payment:
+def _apply(
+    connection: Connection,
+    payment_id: str,
+    found: ProviderPayment,
+    now: Millis,
+    asked_at: Millis | None = None,
+) -> Payment:
     kept = _locked(connection, payment_id)
-    if changes := _changes(kept, found, now):
+    is_newer = asked_at is not None and asked_at > kept.updated_at
+    if changes := _changes(kept, found, now, is_newer):
         change = update(payments).where(payments.c.id == payment_id)
         connection.execute(change.values(updated_at=now, **changes))
     news = Payment.of(connection.execute(_by_id(payment_id)).one())
@@ -329,8 +339,8 @@ def _apply(connection: Connection, payment_id: str, found: ProviderPayment, now:
     return news
 
 
-def _changes(kept: Payment, found: ProviderPayment, now: Millis) -> dict[str, Any]:
-    """The columns that change. Status and amounts only ever go up."""
+def _changes(kept: Payment, found: ProviderPayment, now: Millis, is_newer: bool) -> dict[str, Any]:
+    """The columns that change. Status and amounts only ever go up, but for a refund that failed after all."""
     changes: dict[str, Any] = {}
     if kept.provider_id is None:
         changes |= {"provider_id": found.id}
@@ -338,11 +348,11 @@ def _changes(kept: Payment, found: ProviderPayment, now: Millis) -> dict[str, An
         changes |= {"confirmation_url": found.confirmation_url}
     if RANK[found.status] > RANK[kept.status]:
         changes |= {"status": found.status, "reason": found.reason}
-        if found.status in ("succeeded", "canceled"):
-            changes |= {"final_at": now}
+        is_over = found.status in ("succeeded", "canceled")
+        changes |= {"final_at": now} if is_over else {"final_at": None, "due_at": now + FIRST_CHECK}
     if found.captured.minor > kept.captured.minor:
         changes |= {"captured": found.captured.minor}
-    if found.refunded.minor > kept.refunded.minor:
+    if found.refunded.minor > kept.refunded.minor or (is_newer and found.refunded != kept.refunded):
         changes |= {"refunded": found.refunded.minor}
     return changes
 
@@ -377,27 +387,3 @@ def _event_data(payment: Payment) -> dict[str, Any]:
     names = ("provider", "provider_id", "status", "amount", "currency", "captured", "refunded")
     others = ("description", "order_id", "reason", "metadata")
     return {"payment_id": payment.id, **{name: shown[name] for name in (*names, *others)}}
-
-
-def _reserved_for_refunds(connection: Connection, payment_id: str) -> int:
-    """What has been given back, or is on its way."""
-    going = and_(
-        payment_refunds.c.payment_id == payment_id,
-        payment_refunds.c.status.in_((*UNPAID_REFUNDS, "succeeded")),
-    )
-    total = connection.execute(
-        select(func.coalesce(func.sum(payment_refunds.c.amount), 0)).where(going)
-    ).scalar()
-    return int(total or 0)
-
-
-def _refund(row: Row[Any], currency: str) -> Refund:
-    return Refund(
-        row.id,
-        row.payment_id,
-        row.provider_id,
-        row.status,
-        Money.of_minor(row.amount, currency),
-        row.reason,
-        row.created_at,
-    )

@@ -8,8 +8,8 @@ import structlog
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.errors import Outage, Snooze, Unrecoverable
 from yamchi.payments.model import CheckData, Payment
-from yamchi.payments.providers.base import NotFound
-from yamchi.payments.service import PaymentService, check_id
+from yamchi.payments.providers.base import NotFound, UnknownOutcome
+from yamchi.payments.service import PaymentService, check_id, refund_check_id
 from yamchi.queues.job import Job
 
 log = structlog.get_logger("yamchi.payments")
@@ -37,12 +37,26 @@ class PaymentChecks:
                 f"{job.data.provider} knows no payment {job.data.provider_id}: its webhook was not genuine"
             )
             return {"status": "unknown"}
-        wait = None if payment.is_final else next_wait(payment.checks)
-        due_at = None if wait is None else self._clock.now() + wait
+        await self._note_webhook(job, payment)
+        store = self._service.store
+        if payment.is_final and not await store.has_open_refunds(payment):
+            await store.set_next_check(payment.id, None)
+        elif job.id.startswith((check_id(payment.id), refund_check_id(""))):  # others ask once; these go on
+            raise Snooze(await self._wait(payment), f"{payment.provider} says {payment.status}")
+        return {"paymentId": payment.id, "status": payment.status}
+
+    async def _note_webhook(self, job: Job[CheckData], payment: Payment) -> None:
+        """Only now, since anybody may claim anything of payments that there are not."""
+        if claimed := job.data.webhook:
+            event_id = f"{payment.provider}:webhook:{job.id}"[:255]
+            await self._service.store.record_event(event_id, "webhook", payment.id, {"kind": claimed})
+
+    async def _wait(self, payment: Payment, wanted: timedelta | None = None) -> timedelta:
+        """How long until the next check, which is noted."""
+        wait = wanted or timedelta(milliseconds=next_wait(payment.checks))
+        due_at = self._clock.now() + to_millis(wait)
         await self._service.store.set_next_check(payment.id, due_at, is_check=True)
-        if wait is None or not job.id.startswith(check_id(payment.id)):  # a webhook's check; its own goes on
-            return {"paymentId": payment.id, "status": payment.status}
-        raise Snooze(timedelta(milliseconds=wait), f"{payment.provider} says {payment.status}")
+        return wait
 
     async def _refresh(self, data: CheckData) -> Payment | None:
         if data.payment_id is None:
@@ -53,10 +67,9 @@ class PaymentChecks:
         try:
             return await self._service.refresh(payment)
         except Outage as error:
-            wait = error.retry_after or timedelta(milliseconds=next_wait(payment.checks))
-            due_at = self._clock.now() + to_millis(wait)
-            await self._service.store.set_next_check(payment.id, due_at, is_check=True)
-            raise Outage(str(error), retry_after=wait) from error
+            raise Outage(str(error), retry_after=await self._wait(payment, error.retry_after)) from error
+        except UnknownOutcome as error:  # for as long as it takes: only the same call again tells
+            raise Snooze(await self._wait(payment), str(error)) from error
         except NotFound as error:
             await self._service.store.set_next_check(payment.id, None, is_check=True)
             raise Unrecoverable(f"{payment.provider} does not know payment {payment.id}: {error}") from error

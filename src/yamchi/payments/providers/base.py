@@ -11,16 +11,19 @@ from yamchi.payments.money import Money
 Status = Literal["new", "pending", "waiting_for_capture", "succeeded", "canceled", "refused"]
 """`new`: not known to have reached the provider; `refused`: the provider did not take it."""
 
+RefundStatus = Literal["pending", "succeeded", "canceled"]
+
 FINAL: tuple[Status, ...] = ("succeeded", "canceled", "refused")
 RANK: dict[Status, int] = {
     "new": 0,
+    "refused": 0,
     "pending": 1,
     "waiting_for_capture": 2,
     "succeeded": 3,
     "canceled": 3,
-    "refused": 3,
 }
-"""A payment only ever goes up; a late answer that says less than is known changes nothing."""
+"""A payment only ever goes up; a late answer that says less than is known changes nothing. `refused` is our own word for a
+payment that is not known to be there: whatever the provider says of it counts for more."""
 
 
 class Refused(WrongState):
@@ -69,7 +72,7 @@ class ProviderRefund:
     """A refund as its provider has it now."""
 
     id: str
-    status: Literal["pending", "succeeded", "canceled"]
+    status: RefundStatus
     reason: str | None = None
 
 
@@ -101,6 +104,9 @@ class Provider(Protocol):
     async def cancel(self, payment_id: str, key: str) -> ProviderPayment: ...
 
     async def refund(self, payment_id: str, money: Money, key: str) -> ProviderRefund: ...
+
+    async def get_refund(self, refund_id: str) -> ProviderRefund:
+        """What became of a refund, by the provider's own id."""
 
     def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
         """Every payment made since then, page by page."""

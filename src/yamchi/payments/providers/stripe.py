@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import AsyncIterator, Mapping
+from decimal import Decimal
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
@@ -9,13 +10,15 @@ from urllib.parse import quote
 import orjson
 
 from yamchi.clock import Millis
-from yamchi.payments.money import Money
+from yamchi.payments.money import Money, digits
 from yamchi.payments.providers.base import (
     BadWebhook,
     NewPayment,
     Notice,
     ProviderPayment,
     ProviderRefund,
+    RefundStatus,
+    Refused,
     Status,
 )
 from yamchi.payments.providers.calling import ProviderApi
@@ -30,7 +33,14 @@ _STATUSES: dict[str, Status] = {
     "succeeded": "succeeded",
     "canceled": "canceled",
 }
-_REFUNDS = {"succeeded": "succeeded", "failed": "canceled", "canceled": "canceled"}
+_REFUNDS: dict[str, RefundStatus] = {
+    "succeeded": "succeeded",
+    "failed": "canceled",
+    "canceled": "canceled",
+}
+_DIGITS = {"ISK": 2, "UGX": 2, "MGA": 0}
+"""Where Stripe's units are not those of ISO 4217."""
+
 _EXPANDED = {"expand[]": "latest_charge"}
 
 
@@ -46,7 +56,7 @@ class Stripe:
     async def create(self, payment: NewPayment, key: str) -> ProviderPayment:
         metadata = {**payment.metadata, "yamchi_id": payment.id}
         fields = {
-            "amount": payment.money.minor,
+            "amount": _units(payment.money),
             "currency": payment.money.currency.lower(),
             "capture_method": "automatic" if payment.capture else "manual",
             "automatic_payment_methods[enabled]": "true",
@@ -60,16 +70,18 @@ class Stripe:
         return _payment(await self._api.call("GET", _intent(payment_id), params=_EXPANDED))
 
     async def capture(self, payment_id: str, money: Money, key: str) -> ProviderPayment:
-        fields = {"amount_to_capture": money.minor, **_EXPANDED}
+        fields = {"amount_to_capture": _units(money), **_EXPANDED}
         return _payment(await self._post(f"{_intent(payment_id)}/capture", fields, key))
 
     async def cancel(self, payment_id: str, key: str) -> ProviderPayment:
         return _payment(await self._post(f"{_intent(payment_id)}/cancel", _EXPANDED, key))
 
     async def refund(self, payment_id: str, money: Money, key: str) -> ProviderRefund:
-        answer = await self._post("/refunds", {"payment_intent": payment_id, "amount": money.minor}, key)
-        status = _REFUNDS.get(str(answer.get("status")), "pending")
-        return ProviderRefund(str(answer["id"]), status, answer.get("failure_reason"))  # type: ignore[arg-type]
+        fields = {"payment_intent": payment_id, "amount": _units(money)}
+        return _refund(await self._post("/refunds", fields, key))
+
+    async def get_refund(self, refund_id: str) -> ProviderRefund:
+        return _refund(await self._api.call("GET", f"/refunds/{quote(refund_id, safe='')}"))
 
     async def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
         query: dict[str, Any] = {
@@ -125,16 +137,37 @@ def _intent(payment_id: str) -> str:
     return f"/payment_intents/{quote(payment_id, safe='')}"
 
 
+def _units(money: Money) -> int:
+    """An amount in Stripe's smallest units."""
+    units = money.amount.scaleb(_digits(money.currency))
+    if units != int(units):
+        raise Refused(f"Stripe takes no parts of a {money.currency}: {money} has some.")
+    return int(units)
+
+
+def _money(units: int, currency: str) -> Money:
+    return Money.parse(Decimal(units).scaleb(-_digits(currency)), currency)
+
+
+def _digits(currency: str) -> int:
+    return _DIGITS.get(currency, digits(currency))
+
+
+def _refund(answer: Mapping[str, Any]) -> ProviderRefund:
+    status = _REFUNDS.get(str(answer.get("status")), "pending")
+    return ProviderRefund(str(answer["id"]), status, answer.get("failure_reason"))
+
+
 def _payment(answer: Mapping[str, Any]) -> ProviderPayment:
-    currency = str(answer["currency"])
+    currency = str(answer["currency"]).upper()
     charge = answer.get("latest_charge")
     refunded = charge.get("amount_refunded", 0) if isinstance(charge, dict) else 0
     return ProviderPayment(
         id=str(answer["id"]),
         status=_STATUSES.get(str(answer["status"]), "pending"),
-        money=Money.of_minor(int(answer["amount"]), currency),
-        captured=Money.of_minor(int(answer.get("amount_received") or 0), currency),
-        refunded=Money.of_minor(int(refunded), currency),
+        money=_money(answer["amount"], currency),
+        captured=_money(answer.get("amount_received") or 0, currency),
+        refunded=_money(refunded, currency),
         created_at=int(answer["created"]) * 1000,
         client_secret=answer.get("client_secret"),
         reason=answer.get("cancellation_reason"),

@@ -1,5 +1,6 @@
 """YooKassa, API v3. It signs no webhook: what one says is looked up, and may first be checked by where it came from."""
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -17,6 +18,7 @@ from yamchi.payments.providers.base import (
     Notice,
     ProviderPayment,
     ProviderRefund,
+    RefundStatus,
     Status,
 )
 from yamchi.payments.providers.calling import ProviderApi
@@ -29,6 +31,14 @@ _STATUSES: dict[str, Status] = {
     "succeeded": "succeeded",
     "canceled": "canceled",
 }
+_REFUNDS: dict[str, RefundStatus] = {"succeeded": "succeeded", "canceled": "canceled"}
+_EVENTS = (
+    "payment.succeeded",
+    "payment.waiting_for_capture",
+    "payment.canceled",
+    "refund.succeeded",
+)
+_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _NOBODY = "00000000-0000-5000-8000-000000000000"
 
 
@@ -62,8 +72,11 @@ class YooKassa:
         return _payment(await self._post(f"/payments/{quote(payment_id, safe='')}/cancel", {}, key))
 
     async def refund(self, payment_id: str, money: Money, key: str) -> ProviderRefund:
-        answer = await self._post("/refunds", {"payment_id": payment_id, "amount": _amount(money)}, key)
-        return ProviderRefund(str(answer["id"]), answer["status"], _reason(answer))
+        body = {"payment_id": payment_id, "amount": _amount(money)}
+        return _refund(await self._post("/refunds", body, key))
+
+    async def get_refund(self, refund_id: str) -> ProviderRefund:
+        return _refund(await self._api.call("GET", f"/refunds/{quote(refund_id, safe='')}"))
 
     async def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
         query: dict[str, Any] = {"created_at.gte": isoformat(moment), "limit": PAGE}
@@ -83,10 +96,11 @@ class YooKassa:
             payment_id, own_id = str(thing["payment_id" if is_refund else "id"]), str(thing["id"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
             raise BadWebhook("This is not a notification of YooKassa.") from None
-        if max(len(payment_id), len(own_id), len(kind)) > 64:
-            raise BadWebhook("This is not a notification of YooKassa: its ids are too long.")
-        is_known = kind.startswith(("payment.", "refund."))
-        return Notice(f"{kind}-{own_id}", kind, payment_id) if is_known else None
+        if kind not in _EVENTS:
+            return None
+        if not (_ID.fullmatch(payment_id) and _ID.fullmatch(own_id)):
+            raise BadWebhook("This is not a notification of YooKassa: its ids are not theirs.")
+        return Notice(f"{kind}-{own_id}", kind, payment_id)
 
     async def ping(self) -> str:
         with suppress(NotFound):  # it let us in and looked
@@ -117,6 +131,10 @@ def _payment(answer: Mapping[str, Any]) -> ProviderPayment:
         metadata=answer.get("metadata") or {},
         description=answer.get("description"),
     )
+
+
+def _refund(answer: Mapping[str, Any]) -> ProviderRefund:
+    return ProviderRefund(str(answer["id"]), _REFUNDS.get(str(answer["status"]), "pending"), _reason(answer))
 
 
 def _reason(answer: Mapping[str, Any]) -> str | None:
