@@ -1,7 +1,9 @@
 """Reports as their users get them: a file that opens, a letter with it attached, a link that ends."""
 
+import asyncio
 import csv
 import io
+import os
 import subprocess
 import sys
 import zipfile
@@ -18,6 +20,7 @@ from pydantic import BaseModel, Field
 from yamchi.clock import as_datetime
 from yamchi.errors import YamchiError
 from yamchi.notifications.schemas.notification_job import derived_id
+from yamchi.reports.charts import stacked_bars
 from yamchi.reports.kinds import Content, Format, Rows
 from yamchi.reports.rendering import write
 from yamchi.testing import TestApp
@@ -128,6 +131,90 @@ async def test_rows_as_a_spreadsheet_and_as_csv(app: TestApp, client: httpx2.Asy
     assert "формула" in text_of((await client.get(f"/api/v1/reports/{pdf['id']}/file")).content)
 
 
+async def test_a_character_that_no_font_has_is_shown_as_such(tmp_path: Path) -> None:
+    file = tmp_path / "out.pdf"
+    title = "Әл-Фараби 😀\x01 ₸"
+    content = Content(
+        title,
+        {"columns": ["a"], "rows": [["日本 👨‍👩‍👧"], ["ok"]], "chart": stacked_bars(["🧪"], {"😀": [1]})},
+    )
+    await write(file, content, "pdf", None, as_datetime(0), _silent)
+    said = text_of(file.read_bytes())
+    assert "Әл-Фараби" in said
+    assert "₸" in said
+    assert "ok" in said
+    assert "😀" not in said
+    assert b"pdfaid" in file.read_bytes()
+
+
+async def test_hostile_cells_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yamchi.reports.rendering.MAX_SHEET_ROWS", 3)
+    starts = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\n=1", "＝1+1")
+    rows = [(text, float("nan"), 10**20, -5, True) for text in starts]
+
+    async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
+        yield rows
+
+    content = Content("Cells", {}, Rows(("=HYPERLINK()", "b", "c", "d", "e"), batches))
+    for form in ("csv", "xlsx"):
+        await write(tmp_path / f"out.{form}", content, form, None, as_datetime(0), _silent)  # type: ignore[arg-type]
+    found = list(csv.reader(io.StringIO((tmp_path / "out.csv").read_text("utf-8-sig"), newline="")))
+    assert [row[0] for row in found] == ["'=HYPERLINK()", *(f"'{text}" for text in starts)]
+    assert {tuple(row[1:]) for row in found[1:]} == {("nan", "100000000000000000000", "-5", "True")}
+    with zipfile.ZipFile(tmp_path / "out.xlsx") as book:
+        sheets = [book.read(name).decode() for name in sorted(book.namelist()) if "/sheet" in name]
+    assert [sheet.count("<row ") for sheet in sheets] == [
+        4,
+        4,
+        2,
+    ]  # what does not fit goes on in another sheet
+    assert not any("<f>" in sheet or ">nan<" in sheet.replace("<t>nan</t>", "") for sheet in sheets)
+    assert all(sheet.count("<v>-5</v>") for sheet in sheets)
+
+
+async def test_a_period_that_can_not_be(app: TestApp, client: httpx2.AsyncClient) -> None:
+    for params, said in (
+        ({"since": "2150-01-01"}, "until should be 0 to 400 days after since"),
+        ({"since": "2010-01-01"}, "until should be 0 to 400 days after since"),
+    ):
+        report = await made(app, client, kind="deliveries", params=params)
+        assert report["status"] == "failed"
+        assert said in report["error"]
+    refused: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("deliveries", {"until": "0001-01-01"}),
+        ("checkup", {**RESULTS, "results": [{"name": "a", "value": "NaN"}]}),
+    )
+    for kind, params in refused:
+        answer = await client.post("/api/v1/reports", json={"kind": kind, "params": params})
+        assert answer.status_code == 422, answer.text
+
+
+def put(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+
+
+async def test_two_that_make_one_report_do_not_meet_in_one_file(app: TestApp) -> None:
+    report = await app.reports.request("checkup", RESULTS)
+    first_may_end = asyncio.Event()
+
+    async def slowly(file: Path) -> None:
+        put(file, b"first, ")
+        await first_may_end.wait()
+        put(file, b"first, whole")
+
+    async def at_once(file: Path) -> None:
+        put(file, b"second, whole")
+
+    store = app.reports.store
+    first = asyncio.create_task(store.make(report, slowly))
+    await asyncio.sleep(0)
+    await store.make(report, at_once)
+    assert store.file_of(report).read_bytes() == b"second, whole"
+    first_may_end.set()
+    await first
+    assert store.file_of(report).read_bytes() == b"first, whole"
+
+
 async def test_the_letter_has_it_attached_and_its_link_ends(app: TestApp, client: httpx2.AsyncClient) -> None:
     await client.put(f"/api/v1/users/{USER}", json={"email": "boss@example.com", "locale": "ru"})
     people = [{"user_id": USER}, {"email": "other@example.com", "attach": False}]
@@ -193,6 +280,8 @@ async def test_bad_requests(app: TestApp, client: httpx2.AsyncClient) -> None:
             "days after since",
         ),
         ({"kind": "sales", "format": "docx"}, 422, "format"),
+        ({"kind": "sales", "notify": {}}, 422, "name somebody: user_id, email or telegram"),
+        ({"kind": "sales", "notify": [{"email": "a@b.kz\nBcc: c@d.kz"}]}, 422, "notify"),
     ):
         answer = await client.post("/api/v1/reports", json=body)
         assert answer.status_code == status, answer.text
@@ -284,8 +373,12 @@ async def test_old_reports_are_removed(app: TestApp) -> None:
     await app.drain()
     file = app.reports.store.file_of(report)
     assert file.exists()
+    left_by_a_kill = file.with_name("other.pdf.0123abcd.part")
+    left_by_a_kill.touch()
+    os.utime(left_by_a_kill, (0, 0))
     await app.clock.advance(timedelta(days=32))
     assert not file.exists()
+    assert not left_by_a_kill.exists()
     assert await app.reports.store.page(None, None, 5) == []
 
 

@@ -1,7 +1,6 @@
 """`yamchi api`: board and API without workers, for a machine that only takes jobs in."""
 
-from yamchi.cli.loading import load_app
-from yamchi.cli.up import HostOption, PortOption, serve
+from yamchi.cli.up import HostOption, PortOption, load_at, serve
 from yamchi.console.loading import AppOption
 
 
@@ -10,4 +9,4 @@ def run(app: AppOption = None, host: HostOption = None, port: PortOption = None)
 
     Example: [cyan]yamchi api --host 0.0.0.0[/] (with ADMIN_TOKEN set)
     """
-    serve(load_app(app), app, host, port, works=False)
+    serve(load_at(app, port), app, host, port, works=False)

@@ -1,5 +1,6 @@
 """`yamchi up`: board, API and workers in one process."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -30,7 +31,14 @@ def run(app: AppOption = None, host: HostOption = None, port: PortOption = None)
 
     Example: [cyan]yamchi up --app mymodule:app --port 8080[/]
     """
-    serve(load_app(app), app, host, port, works=True)
+    serve(load_at(app, port), app, host, port, works=True)
+
+
+def load_at(reference: str | None, port: int | None) -> Yamchi:
+    """The application, which is told its port before it is made, so that links in its messages lead to it."""
+    if port:
+        os.environ["PORT"] = str(port)
+    return load_app(reference)
 
 
 def serve(yamchi: Yamchi, reference: str | None, host: str | None, port: int | None, *, works: bool) -> None:

@@ -6,6 +6,7 @@ those of the template's own folder and of the ones that ship, and no system font
 
 import asyncio
 import csv
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -15,13 +16,22 @@ from typing import IO, Any
 import orjson
 
 from yamchi.errors import MissingExtra, Unrecoverable
+from yamchi.reports.glyphs import displayable
 from yamchi.reports.kinds import TEMPLATES, Content, Format, ReportProgress, Rows
 
 FONTS = Path(__file__).parent / "fonts"
 MAX_PDF_ROWS = 2_000
 """A longer table belongs in a spreadsheet."""
 
+MAX_SHEET_ROWS = 1_048_575
+"""What XLSX has room for below the names of the columns; more rows go on in another sheet."""
+
+EXACT_BELOW = 10**15
+MAX_CELL_CHARS = 32_767
 MAX_DATA_BYTES = 8 * 1024 * 1024
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 async def write(
@@ -60,7 +70,7 @@ async def _write_pdf(file: Path, content: Content, template: Path | None, made_a
         raise Unrecoverable(
             f"The data of {content.title} is larger than {MAX_DATA_BYTES} bytes: give it as xlsx."
         )
-    await asyncio.to_thread(_compile, template or TEMPLATES / "table.typ", encoded.decode(), made_at, file)
+    await asyncio.to_thread(_compile, template or TEMPLATES / "table.typ", encoded, made_at, file)
 
 
 async def _first_rows(rows: Rows) -> list[Sequence[str]]:
@@ -72,7 +82,19 @@ async def _first_rows(rows: Rows) -> list[Sequence[str]]:
     return found
 
 
-def _compile(template: Path, data: str, made_at: datetime, file: Path) -> None:
+def _compile(template: Path, data: bytes, made_at: datetime, file: Path) -> None:
+    """PDF/A wants a glyph for every character: what the fonts lack, such as an emoji, is shown as the sign for that."""
+    try:
+        _run_typst(template, data, made_at, file)
+    except _LacksGlyphs:
+        _run_typst(template, orjson.dumps(displayable(orjson.loads(data))), made_at, file)
+
+
+class _LacksGlyphs(Unrecoverable):
+    """A character of the data is in none of the fonts."""
+
+
+def _run_typst(template: Path, data: bytes, made_at: datetime, file: Path) -> None:
     typst = _typst()
     try:
         typst.compile(
@@ -80,14 +102,15 @@ def _compile(template: Path, data: str, made_at: datetime, file: Path) -> None:
             output=file,
             root=template.parent,
             font_paths=_fonts(),
-            sys_inputs={"data": data},
+            sys_inputs={"data": data.decode()},
             pdf_standards=["a-2b"],
             timestamp=int(made_at.timestamp()),
             format="pdf",
         )
     except (RuntimeError, ValueError) as error:
-        said = str(error).strip().splitlines()
-        raise Unrecoverable(f"The template {template.name} can't be made into a PDF: {said[0]}") from error
+        said = str(error).strip().splitlines()[0]
+        failure = _LacksGlyphs if "could not be displayed" in said else Unrecoverable
+        raise failure(f"The template {template.name} can't be made into a PDF: {said}") from error
 
 
 @lru_cache(maxsize=1)
@@ -117,7 +140,7 @@ class _Csv:
     def open(self, columns: Sequence[str]) -> None:
         self._file = self._path.open("w", encoding="utf-8-sig", newline="")
         self._writer = csv.writer(self._file)
-        self._writer.writerow(columns)
+        self._writer.writerow([_escape_formula(str(name)) for name in columns])
 
     def add(self, batch: Sequence[Sequence[Any]]) -> None:
         self._writer.writerows([[_escape_formula(_cell_text(cell)) for cell in row] for row in batch])
@@ -137,21 +160,28 @@ class _Sheet:
             raise MissingExtra("reports", "A report as XLSX") from error
         options = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
         self._book = xlsxwriter.Workbook(str(file), {**options, "tmpdir": str(file.parent)})
-        self._sheet = self._book.add_worksheet()
-        self._row = 0
+        self._bold = self._book.add_format({"bold": True})
 
     def open(self, columns: Sequence[str]) -> None:
-        bold = self._book.add_format({"bold": True})
+        self._columns = columns
+        self._begin_sheet()
+
+    def _begin_sheet(self) -> None:
+        self._sheet = self._book.add_worksheet()
         self._sheet.freeze_panes(1, 0)
-        self._sheet.write_row(0, 0, columns, bold)
+        for column, name in enumerate(self._columns):
+            self._sheet.write_string(0, column, str(name), self._bold)
+        self._row = 0
 
     def add(self, batch: Sequence[Sequence[Any]]) -> None:
         for row in batch:
+            if self._row == MAX_SHEET_ROWS:
+                self._begin_sheet()
             self._row += 1
             for column, cell in enumerate(row):
-                is_number = isinstance(cell, int | float) and not isinstance(cell, bool)
+                is_number = _is_number(cell)
                 write = self._sheet.write_number if is_number else self._sheet.write_string
-                write(self._row, column, cell if is_number else _cell_text(cell)[:32_767])
+                write(self._row, column, cell if is_number else _cell_text(cell)[:MAX_CELL_CHARS])
 
     def close(self) -> None:
         self._book.close()
@@ -181,7 +211,14 @@ def _cell_text(cell: Any) -> str:
     return cell.isoformat() if isinstance(cell, datetime) else str(cell)
 
 
+def _is_number(cell: Any) -> bool:
+    """What XLSX can hold as a number: no truth values, nothing without an end, no id whose last digits it would lose."""
+    if isinstance(cell, float):
+        return math.isfinite(cell)
+    return isinstance(cell, int) and not isinstance(cell, bool) and abs(cell) < EXACT_BELOW
+
+
 def _escape_formula(text: str) -> str:
     """A spreadsheet runs what begins like a formula; a quote in front makes it text."""
     is_number = text.replace(".", "", 1).removeprefix("-").isdecimal()
-    return f"'{text}" if text[:1] in "=+-@\t\r" and text and not is_number else text
+    return f"'{text}" if text.startswith(FORMULA_STARTS) and not is_number else text

@@ -6,10 +6,11 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from yamchi.clock import Clock, as_datetime, isoformat
 from yamchi.faultpoints import fault_point
+from yamchi.fields import Email
 from yamchi.http.links import Links
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.schemas.notification_job import Meta, NotificationJob, derived_id
@@ -33,13 +34,19 @@ class Notify(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     user_id: UUID | None = None
-    email: str | None = Field(default=None, max_length=320)
+    email: Email | None = None
     telegram: str | None = Field(default=None, max_length=64)
     channel: str = Field(default="email", max_length=32)
     locale: str = Field(default="ru", max_length=16)
     attach: bool = Field(
         default=True, description="Attach the file if it is small enough; the link comes anyway."
     )
+
+    @model_validator(mode="after")
+    def _names_somebody(self) -> "Notify":
+        if not (self.user_id or self.email or self.telegram):
+            raise ValueError("name somebody: user_id, email or telegram")
+        return self
 
 
 class ReportTask(BaseModel):
@@ -157,9 +164,6 @@ class ReportService:
             await self._notifications.service.send([job])
             return
         channel, address = ("telegram", person.telegram) if person.telegram else ("email", person.email)
-        if address is None:
-            log.warning(f"report {report.id}: nobody is told, since notify has no user_id, email or telegram")
-            return
         options = {
             "to": address,
             "template": TEMPLATE,

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import (
@@ -57,25 +57,39 @@ LONGEST = 400
 """Days that one report may cover."""
 
 
+Day = Annotated[date, Field(ge=date(2000, 1, 1), le=date(2200, 1, 1))]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class Period(BaseModel):
     """From the first day to the last, both included; the last seven days if nothing is said."""
 
     model_config = ConfigDict(extra="forbid")
 
-    since: date | None = None
-    until: date | None = None
+    since: Day | None = None
+    until: Day | None = None
     locale: Locale = "ru"
 
     @model_validator(mode="after")
     def _in_order(self) -> "Period":
-        if self.since and self.until and not timedelta(0) <= self.until - self.since <= DAY * LONGEST:
-            raise ValueError(f"until should be 0 to {LONGEST} days after since")
+        if self.since and self.until:
+            _check_span(self.since, self.until)
         return self
 
     def days(self, today: date) -> list[date]:
+        """Without `until` up to today: how long that is depends on when it is asked."""
         last = self.until or today
         first = self.since or last - DAY * 6
-        return [first + DAY * place for place in range(min((last - first).days, LONGEST) + 1)]
+        try:
+            _check_span(first, last)
+        except ValueError as error:
+            raise Unrecoverable(f"From {first} to {last}: {error}.") from error
+        return [first + DAY * place for place in range((last - first).days + 1)]
+
+
+def _check_span(first: date, last: date) -> None:
+    if not timedelta(0) <= last - first <= DAY * LONGEST:
+        raise ValueError(f"until should be 0 to {LONGEST} days after since")
 
 
 class Measurement(BaseModel):
@@ -84,10 +98,10 @@ class Measurement(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(max_length=200)
-    value: float
+    value: Number
     unit: str = Field(default="", max_length=32)
-    low: float | None = None
-    high: float | None = None
+    low: Number | None = None
+    high: Number | None = None
 
 
 class CheckupParams(BaseModel):

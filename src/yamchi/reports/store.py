@@ -128,7 +128,7 @@ class ReportStore:
     async def make(self, report: Report, write: Callable[[Path], Awaitable[None]]) -> int:
         """Let somebody write the file; how large it became."""
         target = self.file_of(report)
-        unfinished = target.with_name(f"{target.name}{UNFINISHED_SUFFIX}")
+        unfinished = target.with_name(f"{target.name}.{secrets.token_hex(4)}{UNFINISHED_SUFFIX}")
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             await write(unfinished)
@@ -179,6 +179,7 @@ class ReportStore:
     async def prune(self, before: Millis) -> int:
         """Remove what is older; how many there were."""
         query = select(reports).where(reports.c.created_at < before).limit(500)
+        await asyncio.to_thread(_remove_leftovers, self._folder, before)
         count = 0
         while rows := await self._database.read(lambda c: c.execute(query).all()):
             for row in rows:
@@ -193,6 +194,13 @@ class ReportStore:
 
 def _key(report: Report) -> str:
     return f"reports/{report.id}.{report.format}"
+
+
+def _remove_leftovers(folder: Path, before: Millis) -> None:
+    """Files that a killed process left half-written: nothing that is kept is this old."""
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if file.is_file() and file.stat().st_mtime * 1000 < before:
+            file.unlink(missing_ok=True)
 
 
 def _finish(unfinished: Path, target: Path) -> int:
