@@ -44,10 +44,10 @@ async def main() -> None:
         provider_is_up = True
         await test.clock.advance("9h")
         for job in sorted(await letters.jobs(), key=lambda job: job.id):
-            print(f"{job.id:7} {job.state:9} {job.result or job.failed_reason}")
+            print(f"{job.id:7} {job.state:9} {job.returned or job.failed_reason}")
         await letters.dead_letters.replay("nobody", {"to": "boris"})  # mended and put back
         await test.drain()
-        print("mended  " + (await letters.job("nobody")).result)
+        print("mended  " + (await letters.job("nobody")).returned)
 
 
 if __name__ == "__main__":

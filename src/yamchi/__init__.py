@@ -1,7 +1,7 @@
 """Yamchi: the background half of a product. Jobs, queues and workers on whatever queue a team has."""
 
 from yamchi.app import Yamchi
-from yamchi.errors import Cancelled, Outage, Retryable, Snooze, Unrecoverable
+from yamchi.errors import Cancelled, JobFailed, Outage, Retryable, Snooze, Unrecoverable
 from yamchi.plugins import Plugin
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
@@ -13,6 +13,7 @@ __all__ = [
     "Backoff",
     "Cancelled",
     "Job",
+    "JobFailed",
     "New",
     "Outage",
     "Plugin",

@@ -15,6 +15,7 @@ from yamchi.clock import Clock, Millis, Span, SystemClock, to_millis
 from yamchi.errors import ConfigurationError, MissingExtra, UnknownQueue
 from yamchi.observe.metrics import Metrics
 from yamchi.plugins import Plugin, find_plugins
+from yamchi.queues.blocking import Sync
 from yamchi.queues.composing import Engines
 from yamchi.queues.cron import CronLine, Schedule
 from yamchi.queues.engines.base import Engine, RateLimit
@@ -308,6 +309,11 @@ class Yamchi:
             queue.on_listener = self._hear
             self._queues[name] = queue
         return self._queues[name]
+
+    @cached_property
+    def sync(self) -> Sync:
+        """The same queues for code without an event loop: `app.sync.queue("mail").add(…)` returns when it is done."""
+        return Sync(self.queue, self.close)
 
     @property
     def queues(self) -> list[Queue]:

@@ -4,6 +4,7 @@ A handler says what kind of failure it met by raising (or returning) one of the 
 Everything else here is raised to callers, always as one sentence that says what happened and what to do.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 
@@ -70,7 +71,11 @@ class MissingExtra(ConfigurationError):
 
 
 class InvalidJob(YamchiError, ValueError):
-    """A job can't be added as it is: its data, id or an option is wrong."""
+    """A job can't be added as it is: its data, id or an option is wrong. `faults` are the fields, each with what is wrong with it."""
+
+    def __init__(self, message: str, faults: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.faults = faults
 
 
 class UnknownQueue(YamchiError, LookupError):
@@ -83,6 +88,16 @@ class UnknownJob(YamchiError, LookupError):
 
 class WrongState(YamchiError):
     """The job is not in a state in which this can be done to it."""
+
+
+class JobFailed(YamchiError):
+    """A job whose result was waited for has none: it failed, was cancelled or expired. `state` and `reason` say which and why."""
+
+    def __init__(self, queue: str, job_id: str, state: str, reason: str | None) -> None:
+        ended = "was cancelled" if state == "cancelled" else state
+        super().__init__(f"Job {job_id} of {queue} {ended}" + (f": {reason}" if reason else "."))
+        self.state = state
+        self.reason = reason
 
 
 class TokenRefused(YamchiError):

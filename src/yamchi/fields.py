@@ -6,9 +6,9 @@ check is linear, and a length is looked at before anything else is.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import orjson
 from email_validator import EmailNotValidError, validate_email
@@ -89,6 +89,50 @@ def _is_span(value: str | float) -> str | float:
 
 SpanText = Annotated[str | float, AfterValidator(_is_span)]
 """A span of time as it is written in a body: seconds, or text such as "30m"."""
+
+# ── What is wrong with them ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Fault(NamedTuple):
+    """A field and what is wrong with it."""
+
+    place: str
+    message: str
+
+
+_LONGEST_MESSAGE = 500
+_LONGEST_PART = 100
+"""Characters that are shown of a name which the sender chose."""
+
+
+def faults_of(errors: Sequence[Any], given: Any = ...) -> list[Fault]:
+    """What pydantic found in a document. If that is given, by the places that its sender knows: without names of classes and unions."""
+    return list(dict.fromkeys(Fault(_place(error, given), _plain(error["msg"])) for error in errors))
+
+
+def _plain(message: str) -> str:
+    return (
+        message.removeprefix("Value error, ")
+        .removeprefix("Assertion failed, ")
+        .rstrip(".")[:_LONGEST_MESSAGE]
+    )
+
+
+def _place(error: Any, given: Any) -> str:
+    """The parts of a place that are there in the document, and the one that is missing from it."""
+    if given is ...:
+        return ".".join(str(part)[:_LONGEST_PART] for part in error["loc"])
+    kept, here = [], given
+    for number, part in enumerate(error["loc"]):
+        is_missing = error["type"] == "missing" and number == len(error["loc"]) - 1
+        try:
+            here = here[part]
+        except (KeyError, IndexError, TypeError):
+            if not is_missing:
+                continue
+        kept.append(str(part)[:_LONGEST_PART])
+    return ".".join(kept)
+
 
 # ── Documents ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -107,7 +107,7 @@ async def test_a_stale_worker_settles_nothing(make_site: MakeSite, engine_url: s
     await site.queue.add({}, id="next", name="hold")
     await site.all_settled(2)
     kept = await site.queue.job("held")
-    assert (kept.result, kept.attempts_made) == ({"pid": rival.pid}, 2)
+    assert (kept.returned, kept.attempts_made) == ({"pid": rival.pid}, 2)
     assert (await site.queue.stats())["completed"] == 2
 
 

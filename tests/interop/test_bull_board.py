@@ -45,7 +45,7 @@ async def test_bull_board_shows_and_retries(app: Yamchi, redis_url: str) -> None
         assert answer.status_code in (200, 204), answer.text
         await eventually(_shown(http, "completed", 1))
     done = await job.refresh()
-    assert (done.state, done.result) == ("completed", "sent")
+    assert (done.state, done.returned) == ("completed", "sent")
     assert (await app.queue("mail").dead_letters.list()).total == 0, (
         "a job that was put back has no dead letter"
     )

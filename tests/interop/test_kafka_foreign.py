@@ -102,7 +102,7 @@ async def test_the_seeds_message_written_by_kcat_is_a_notification(app: Yamchi, 
         await eventually(lambda: seen)
         done = await eventually(lambda: _finished(target, SEED["job_id"]))
     assert seen == {SEED["job_id"]: SEED}
-    assert (done.state, done.result) == ("completed", "email")
+    assert (done.state, done.returned) == ("completed", "email")
 
 
 async def test_what_is_not_json_lands_among_the_dead_letters_and_blocks_nobody(

@@ -25,7 +25,7 @@ async def test_nodes_worker_completes_our_job(app: Yamchi, node: Peer) -> None:
         {"progress": 30, "log": "hello", "result": {"ok": True}}, name="send", id="letter-1"
     )
     done = await in_state(job, "completed")
-    assert (done.result, done.progress_made, done.logs) == ({"ok": True}, 30, ["hello"])
+    assert (done.returned, done.progress_made, done.logs) == ({"ok": True}, 30, ["hello"])
     assert (done.attempts_made, done.worker) == (1, "node-worker")
     shown = await node.ask("job", queue="mail", id="letter-1")
     assert (shown["name"], shown["opts"]["attempts"]) == ("send", 3)
@@ -45,7 +45,7 @@ async def test_node_retries_by_our_options(app: Yamchi, node: Peer) -> None:
     )
     steps = await app.queue("mail").add({"fails": 1, "result": "ok"}, backoff=["50ms", "100ms"])
     done = await in_state(fixed, "completed")
-    assert (done.attempts_made, done.result) == (3, "ok")
+    assert (done.attempts_made, done.returned) == (3, "ok")
     assert (await in_state(steps, "completed")).attempts_made == 2
     dead = await app.queue("mail").add({"fails": 9}, attempts=2, backoff={"type": "fixed", "delay": 0.02})
     failed = await in_state(dead, "failed")

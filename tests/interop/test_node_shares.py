@@ -55,7 +55,7 @@ async def test_we_take_up_what_a_killed_node_left(app: Yamchi, redis_url: str) -
         await eventually(lambda: runs)
         await eventually(lambda: _ended(job))
     done = await job.refresh()
-    assert (done.state, done.result, runs) == ("completed", "ours", [2])
+    assert (done.state, done.returned, runs) == ("completed", "ours", [2])
 
 
 async def test_node_takes_up_what_we_left(app: Yamchi, node: Peer) -> None:
@@ -66,7 +66,7 @@ async def test_node_takes_up_what_we_left(app: Yamchi, node: Peer) -> None:
     await node.ask("work", queue="mail", options={"stalledInterval": 300})
     await eventually(lambda: _ended(job))
     done = await job.refresh()
-    assert (done.state, done.result, done.attempts_made) == ("completed", "theirs", 2)
+    assert (done.state, done.returned, done.attempts_made) == ("completed", "theirs", 2)
 
 
 async def _ended(job: Job[Any]) -> bool:

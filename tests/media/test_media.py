@@ -114,7 +114,7 @@ async def test_another_programs_job_reads_only_uploads(studio: Studio) -> None:
     job = await queue.add({"entityType": "user_avatar", "tempPath": str(inside), "originalFilename": "a.jpg"})
     await studio.app.drain()
     done = await job.refresh()
-    assert (await studio.show(done.result["mediaId"]))["status"] == "ready"
+    assert (await studio.show(done.returned["mediaId"]))["status"] == "ready"
 
 
 async def test_watermarks_begin_from_the_original(studio: Studio) -> None:

@@ -145,7 +145,7 @@ async def test_a_run_without_an_end_is_ended_by_its_queue(tmp_path: Path) -> Non
         failed = await eventually(lambda: finished(app, "endless"))
         assert failed.failed_reason == "endless took longer than the 300 ms that endless allows"
         assert (await kept.refresh()).state == "active"
-        assert (await eventually(lambda: finished(app, "patient"))).result == "done"
+        assert (await eventually(lambda: finished(app, "patient"))).returned == "done"
         await kept.cancel()
 
 

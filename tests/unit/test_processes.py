@@ -60,9 +60,9 @@ async def test_a_test_application_runs_them_too():
     await app.drain()
     done = await job.refresh()
     await app.close()
-    assert done.result["sum"] == 10
-    assert done.result["pid"] != os.getpid()
-    assert not _is_alive(done.result["pid"])
+    assert done.returned["sum"] == 10
+    assert done.returned["pid"] != os.getpid()
+    assert not _is_alive(done.returned["pid"])
 
 
 def test_a_function_that_no_child_can_import_is_refused():

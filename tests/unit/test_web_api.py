@@ -249,3 +249,32 @@ async def test_metrics_count_what_became_of_jobs(app, client):
         'notification_queue_switches_total{from="bull",to="sqlite"} 1.0',
     ):
         assert line in page
+
+
+async def test_a_problem_names_the_field_as_its_sender_wrote_it(client: httpx2.AsyncClient) -> None:
+    answer = (
+        await client.post("/api/queues/thumbnails/jobs", json={"data": {"url": "a"}, "backoff": "no"})
+    ).json()
+    (fault,) = answer["errors"]
+    assert fault["field"] == "backoff"
+    assert fault["message"].startswith("backoff: 'no' is not a span of time")
+    assert "Value error" not in answer["detail"]
+    assert not answer["detail"].endswith("..")
+    answer = (
+        await client.post("/api/queues/thumbnails/jobs", json={"data": {"url": "a"}, "delay": []})
+    ).json()
+    assert {fault["field"] for fault in answer["errors"]} == {"delay"}
+    answer = (await client.post("/api/queues/thumbnails/jobs", json={"data": {"url": 1}})).json()
+    assert [fault["field"] for fault in answer["errors"]] == ["data.url"]
+
+
+async def test_a_backoff_can_be_given_as_a_job_shows_it(client: httpx2.AsyncClient) -> None:
+    path = "/api/queues/thumbnails/jobs"
+    for given in ("exponential", ["1m", "5m"], {"type": "fixed", "delay": "2s", "jitter": 0.5}):
+        first = (await client.post(path, json={"data": {"url": "a"}, "backoff": given})).json()
+        again = (await client.post(path, json={"data": {"url": "a"}, "backoff": first["backoff"]})).json()
+        assert again["backoff"] == first["backoff"]
+    refused = await client.post(
+        path, json={"data": {"url": "a"}, "backoff": {"kind": "fixed", "delay": "1s"}}
+    )
+    assert "in milliseconds" in refused.json()["detail"]

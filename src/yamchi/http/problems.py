@@ -21,7 +21,9 @@ from yamchi.errors import (
     WrongState,
     YamchiError,
 )
+from yamchi.fields import faults_of
 from yamchi.observe.logging import mask
+from yamchi.queues.handlers import faults_in
 
 log = structlog.get_logger("yamchi.web")
 
@@ -37,12 +39,6 @@ STATUS_OF: Mapping[type[YamchiError], HTTPStatus] = {
 
 MOST_NAMED = 50
 """Fields that a problem names: a list of thousands may be wrong in every one of them."""
-
-LONGEST_PART = 100
-"""Characters that are shown of a name which the caller chose."""
-
-
-LONGEST_MESSAGE = 500
 
 
 class FieldProblem(BaseModel):
@@ -109,8 +105,12 @@ async def _on_yamchi_error(_request: Request, error: Exception) -> Response:
     status = _status_of(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning(f"answered {status}: {error}")
-    cause = error.__cause__
-    return problem(status, str(error), _fields(cause) if isinstance(cause, ValidationError) else ())
+    faults = getattr(error, "faults", ())[:MOST_NAMED]
+    if not faults and isinstance(error.__cause__, ValidationError):
+        faults = [
+            fault._replace(place=f"data.{fault.place}") for fault in faults_in(error.__cause__)[:MOST_NAMED]
+        ]
+    return problem(status, str(error), [FieldProblem(field=place, message=said) for place, said in faults])
 
 
 def _status_of(error: Exception) -> int:
@@ -122,10 +122,13 @@ def _status_of(error: Exception) -> int:
 
 async def _on_bad_request(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = error.errors()[:MOST_NAMED]
+    parts = {"body": error.body}
     fields = [
-        FieldProblem(field=_place(fault["loc"]), message=fault["msg"][:LONGEST_MESSAGE]) for fault in faults
+        FieldProblem(field=fault.place or str(one["loc"][0]), message=fault.message)
+        for one in error.errors()[:MOST_NAMED]
+        for fault in faults_of([{**one, "loc": _inside(one["loc"])}], parts.get(str(one["loc"][0]), ...))
     ]
+    fields = list({(field.field, field.message): field for field in fields}.values())
     sentence = "; ".join(f"{fault.field}: {fault.message}" for fault in fields[:5])
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"The request can't be understood: {sentence}.", fields)
 
@@ -150,14 +153,5 @@ async def _on_surprise(request: Request, error: Exception) -> Response:
     )
 
 
-def _fields(error: ValidationError) -> list[FieldProblem]:
-    faults = error.errors(include_url=False, include_input=False, include_context=False)
-    return [
-        FieldProblem(field=_place(("data", *fault["loc"])), message=fault["msg"][:LONGEST_MESSAGE])
-        for fault in faults[:MOST_NAMED]
-    ]
-
-
-def _place(loc: Sequence[int | str]) -> str:
-    inside = loc[1:] if len(loc) > 1 and loc[0] in ("body", "query", "path") else loc
-    return ".".join(str(part)[:LONGEST_PART] for part in inside)
+def _inside(loc: Sequence[int | str]) -> Sequence[int | str]:
+    return loc[1:] if loc and loc[0] in ("body", "query", "path") else loc

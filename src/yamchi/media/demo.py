@@ -19,7 +19,7 @@ async def play(media: Media, stage: Stage) -> None:
     if done.state != "completed":
         stage.say(f"the picture was not made: {done.failed_reason}")
         return
-    found = await media.get(done.result["mediaId"])
+    found = await media.get(done.returned["mediaId"])
     sizes = ", ".join(f"{one.name} {one.width}×{one.height}" for one in found.variants)
     stage.say(f"a PNG of {WIDTH}×{HEIGHT} became WebP without its EXIF: {sizes}")
     stage.look(found.url_of(found.variants[0]), "the picture")

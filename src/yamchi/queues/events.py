@@ -30,6 +30,12 @@ class Listeners:
             raise ValueError(f"There is no event {event!r}: choose from {', '.join(EVENT_TYPES)}.")
         self._by_type[event].append(listener)
 
+    def off(self, event: str, listener: Listener) -> None:
+        """Call this listener no more."""
+        self._by_type[event].remove(listener)
+        if not self._by_type[event]:
+            del self._by_type[event]
+
     def wants(self, event: str) -> bool:
         return bool(self._by_type.get(event))
 
@@ -39,7 +45,7 @@ class Listeners:
 
     def emit(self, event: str, *arguments: Any) -> None:
         """Call every listener; one that fails is logged and hurts nobody else."""
-        for listener in self._by_type.get(event, ()):
+        for listener in tuple(self._by_type.get(event, ())):
             try:
                 outcome = listener(*arguments)
                 if inspect.isawaitable(outcome):

@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob
+from yamchi.fields import Fault, faults_of
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.records import DEFAULT_OPTIONS, JobOptions
@@ -54,7 +55,7 @@ class Handler:
     def model(self) -> Any:
         """The T of the `Job[T]` that the function takes; None where it says nothing."""
         try:
-            hints = typing.get_type_hints(self.function)
+            hints = typing.get_type_hints(self.function, include_extras=True)
         except NameError as error:
             raise TypeError(f"The annotation of {self.name} can't be resolved ({error}).") from error
         names = [name for name in inspect.signature(self.function).parameters if name in hints]
@@ -82,7 +83,7 @@ class Handler:
             return self._adapter.validate_json(payload)
         except ValidationError as error:
             is_json = error.errors()[0]["type"] != "json_invalid"
-            raise PoisonMessage(describe(error) if is_json else INVALID_JSON) from error
+            raise PoisonMessage(describe(error, payload) if is_json else INVALID_JSON) from error
 
     def encode(self, data: Any) -> bytes:
         """Data as JSON, refused here if it would be refused there."""
@@ -91,7 +92,9 @@ class Handler:
             try:
                 self._adapter.validate_json(payload)
             except ValidationError as error:
-                raise InvalidJob(f"The data of {self.name} does not fit: {describe(error)}") from error
+                said = f"The data of {self.name} does not fit: {describe(error, payload)}"
+                faults = [fault._replace(place=f"data.{fault.place}") for fault in faults_in(error, payload)]
+                raise InvalidJob(said, faults) from error
         return payload
 
 
@@ -129,12 +132,15 @@ def decode_json(payload: bytes) -> Any:
         raise PoisonMessage(INVALID_JSON) from error
 
 
-def describe(error: ValidationError) -> str:
-    """One sentence: each field with what is wrong with it."""
-    faults = error.errors(include_url=False, include_input=False, include_context=False)
-    said = [
-        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}" for fault in faults[:5]
-    ]
+def faults_in(error: ValidationError, payload: bytes | None = None) -> list[Fault]:
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return faults_of(found, ... if payload is None else decode_json(payload))
+
+
+def describe(error: ValidationError, payload: bytes | None = None) -> str:
+    """One sentence: each field with what is wrong with it; in the words of the payload, if that is given."""
+    faults = faults_in(error, payload)
+    said = [f"{fault.place or 'value'}: {fault.message}" for fault in faults[:5]]
     more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
     return "; ".join(said) + more
 

@@ -9,13 +9,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 
-from yamchi.clock import Millis, as_datetime, isoformat
+from yamchi.clock import Millis, Span, as_datetime, isoformat
 from yamchi.errors import WrongState
 from yamchi.observe.logging import mask
-from yamchi.queues import foreign
+from yamchi.queues import foreign, results
 from yamchi.queues.bulkheads import Bulkheads
 from yamchi.queues.engines.base import Engine
-from yamchi.queues.events import Listeners
+from yamchi.queues.events import Listener, Listeners
 from yamchi.queues.handlers import decode_json
 from yamchi.queues.records import Claim, JobRecord, State
 
@@ -33,6 +33,7 @@ class ItsQueue(Protocol):
     def add(self) -> "Callable[..., Coroutine[Any, Any, Job[Any]]]": ...
     @property
     def add_many(self) -> "Callable[..., Coroutine[Any, Any, list[Job[Any]]]]": ...
+    def on(self, event: str, listener: Listener) -> None: ...
     async def job(self, job_id: str) -> "Job[Any]": ...
     async def cancel(self, job_id: str) -> State: ...
     def encode(self, name: str, data: Any) -> bytes: ...
@@ -102,7 +103,8 @@ class Job(Generic[T]):
         return self.attempts_made >= self.attempts
 
     @property
-    def result(self) -> Any:
+    def returned(self) -> Any:
+        """What the handler returned, as far as this snapshot knows; `result` waits for it."""
         return None if self.record.result is None else orjson.loads(self.record.result)
 
     @property
@@ -214,6 +216,15 @@ class Job(Generic[T]):
         return _Done()
 
     # ── What others do with it ────────────────────────────────────────────────────────────────────────────────────
+
+    async def result(self, timeout: Span | None = None) -> Any:
+        """Wait until this job is over; what its handler returned.
+
+        Raises `JobFailed` if it failed, was cancelled or expired, and `TimeoutError` if it takes longer than `timeout`.
+        """
+        self.record = await results.finished(self.queue, self.id, timeout)
+        results.checked(self.record)
+        return self.returned
 
     async def refresh(self) -> "Job[T]":
         """The same job as it is now."""

@@ -43,6 +43,11 @@ class LazyEngine:
         return self._make()
 
     @property
+    def home(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop on which it was opened, or is about to be."""
+        return self._home
+
+    @property
     def primary(self) -> Engine:
         """The engine itself; behind a spool, the broker."""
         broker: Engine = getattr(self._engine, "primary", self._engine)
@@ -59,6 +64,8 @@ class LazyEngine:
     # ── Opening ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> None:
+        if self.is_open:
+            return
         if self._home is None or self._home.is_closed():
             self._home, self._opening = asyncio.get_running_loop(), None
         if self._home is not asyncio.get_running_loop():

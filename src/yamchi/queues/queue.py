@@ -29,6 +29,7 @@ from yamchi.queues.records import (
     new_id,
     positive_span,
 )
+from yamchi.queues.transactions import transactional
 from yamchi.queues.views import Minute, Page
 
 UNATTENDED_AFTER: Millis = 60_000
@@ -88,8 +89,13 @@ class Queue:
         timeout: Span | None = None,
         keep_completed: int | None = None,
         keep_failed: int | None = None,
+        connection: Any = None,
     ) -> Job[Any]:
-        """Add one job. When this returns, the job is safe. The same id again is the same job (`is_new` tells)."""
+        """Add one job. When this returns, the job is safe. The same id again is the same job (`is_new` tells).
+
+        With a `connection` to the database that the queue is in (of sqlite3, psycopg or SQLAlchemy), the job is part of its
+        transaction: it is there when that is committed.
+        """
         now = self._clock.now()
         new = New(
             data,
@@ -106,6 +112,10 @@ class Queue:
             keep_failed,
         )
         job = self._new_job(new, now)
+        if connection is not None:
+            await self.engine.open()
+            (is_new,) = await transactional(self.engine).add_within(connection, self.name, [job])
+            return Job(self, self._as_added(job, now), is_new=is_new)
         (is_new,) = await self.engine.add(self.name, [job])
         there = None if is_new else await self.engine.get(self.name, job.id)
         return Job(self, there or self._as_added(job, now), is_new=is_new)

@@ -53,7 +53,10 @@ class Backoff:
 
     @classmethod
     def parse(cls, value: "BackoffLike") -> "Backoff":
-        """Accepts a `Backoff`, "fixed", "exponential", {"type", "delay", "jitter"}, a span, or a list of spans."""
+        """Accepts a `Backoff`, "fixed", "exponential", {"type", "delay", "jitter"}, a span, or a list of spans.
+
+        {"kind", "delay", …} is a backoff as jobs show it, in milliseconds.
+        """
         match value:
             case Backoff():
                 return value
@@ -61,6 +64,8 @@ class Backoff:
                 return cls(kind="fixed")
             case "exponential":
                 return cls(kind="exponential")
+            case Mapping() if "kind" in value:
+                return cls._from_mapping(_as_given(value))
             case Mapping():
                 return cls._from_mapping(value)
             case str() | int() | float() | timedelta():
@@ -78,7 +83,7 @@ class Backoff:
             )
         if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
             raise InvalidJob(f"backoff jitter must be between 0 and 1, not {in_short(jitter)}.")
-        if kind == "steps" or "steps" in value:
+        if kind == "steps" or value.get("steps"):
             steps = value.get("steps", ())
             return replace(cls.parse(steps if isinstance(steps, list | tuple) else ()), jitter=jitter)
         return cls(kind=kind, delay=positive_span("backoff delay", value.get("delay", 1)), jitter=jitter)
@@ -92,6 +97,20 @@ class Backoff:
             base = self.delay * (2 ** min(attempt - 1, 40) if self.kind == "exponential" else 1)
         base = min(base, self.longest)
         return round(base * random.uniform(1 - self.jitter, 1 + self.jitter)) if self.jitter else base
+
+
+def _as_given(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """A backoff that a job shows, as one is given: its milliseconds are seconds there."""
+    try:
+        spans = {
+            "delay": shown.get("delay", 1_000) / 1000,
+            "steps": [one / 1000 for one in shown.get("steps", ())],
+        }
+    except TypeError as error:
+        raise InvalidJob(
+            "backoff with a kind has its delay and steps in milliseconds, as numbers."
+        ) from error
+    return {"type": shown["kind"], "jitter": shown.get("jitter", 0), **spans}
 
 
 BackoffLike = Backoff | str | Mapping[str, Any] | Sequence[Span] | Span

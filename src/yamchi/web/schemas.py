@@ -147,7 +147,9 @@ class JobIn(BaseModel):
     data: Any = None
     name: Name | None = Field(None, description="Which of the queue's jobs; the first one by default.")
     id: Name | None = Field(None, description="The same id again is the same job.")
-    delay: SpanText | None = None
+    delay: SpanText | None = Field(
+        default=None, examples=["5m"], description='Text such as "30s" or "5m", or a number of seconds.'
+    )
     run_at: ZonedMoment | None = None
     priority: int = Field(0, ge=0, le=10, description="Higher first.")
     attempts: int | None = Field(None, ge=1, le=MOST_ATTEMPTS)

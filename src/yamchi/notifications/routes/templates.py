@@ -4,8 +4,9 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import uuid4
 
+import orjson
 from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from yamchi import fields
 from yamchi.fields import Address, JsonObject
@@ -27,12 +28,30 @@ ONE = "/templates/{code}/{channel}/{locale}"
 
 
 class TemplateIn(BaseModel):
-    """A template's text: settings between two `---` lines, then the body in Jinja2."""
+    """A template's text: settings between two `---` lines, then the body in Jinja2. Or its subject and body, with no other settings."""
 
-    text: str = Field(
-        max_length=500_000, examples=["---\nsubject: Hi, {{ user.name }}\n---\n<p>Welcome!</p>"]
+    text: str | None = Field(
+        default=None,
+        max_length=500_000,
+        examples=["---\nsubject: Hi, {{ user.name }}\n---\n<p>Welcome!</p>"],
     )
+    subject: str | None = Field(default=None, max_length=998)
+    body: str | None = Field(default=None, max_length=500_000)
     format: Format = "html"
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> "TemplateIn":
+        if (self.text is None) is (self.body is None):
+            raise ValueError("give either text, or body with or without a subject")
+        return self
+
+    @property
+    def whole(self) -> str:
+        """The text as a file has it."""
+        if self.text is not None or self.subject is None:
+            return self.text or self.body or ""
+        subject = orjson.dumps(self.subject).decode()  # a string of JSON is one of YAML
+        return f"---\nsubject: {subject}\n---\n{self.body}"
 
 
 class TemplateOut(BaseModel):
@@ -95,7 +114,7 @@ async def put_template(
 ) -> TemplateOut:
     language = normalize_locale(locale) or locale
     before = await notifications.templates.find(code, channel, [language])
-    kept = await notifications.templates.put(code, channel, language, new.text, new.format)
+    kept = await notifications.templates.put(code, channel, language, new.whole, new.format)
     changes(request, before=before and f"version {before.version}", after=f"version {kept.version}")
     return TemplateOut.of(kept)
 
@@ -126,7 +145,9 @@ async def send_test(
     notifications: TheNotifications, code: Code, channel: Channel, locale: Locale, test: TestSend
 ) -> TestSent:
     template = await notifications.templates.find(code, channel, locale_chain(locale))
-    sample = dict(template.sample or {}) if template else {}
+    if template is None:
+        raise UnknownTemplate(code, channel, locale_chain(locale))
+    sample = dict(template.sample or {})
     options = DirectOptions(to=test.to, template=code, locale=locale, data=test.data or sample)
     job = await notifications.queue.add(DirectMessage(channel=channel, options=options), id=str(uuid4()))
     return TestSent(job_id=job.id)

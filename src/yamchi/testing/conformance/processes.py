@@ -39,9 +39,9 @@ class ProcessSuite(Suite):
         counted = await app.queue(queue).add({"to": 10}, name="count")
         async with working(app):
             first, second = [await _ended(job, "completed") for job in jobs]
-            assert (await _ended(counted, "completed")).result["sum"] == 45
-            assert (await _ended(snoozed, "completed")).result == {"attempt": 1}
-        assert first.result["pid"] == second.result["pid"]  # a child is kept for the next job
+            assert (await _ended(counted, "completed")).returned["sum"] == 45
+            assert (await _ended(snoozed, "completed")).returned == {"attempt": 1}
+        assert first.returned["pid"] == second.returned["pid"]  # a child is kept for the next job
         assert first.progress_made == 50
         assert first.logs == ["half of it", "the rest"]
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from yamchi.app import Yamchi
 from yamchi.clock import SystemClock, as_datetime
-from yamchi.errors import Cancelled, Outage, Snooze, Unrecoverable
+from yamchi.errors import Cancelled, JobFailed, Outage, Snooze, Unrecoverable
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New
@@ -69,7 +69,7 @@ class WorkerSuite(Suite):
         async with working(app):
             for job in jobs:
                 done = await eventually(partial(in_state, job, "completed"))
-                assert done.result == {"twice": job.data["number"] * 2}
+                assert done.returned == {"twice": job.data["number"] * 2}
         stats = await app.queue(queue).stats()
         assert stats == {
             "waiting": 0,
@@ -79,6 +79,23 @@ class WorkerSuite(Suite):
             "failed": 0,
             "type": app.queue(queue).engine.type,
         }
+
+    async def test_a_result_is_waited_for(self, app: Yamchi, queue: str) -> None:
+        @app.job(queue)
+        async def double(job: Job[Order]) -> int:
+            if job.data.number < 0:
+                raise Unrecoverable("below zero")
+            return job.data.number * 2
+
+        good, bad = await app.queue(queue).add_many([Order(number=21), Order(number=-1)])
+        with pytest.raises(TimeoutError, match="is not finished after 100 ms"):
+            await good.result(timeout="100ms")
+        async with working(app):
+            assert await good.result(timeout="30s") == 42
+            with pytest.raises(JobFailed, match="failed: below zero") as failed:
+                await bad.result(timeout="30s")
+        assert (good.state, failed.value.state) == ("completed", "failed")
+        assert await (await app.queue(queue).job(good.id)).result() == 42
 
     async def test_failures_are_retried_with_backoff_then_dead(self, app: Yamchi, queue: str) -> None:
         runs: list[tuple[int, int]] = []
@@ -143,7 +160,7 @@ class WorkerSuite(Suite):
         job = await app.queue(queue).add({})
         async with working(app):
             done = await eventually(lambda: in_state(job, "completed"))
-        assert (runs, done.result) == ([1, 1, 1], "sent")
+        assert (runs, done.returned) == ([1, 1, 1], "sent")
 
     async def test_a_failure_kind_may_be_returned(self, app: Yamchi, queue: str) -> None:
         @app.job(queue)
@@ -230,7 +247,7 @@ class WorkerSuite(Suite):
         job = await app.queue(queue).add({})
         async with working(app):
             done = await eventually(lambda: in_state(job, "completed"))
-        assert done.result is True
+        assert done.returned is True
         assert (done.progress_made, done.logs) == (30, ["half way"])
 
     async def test_concurrency_is_kept(self, app: Yamchi, queue: str) -> None:
@@ -305,7 +322,7 @@ class WorkerSuite(Suite):
         async with working(app):
             done = await eventually(lambda: in_state(job, "completed"))
         await asyncio.to_thread(rival.join)
-        assert (done.result, taken) == (1, [])
+        assert (done.returned, taken) == (1, [])
 
     async def test_graceful_stop_gives_back_what_is_not_done(
         self, app: Yamchi, queue: str, make_app: MakeApp, engine: Engine

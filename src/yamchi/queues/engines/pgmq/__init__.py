@@ -36,6 +36,7 @@ from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.engines.pgmq.scanning import Scanner
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables
+from yamchi.queues.engines.pgmq.within import caller_connection
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sweeping import FULL_SWEEP_FACTOR
 
@@ -103,6 +104,14 @@ class PgmqEngine:
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         return await self._loops.get().batcher.add(queue, jobs)
+
+    async def ready(self, queue: str) -> None:
+        await self._tables_of(queue)
+
+    async def add_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        """Add jobs in a transaction of the caller's."""
+        tables = await self._tables_of(queue)
+        return await adding.add(await caller_connection(connection, self._connections.host), tables, jobs)
 
     async def _write(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         created = await self._do(queue, lambda db, tables: adding.add(db, tables, jobs))

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -30,6 +31,7 @@ from yamchi.queues.engines.batching import AddBatcher
 from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.sqlite import adding, management, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
+from yamchi.queues.engines.sqlite.within import within
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sqlite import SqliteFile
 
@@ -78,6 +80,14 @@ class SqliteEngine:
         created = await self._add_batchers.get().add(queue, jobs)
         self._wake_up(queue)
         return created
+
+    async def ready(self, queue: str) -> None:
+        """The tables are there once it is open."""
+
+    async def add_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        """Add jobs in a transaction of the caller's. Whoever works here finds them as it finds those of other processes."""
+        now = self._clock.now()
+        return await within(connection, self._file.path, lambda db: adding.add(db, queue, jobs, now))
 
     async def _add_together(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         now = self._clock.now()

@@ -1,0 +1,140 @@
+"""`app.sync`: the same queues for code without an event loop, such as a view of Django or Flask, a script, or a plain handler.
+
+Calls run on the event loop where the engine is open, if there is one, else on that of a thread of their own.
+"""
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from yamchi.errors import EngineUnavailable
+from yamchi.queues.deadletters import DeadLetters
+from yamchi.queues.job import Job
+from yamchi.queues.queue import Queue
+from yamchi.queues.transactions import run_at_once, transactional
+
+T = TypeVar("T")
+Work = Callable[[], Coroutine[Any, Any, T]]
+Run = Callable[[Work[Any]], Any]
+
+
+class Background:
+    """A thread with an event loop, begun when it is first needed; a forked process gets one of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=_serve, args=[self._loop], name="yamchi-sync", daemon=True).start()
+            return self._loop
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._loop is not None and self._pid == os.getpid():
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+class Sync:
+    """What `app.sync` is. `close` lets go of what the calls opened; a process that ends need not call it."""
+
+    def __init__(self, queue: Callable[[str], Queue], close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._queue = queue
+        self._close = close
+        self._background = Background()
+
+    def queue(self, name: str) -> "SyncQueue":
+        """A declared queue, whose methods return when they are done."""
+        queue = self._queue(name)
+
+        def run(work: Work[T]) -> T:
+            loop = self._loop_of(queue)
+            try:
+                return _run(work, loop)
+            except EngineUnavailable:
+                if (opened_on := self._loop_of(queue)) is loop:
+                    raise
+                return _run(work, opened_on)  # a worker began to open it at the same moment
+
+        return SyncQueue(queue, run)
+
+    def _loop_of(self, queue: Queue) -> asyncio.AbstractEventLoop:
+        home: asyncio.AbstractEventLoop | None = getattr(queue.engine, "home", None)
+        return home if home and home.is_running() else self._background.loop()
+
+    def close(self) -> None:
+        _run(self._close, self._background.loop())
+        self._background.stop()
+
+
+def _run(work: Work[T], loop: asyncio.AbstractEventLoop) -> T:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run_coroutine_threadsafe(work(), loop).result()
+    raise RuntimeError(
+        "app.sync waits, and would stop the event loop that runs here: use await app.queue(…)."
+    )
+
+
+class _Blocking:
+    """Something whose coroutine methods are called and waited for."""
+
+    def __init__(self, target: Any, run: Run) -> None:
+        self._target = target
+        self._run = run
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if not inspect.iscoroutinefunction(found):
+            return self._wrap(found)
+        return lambda *given, **options: self._wrap(self._run(lambda: found(*given, **options)))
+
+    def _wrap(self, value: Any) -> Any:
+        match value:
+            case Job():
+                return SyncJob(value, self._run)
+            case DeadLetters():
+                return _Blocking(value, self._run)
+            case list():
+                return [self._wrap(one) for one in value]
+        return value
+
+    def __repr__(self) -> str:
+        return repr(self._target)
+
+
+class SyncJob(_Blocking):
+    """A `Job` whose methods return when they are done: `job.result(timeout=5)`, `job.retry()`."""
+
+
+class SyncQueue(_Blocking):
+    """A `Queue` whose methods return when they are done."""
+
+    def add(self, data: Any = None, *, connection: Any = None, **options: Any) -> SyncJob:
+        """Add one job. With a connection, in its transaction; it is used in the thread that calls."""
+        queue: Queue = self._target
+        if connection is None:
+            job = self._run(lambda: queue.add(data, **options))
+        else:
+            self._run(lambda: _make_ready(queue))
+            job = run_at_once(queue.add(data, connection=connection, **options))
+        return SyncJob(job, self._run)
+
+
+async def _make_ready(queue: Queue) -> None:
+    await queue.engine.open()
+    await transactional(queue.engine).ready(queue.name)

@@ -1,0 +1,95 @@
+"""Waiting for what a job returns: its end is heard of, and looked for in case nobody tells."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from yamchi.clock import Millis, Span, describe_span
+from yamchi.errors import JobFailed, UnknownJob
+from yamchi.queues.records import FINISHED, JobRecord, State, positive_span
+
+if TYPE_CHECKING:
+    from yamchi.queues.job import ItsQueue
+
+FIRST_LOOK: Millis = 50
+RAREST_LOOK: Millis = 2_000
+"""Looks at the job come at first so soon, then ever more rarely, down to this."""
+
+
+async def finished(queue: "ItsQueue", job_id: str, timeout: Span | None) -> JobRecord:
+    """The job when it is over, however it ended."""
+    span = None if timeout is None else positive_span("timeout", timeout)
+    try:
+        async with asyncio.timeout(None if span is None else span / 1000):
+            return await _wait(queue, job_id)
+    except TimeoutError:
+        waited = describe_span(span or 0)
+        raise TimeoutError(f"Job {job_id} of {queue.name} is not finished after {waited}.") from None
+
+
+async def _wait(queue: "ItsQueue", job_id: str) -> JobRecord:
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    heard: list[JobRecord] = []
+
+    def hear(state: State, job: Any, value: Any = None) -> None:
+        """Called by whichever loop the worker has."""
+        if job.id == job_id:
+            heard.append(_ended(job.record, state, value))
+            loop.call_soon_threadsafe(told.set)
+
+    stop = _listen(queue, hear)
+    pause = FIRST_LOOK
+    try:
+        while True:
+            record = await queue.engine.get(queue.name, job_id)
+            if record is None and heard:
+                return heard[-1]
+            if record is None:
+                raise UnknownJob(
+                    f"Queue {queue.name} has no job {job_id!r}: it never had one, or it is no longer kept."
+                )
+            if record.state in FINISHED:
+                return record
+            told.clear()
+            await _either(told, pause)
+            pause = min(2 * pause, RAREST_LOOK)
+    finally:
+        stop()
+
+
+def _listen(queue: "ItsQueue", hear: Callable[..., None]) -> Callable[[], None]:
+    listeners = {state: partial(hear, state) for state in FINISHED}
+    for state, listener in listeners.items():
+        queue.on(state, listener)
+
+    def stop() -> None:
+        for state, listener in listeners.items():
+            queue.listeners.off(state, listener)
+
+    return stop
+
+
+def _ended(record: JobRecord, state: State, value: Any) -> JobRecord:
+    """A job as its last event tells of it: it may not be kept."""
+    if state == "completed":
+        return replace(record, state=state, result=orjson.dumps(value))
+    return replace(record, state=state, failed_reason=None if value is None else str(value))
+
+
+async def _either(told: asyncio.Event, pause: Millis) -> None:
+    try:
+        async with asyncio.timeout(pause / 1000):
+            await told.wait()
+    except TimeoutError:
+        return
+
+
+def checked(record: JobRecord) -> JobRecord:
+    """The job, if it was completed."""
+    if record.state != "completed":
+        raise JobFailed(record.queue, record.id, record.state, record.failed_reason)
+    return record

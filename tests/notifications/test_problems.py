@@ -1,0 +1,57 @@
+"""What senders are told of a message or a template that can't be used, in the words they used themselves."""
+
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+
+from yamchi.testing import TestApp
+from yamchi.web import create_app
+
+J = "/api/queues/notifications/jobs"
+HI = "/api/v1/templates/hi/email/en"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx2.AsyncClient]:
+    async with TestApp(plugins=["notifications"]) as app:
+        app.serve()
+        transport = httpx2.ASGITransport(app=create_app(app))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:3030") as client:
+            yield client
+
+
+async def test_the_form_that_was_meant_is_the_one_that_is_spoken_of(client: httpx2.AsyncClient) -> None:
+    direct = {"channel": "pigeon", "options": {"subject": "no address"}}
+    answer = await client.post(J, json={"data": direct})
+    assert answer.status_code == 422
+    assert [fault["field"] for fault in answer.json()["errors"]] == ["data.channel", "data.options.to"]
+    assert "NotificationJob" not in answer.text
+    answer = await client.post(J, json={"data": {"channel": "email", "template_code": "welcome_email"}})
+    missing = {fault["field"] for fault in answer.json()["errors"]}
+    assert missing == {
+        f"data.{name}" for name in ("job_id", "user_id", "locale", "data", "meta", "created_at")
+    }
+
+
+async def test_a_rule_that_can_not_be_used(client: httpx2.AsyncClient) -> None:
+    rule = {"on": "x", "notify": {"channel": "pigeon", "template": "welcome_email"}}
+    answer = await client.post("/api/v1/rules", json=rule)
+    assert {fault["field"].split(".")[0] for fault in answer.json()["errors"]} == {"notify"}
+    assert "function-after" not in answer.text
+
+
+async def test_a_template_by_its_subject_and_body(client: httpx2.AsyncClient) -> None:
+    kept = await client.put(HI, json={"subject": 'Hi: "{{ name }}"', "body": "<p>Hi {{ name }}</p>"})
+    assert (kept.status_code, kept.json()["subject"]) == (200, 'Hi: "{{ name }}"')
+    shown = await client.post(f"{HI}/preview", json={"data": {"name": "<Z>"}})
+    assert shown.json()["subject"] == 'Hi: "<Z>"'
+    assert "&lt;Z&gt;" in shown.json()["html"]
+    assert (await client.put(HI, json={"subject": "no body"})).status_code == 422
+    assert (await client.put(HI, json={"text": "a", "body": "b"})).status_code == 422
+
+
+async def test_a_try_of_a_template_that_is_not_there_is_refused_at_once(client: httpx2.AsyncClient) -> None:
+    answer = await client.post("/api/v1/templates/nope/email/en/test", json={"to": "me@example.com"})
+    assert answer.status_code == 404
+    assert "There is no template 'nope'" in answer.json()["detail"]

@@ -1,0 +1,101 @@
+"""`app.sync`: queues for code without an event loop, in a script, a thread, a plain handler, a forked process."""
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from yamchi import Job, JobFailed, Yamchi
+from yamchi.errors import InvalidJob
+from yamchi.settings import Settings
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Yamchi:
+    app = Yamchi(Settings(home=tmp_path, plugins=()))
+
+    @app.job("sums")
+    def add_up(job: Job[list[int]]) -> int:
+        if not job.data:
+            raise ValueError("nothing to add up")
+        return sum(job.data)
+
+    @app.job("chains")
+    def begin(job: Job[list[int]]) -> str:
+        """A plain handler, in its thread, adds to a queue of the application whose worker runs it."""
+        return str(app.sync.queue("sums").add(job.data, id=f"of-{job.id}").id)
+
+    return app
+
+
+def test_a_job_is_added_looked_at_and_acted_on(app: Yamchi) -> None:
+    sums = app.sync.queue("sums")
+    job = sums.add([1, 2], id="three", delay="1h")
+    assert (job.id, job.state, job.data) == ("three", "delayed", [1, 2])
+    assert [one.id for one in sums.jobs("delayed")] == ["three"]
+    job.promote()
+    assert sums.job("three").state == "waiting"
+    sums.add_many([[1], [2]])
+    assert sums.stats()["waiting"] == 3
+    job.remove()
+    assert sums.stats() == {
+        "waiting": 2,
+        "active": 0,
+        "delayed": 0,
+        "completed": 0,
+        "failed": 0,
+        "type": "sqlite",
+    }
+    with pytest.raises(InvalidJob, match="does not fit"):
+        sums.add({"no": "list"})
+    app.sync.close()
+
+
+def test_many_threads_share_one(app: Yamchi) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        added = list(threads.map(lambda number: app.sync.queue("sums").add([number]), range(100)))
+    assert len({job.id for job in added}) == 100
+    assert app.sync.queue("sums").stats()["waiting"] == 100
+    app.sync.close()
+
+
+def test_results_and_plain_handlers_while_a_worker_runs(app: Yamchi) -> None:
+    def ask() -> tuple[int, int]:
+        chained = app.sync.queue("chains").add([20, 22]).result(timeout="20s")
+        with pytest.raises(JobFailed, match="nothing to add up"):
+            app.sync.queue("sums").add([], attempts=1).result(timeout="20s")
+        return app.sync.queue("sums").job(chained).result(timeout="20s"), app.sync.queue("sums").add(
+            [1]
+        ).result(timeout="20s")
+
+    async def main() -> tuple[int, int]:
+        async with app:
+            worker = app.worker()
+            working = asyncio.create_task(worker.run())
+            answers = await asyncio.to_thread(ask)
+            worker.stop()
+            await working
+        return answers
+
+    assert asyncio.run(main()) == (42, 1)
+
+
+async def test_within_an_event_loop_it_is_refused(app: Yamchi) -> None:
+    with pytest.raises(RuntimeError, match="would stop the event loop"):
+        app.sync.queue("sums").add([1])
+    await app.close()
+
+
+def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path) -> None:
+    app = Yamchi(Settings(home=tmp_path, plugins=()))
+    app.define("sums")
+    before = app.sync._background.loop()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if app.sync.queue("sums").add([1], id="child").id == "child" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert app.sync._background.loop() is before
+    assert app.sync.queue("sums").job("child").state == "waiting"
+    app.sync.close()
