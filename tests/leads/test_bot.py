@@ -16,6 +16,7 @@ from tests.services.chat import KEY, ChatServer
 from tests.services.telegram import TOKEN, BotServer, Sent, refusal
 from tests.services.webserver import Response
 from tests.services.zoom import ZoomServer
+from yamchi.errors import Snooze
 from yamchi.testing.waiting import eventually
 
 WORD = "a-word_of-Telegram"
@@ -243,6 +244,44 @@ async def test_two_people_tap_the_same_time(telegram: Messenger) -> None:
     told = [sent.fields["text"] for sent in telegram.server.log if sent.method == "editMessageText"][-2:]
     assert sum("Вы записаны" in text for text in told) == 1
     assert sum("Это время только что заняли" in text for text in told) == 1
+
+
+async def test_who_taps_two_times_in_a_row_has_one_lesson(
+    telegram: Messenger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second tap is handled when the first is booked, so that neither takes away what the other has told of."""
+    harness, bot = telegram.harness, telegram.harness.leads.bot
+    assert bot is not None
+    lead_id = await harness.lead()
+    await telegram.say(MARAT, f"/start {lead_id}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-02")
+    (_, first), (_, second), *_ = keys(times)
+    tell, snoozed = harness.leads.service.tell, []
+
+    async def slowly(*told: Any, **data: Any) -> bool:
+        if not snoozed:
+            with pytest.raises(Snooze) as found:
+                await bot.handle(pressed(902, second))
+            snoozed.append(found)
+        return await tell(*told, **data)
+
+    monkeypatch.setattr(harness.leads.service, "tell", slowly)
+    await bot.handle(pressed(901, first))
+    assert (await harness.get(lead_id))["lesson_datetime"] == "2026-01-02T10:00:00Z"
+    await bot.handle(pressed(902, second))
+    assert (await harness.get(lead_id))["lesson_datetime"] == "2026-01-02T11:00:00Z"
+    assert await harness.log(lead_id) == [
+        "LEAD_CREATED",
+        "BOT_ACTIVATED",
+        "LESSON_BOOKED",
+        "LESSON_RESCHEDULED",
+    ]
+
+
+def pressed(update_id: int, data: str) -> dict[str, Any]:
+    message = {"message_id": 5, "chat": _private(MARAT)}
+    query = {"id": str(update_id), "from": _person(MARAT, "ru"), "message": message, "data": data}
+    return {"update_id": update_id, "callback_query": query}
 
 
 async def test_times_that_are_not_offered(telegram: Messenger) -> None:

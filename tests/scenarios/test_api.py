@@ -126,6 +126,14 @@ async def test_opening_a_link_changes_nothing_and_pressing_its_button_does_once(
     assert harness.letters() == ["remind_24h"]
 
 
+async def test_who_asks_for_another_time_is_called(client: httpx2.AsyncClient, harness: Harness) -> None:
+    """The page says that another time will be found: so the lead says that somebody has to call."""
+    links = await reminded(harness)
+    assert (await client.post(links["reschedule"])).status_code == 200
+    assert (await harness.leads.fields(LEAD))["status"] == "CALL_NEEDED"
+    assert await harness.leads.log(LEAD) == ["REMINDER_24H_SENT", "RESCHEDULE_REQUESTED"]
+
+
 async def test_links_that_do_nothing_say_why(client: httpx2.AsyncClient, harness: Harness) -> None:
     links = await reminded(harness)
     forged = await client.post(links["confirm"][:-4] + "0000")

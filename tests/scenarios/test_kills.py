@@ -171,6 +171,51 @@ async def test_killed_at(installation: Installation, point: str) -> None:
     await eventually(lambda: _holds(installation), DEADLINE)
 
 
+async def test_killed_when_a_stop_was_written_down(installation: Installation) -> None:
+    """The stop holds, and what it leads to in the queue and the key store is done by whoever comes next."""
+    await installation.leads.create(LEAD, email="marat@example.com", name="Марат")
+    chain = installation.home / "scenarios" / "chain.yaml"
+    chain.write_text(CHAIN.replace("wait: 200ms", "wait: 1h"))
+    killed = installation.start("up", YAMCHI_FAULT="scenario.stopped")
+    await installation.post(killed, "lead.created", "e-1")
+    run = await installation.app.plugin(Scenarios).timelines.latest("email_chain", LEAD)
+    url = await asyncio.to_thread(lambda: killed.url)
+    async with httpx2.AsyncClient(base_url=url, timeout=DEADLINE) as client:
+        with suppress(httpx2.TransportError):
+            await client.post(f"/api/v1/runs/{run['run_id']}/stop")
+    await eventually(lambda: killed.process.poll() == -9, DEADLINE)
+    assert await installation.status("email_chain") == "stopped"
+    assert await installation.app.keys.get(f"email_job:{LEAD}") is not None
+    await installation.age()
+    installation.start("worker")
+    await eventually(lambda: _is_tidy(installation), DEADLINE)
+    assert installation.mail.letters == []
+    await eventually(lambda: _holds(installation), DEADLINE)
+
+
+async def _is_tidy(installation: Installation) -> bool:
+    jobs = await installation.app.queue("emailChain").jobs("delayed")
+    return not jobs and await installation.app.keys.get(f"email_job:{LEAD}") is None
+
+
+async def test_killed_when_a_step_has_failed(installation: Installation) -> None:
+    """The failure is written down and its dead letter is not, yet: it is, by whoever comes next, and nothing is sent."""
+    await installation.leads.create(LEAD, name="Марат")  # no address
+    killed = installation.start("up", YAMCHI_FAULT="step.failed")
+    await installation.post(killed, "lead.created", "e-1")
+    await eventually(lambda: killed.process.poll() == -9, DEADLINE)
+    assert await installation.status("email_chain") == "failed"
+    await installation.age()
+    installation.start("worker")
+
+    async def has_letter() -> bool:
+        return bool((await installation.app.queue("emailChain").dead_letters.list()).letters)
+
+    await eventually(has_letter, DEADLINE)
+    await eventually(lambda: _holds(installation), DEADLINE)
+    assert installation.mail.letters == []
+
+
 async def _holds(installation: Installation) -> bool:
     await check_invariants(installation.app)
     await check_leads(installation.app)

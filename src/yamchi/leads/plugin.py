@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.leads import meetings
-from yamchi.leads.bot import Bot, BotServices
+from yamchi.leads.bot import Bot
 from yamchi.leads.chat import Chat
 from yamchi.leads.contacts import Contact, read_form
 from yamchi.leads.entities import LeadEntities
@@ -24,6 +24,7 @@ from yamchi.leads.sheets.pending import PendingChanges
 from yamchi.leads.sheets.spreadsheet import Spreadsheet
 from yamchi.leads.sheets.syncing import SheetSync
 from yamchi.leads.slots import Slots
+from yamchi.leads.speaking import BotServices
 from yamchi.leads.store import LeadStore
 from yamchi.leads.talk import Conversation
 from yamchi.leads.zoom import Zoom

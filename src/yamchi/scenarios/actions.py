@@ -181,7 +181,9 @@ class Actions:
         """A link works once, and only while the message that carried it is the latest word on its date."""
         if link is None:
             return
-        if run.id != link.step.run_id or run.armings.get(link.step.step, 0) != link.step.arming:
+        step, latest = link.step.step, run.armings.get(link.step.step, 0)
+        is_latest = run.message_of(step, latest) == run.message_of(step, link.step.arming)
+        if run.id != link.step.run_id or not is_latest:
             raise DeadLink("The date has changed since this message was sent: use the newest one.")
         row = {"act_id": link.id, "run_id": run.id, "action": action, "done_by": by, "done_at": now}
         if not connection.execute(self._note, row).rowcount:
