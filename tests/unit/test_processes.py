@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +64,21 @@ async def test_a_test_application_runs_them_too():
     assert done.returned["sum"] == 10
     assert done.returned["pid"] != os.getpid()
     assert not _is_alive(done.returned["pid"])
+
+
+async def test_a_child_that_dies_while_it_waits_costs_no_job():
+    app = TestApp()
+    app.job("sums", processes=1, attempts=1)(count)
+    first = await app.queue("sums").add({"to": 5})
+    await app.drain()
+    child = (await first.refresh()).result["pid"]
+    os.kill(child, signal.SIGKILL)
+    await eventually(lambda: not _is_alive(child))
+    second = await app.queue("sums").add({"to": 6})
+    await app.drain()
+    done = await second.refresh()
+    await app.close()
+    assert (done.state, done.result["sum"]) == ("completed", 15)
 
 
 def test_a_function_that_no_child_can_import_is_refused():

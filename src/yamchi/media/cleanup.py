@@ -4,7 +4,7 @@ Files first, the row last: a crash between leaves a row, and the next run finish
 unless somebody says to delete them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,8 +14,8 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.faultpoints import fault_point
-from yamchi.media.files import Files, is_unfinished, remove
-from yamchi.media.model import Media
+from yamchi.media.files import Files, is_older, is_unfinished, remove, size_of
+from yamchi.media.model import KeptVariant, Media
 from yamchi.media.store import MediaStore
 from yamchi.storage.bucket import Bucket
 
@@ -25,6 +25,9 @@ DAY: Millis = 86_400_000
 PAGE = 200
 YOUNG: Millis = DAY
 """A file may be younger than the row that is going to name it; after a day it is not."""
+
+Known = Callable[[Sequence[str]], Awaitable[set[str]]]
+"""Which of these belong to a picture."""
 
 
 @dataclass(slots=True)
@@ -54,8 +57,9 @@ class MediaCleanupJob:
         before = self._clock.now() - older_than_days * DAY
         while page := await self._store.deleted(before, PAGE):
             for found in page:
-                cleaned.freed_bytes += await self._remove(found)
-                cleaned.deleted += 1
+                if await self._store.begin_removal(found.id, before):
+                    cleaned.freed_bytes += await self._remove(found)
+                    cleaned.deleted += 1
         cleaned.freed_bytes += await self._remove_retired()
         cleaned.freed_bytes += await self._remove_temp()
         if cleaned.deleted or cleaned.freed_bytes:
@@ -65,29 +69,44 @@ class MediaCleanupJob:
         return cleaned
 
     async def orphans(self, *, delete: bool) -> Cleaned:
-        """Files among the finished pictures that no row names, older than a day."""
+        """Finished pictures and originals that no row names, older than a day."""
         cleaned = Cleaned()
         young = (self._clock.now() - YOUNG) / 1000
-        everything = ((key, path) for key, path in self._files.all_public() if path.stat().st_mtime < young)
-        for batch in _batches(everything, PAGE):
-            known = await self._store.files([path.name for _, path in batch])
-            for key, path in batch:
-                if path.name not in known:
-                    cleaned.orphans.append(key)
-                    cleaned.freed_bytes += remove(path) if delete else path.stat().st_size
+        public = ((key, path) for key, path in self._files.all_public() if is_older(path, young))
+        originals = ((path.name, path) for path in self._files.all_originals() if is_older(path, young))
+        await self._look_for_orphans(public, self._store.named, "", cleaned, delete)
+        await self._look_for_orphans(originals, self._store.known_ids, "originals/", cleaned, delete)
         cleaned.deleted = len(cleaned.orphans) if delete else 0
         return cleaned
 
+    async def _look_for_orphans(
+        self, files: Iterator[tuple[str, Path]], known: Known, prefix: str, cleaned: Cleaned, delete: bool
+    ) -> None:
+        for batch in _batches(files, PAGE):
+            wanted = await known([key for key, _ in batch])
+            for key, path in batch:
+                if key not in wanted:
+                    cleaned.orphans.append(prefix + key)
+                    cleaned.freed_bytes += remove(path) if delete else size_of(path)
+
     async def _remove(self, found: Media) -> int:
-        keys = [f"{found.entity_type}/{one.file}" for one in found.variants]
-        in_bucket = [key for key, one in zip(keys, found.variants, strict=True) if one.is_synced]
-        if self._bucket and in_bucket:
-            await self._bucket.delete(in_bucket)
-        freed = sum(remove(self._files.by_key(key)) for key in keys)
+        """Here and in the bucket, where a sync that was interrupted may have left what no row knows. Each file counts once."""
+        if self._bucket and found.variants:
+            await self._bucket.delete([self._key(found, one) for one in found.variants])
+        freed = 0
+        for one in found.variants:
+            here = remove(self._files.by_key(self._key(found, one)))
+            freed += here or (one.size if one.is_synced else 0)
         freed += remove(self._files.original_of(found.id))
+        if found.temp_path is not None:
+            freed += remove(self._files.temp_file(found.temp_path))
         fault_point("media.files_removed")
         await self._store.erase(found.id)
         return freed
+
+    @staticmethod
+    def _key(found: Media, variant: KeptVariant) -> str:
+        return f"{found.entity_type}/{variant.file}"
 
     async def _remove_retired(self) -> int:
         freed = 0
@@ -100,17 +119,11 @@ class MediaCleanupJob:
 
     async def _remove_temp(self) -> int:
         """Uploads that nobody finished, and halves that a crash left."""
-        needed = await self._store.temp_paths()
+        needed = await self._store.temp_names()
         young = (self._clock.now() - YOUNG) / 1000
-        old = [
-            path
-            for path in self._files.all_temp()
-            if path.stat().st_mtime < young and str(path) not in needed
-        ]
+        old = [path for path in self._files.all_temp() if is_older(path, young) and path.name not in needed]
         halves = [
-            path
-            for _, path in self._files.all_public()
-            if is_unfinished(path) and path.stat().st_mtime < young
+            path for _, path in self._files.all_public() if is_unfinished(path) and is_older(path, young)
         ]
         return sum(remove(path) for path in (*old, *halves))
 

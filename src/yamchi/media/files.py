@@ -3,11 +3,13 @@
 Names on the disk are made of our own ids; what a stranger called a file is only ever a text in the database.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+from yamchi.errors import EngineUnavailable, Outage
 from yamchi.media.formats import BadFile
 from yamchi.media.processing import UNFINISHED
 
@@ -61,8 +63,30 @@ class Files:
                 yield path.relative_to(self.uploads).as_posix(), path
 
     def all_temp(self) -> Iterator[Path]:
-        if self.temp.exists():
-            yield from (path for path in self.temp.iterdir() if path.is_file())
+        yield from _files_in(self.temp)
+
+    def all_originals(self) -> Iterator[Path]:
+        yield from _files_in(self.originals)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it is for want of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def as_outage(error: Exception) -> Exception:
+    """A full disk and a database that is away are no fault of the picture: its job waits, and that costs no attempt."""
+    if isinstance(error, OSError) and is_full(error):
+        return Outage("The disk is full: no picture can be written until there is room.")
+    return Outage(str(error)) if isinstance(error, EngineUnavailable) else error
+
+
+def is_older(path: Path, moment: float) -> bool:
+    """Than this moment, in seconds; one that is gone is not."""
+    try:
+        return path.stat().st_mtime < moment
+    except FileNotFoundError:
+        return False
 
 
 def is_unfinished(path: Path) -> bool:
@@ -93,13 +117,18 @@ def size_of(path: Path) -> int:
 
 
 def remove(path: Path) -> int:
-    """How many bytes that freed."""
+    """How many bytes that freed: none while the same file has another name."""
     try:
-        size = path.stat().st_size
+        before = path.stat()
         path.unlink()
     except FileNotFoundError:
         return 0
-    return size
+    return before.st_size if before.st_nlink == 1 else 0
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    if folder.exists():
+        yield from (path for path in folder.iterdir() if path.is_file())
 
 
 def _inside(folder: Path, path: Path) -> Path:

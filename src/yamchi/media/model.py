@@ -13,6 +13,7 @@ from yamchi.media.overlay import Position
 
 Status = Literal["processing", "ready", "failed", "soft_deleted"]
 Operation = Literal["upload", "download", "delete"]
+LONGEST_USER_ID = 64
 
 
 class _JobData(BaseModel):
@@ -30,7 +31,7 @@ class MediaProcessingJobData(_JobData):
     entity_type: str = Field(max_length=64)
     temp_path: str = Field(max_length=4096)
     original_filename: str = Field(max_length=255)
-    user_id: str | None = Field(default=None, max_length=64)
+    user_id: str | None = Field(default=None, max_length=LONGEST_USER_ID)
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -71,8 +72,8 @@ class KeptVariant:
 
     @property
     def address(self) -> str:
-        """The end of its URL: the name, and the content's hash, so that caches may keep it for ever."""
-        return f"{self.name}-{self.hash[:12]}.{self.file.rpartition('.')[2]}"
+        """The end of its URL: its size, and the content's hash, so that caches may keep it for ever."""
+        return self.file.removeprefix(f"{self.media_id}-")
 
 
 @dataclass(frozen=True, slots=True)

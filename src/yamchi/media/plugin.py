@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.media.attaching import PictureAttacher
 from yamchi.media.cleanup import MediaCleanupJob
@@ -13,7 +14,8 @@ from yamchi.media.files import Files
 from yamchi.media.model import Media as Picture
 from yamchi.media.model import Operation
 from yamchi.media.presets import Presets
-from yamchi.media.service import PROCESS, MediaService, News
+from yamchi.media.reporting import News
+from yamchi.media.service import PROCESS, MediaService
 from yamchi.media.settings import MediaSettings
 from yamchi.media.store import MediaStore
 from yamchi.media.sync import MediaSyncService
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 PROCESSING, SYNC, WATERMARK = "media-processing", "media-sync", "watermark"
 OPERATIONS: tuple[Operation, ...] = ("upload", "download", "delete")
 RETRY: Mapping[str, Any] = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1}}
-LONGEST_RUN = "5m"
 SWEEP_EVERY = 30_000
 STATIC = Path(__file__).parent / "static"
 
@@ -65,6 +66,7 @@ class Media(Plugin):
             self.presets,
             app.queue(PROCESSING),
             limits,
+            to_millis(settings.media_timeout),
             settings.media_max_pixels,
             app.clock,
             after=self._changed,
@@ -92,9 +94,7 @@ class Media(Plugin):
 
     async def process_upload(self, file: Path | str, entity_type: str, **fields: Any) -> Picture:
         """Make the variants of a file now, and wait for them."""
-        found = await self.service.process_upload(file, entity_type, **fields)
-        await self._changed(found)
-        return found
+        return await self.service.process_upload(file, entity_type, **fields)
 
     async def get(self, media_id: str) -> Picture:
         return await self.store.get(media_id)
@@ -109,9 +109,9 @@ class Media(Plugin):
     # ── For the rest of Yamchi ────────────────────────────────────────────────────────────────────────────────────
 
     def declare(self) -> None:
-        self.app.define(PROCESSING, concurrency=5, timeout=LONGEST_RUN, **RETRY)
+        self.app.define(PROCESSING, concurrency=5, **RETRY)
         self.app.define(SYNC, concurrency=5, timeout="15m", **RETRY)
-        self.app.define(WATERMARK, concurrency=3, timeout=LONGEST_RUN, **RETRY)
+        self.app.define(WATERMARK, concurrency=3, **RETRY)
 
     def serve(self) -> None:
         processing = self.app.queue(PROCESSING)
@@ -181,6 +181,7 @@ class Media(Plugin):
             "/api/admin/media/tus/[^/]+": most,
             "/api/admin/watermarks": most,
             "/api/v1/users/[^/]+/media": most,
+            "/api/v1/users/[^/]+/media/tus/[^/]+": most,
         }
 
     def metrics(self) -> "Iterable[Metric]":
@@ -204,7 +205,7 @@ class Media(Plugin):
             return [Check("s3", False, str(mask(str(error))))]
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
-        """Their pictures are deleted at once for pages, and for good by the next cleanup."""
+        """Their pictures are gone for pages at once, and for good MEDIA_CLEANUP_DAYS later."""
         return {"media": await self.store.delete_of_user(user_id)}
 
     async def close(self) -> None:

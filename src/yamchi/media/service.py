@@ -7,66 +7,42 @@ last names before the row names them; the upload is deleted when nothing needs i
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
-import structlog
-from pydantic import BaseModel, Field
-
 from yamchi.clock import Clock, Millis
-from yamchi.errors import Unrecoverable, WrongState
+from yamchi.errors import InvalidJob, Outage, UnknownJob, Unrecoverable, WrongState
 from yamchi.faultpoints import fault_point
 from yamchi.media.child import work
-from yamchi.media.files import Files, remove, size_of
+from yamchi.media.files import Files, as_outage, remove, size_of
 from yamchi.media.formats import BadFile, sniff_file
-from yamchi.media.model import Media, MediaProcessingJobData
+from yamchi.media.model import LONGEST_USER_ID, Media, MediaProcessingJobData
 from yamchi.media.overlay import Mark
 from yamchi.media.presets import Preset, Presets, UnknownPreset
-from yamchi.media.processing import Made, Task, Variant, process
+from yamchi.media.processing import Made, Task, Variant
+from yamchi.media.reporting import OnNews, ReportingJob
 from yamchi.media.store import MediaStore, UnknownMedia
+from yamchi.queues.executor import run_within
 from yamchi.queues.job import Job
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.pool import ProcessPool
 from yamchi.queues.queue import Queue
-
-log = structlog.get_logger("yamchi.media")
+from yamchi.queues.records import JobRecord
 
 PROCESS = "process"
+JOB_ID = "media-"
 STUCK: Millis = 120_000
 """An upload that has not been looked at for so long may have lost its job."""
 
 ACCEPTED = 5
 """Percent of the work, when a child has been asked for it."""
 
+OVER = ("failed", "cancelled", "expired")
+"""States of a job that nobody runs again."""
+
 Told = Callable[[Media], Awaitable[None]]
-
-
-class News(BaseModel):
-    """What a child says while it works. It may have been taken over by the file it decodes: only this much is passed on."""
-
-    percent: int = Field(ge=0, le=100)
-    placeholder: str | None = Field(default=None, pattern="^[0-9a-f]{1,100}$")
-    width: int | None = Field(default=None, ge=1)
-    height: int | None = Field(default=None, ge=1)
-
-
-OnNews = Callable[[Media, News], Awaitable[None]]
-
-
-class ReportingJob:
-    """A job whose progress goes to the queue as a percentage and to the uploader's page with what is known of the picture."""
-
-    def __init__(self, job: Job[Any], picture: Media, on_news: OnNews) -> None:
-        self.record, self.name, self.log = job.record, job.name, job.log
-        self._job = job
-        self._picture = picture
-        self._on_news = on_news
-
-    async def progress(self, value: Any) -> None:
-        news = News.model_validate(value)
-        await self._job.progress(news.percent)
-        await self._on_news(self._picture, news)
 
 
 class MediaService:
@@ -79,6 +55,7 @@ class MediaService:
         presets: Presets,
         queue: Queue,
         limits: ProcessLimits,
+        timeout: Millis,
         max_pixels: int,
         clock: Clock,
         *,
@@ -90,6 +67,7 @@ class MediaService:
         self.presets = presets
         self._queue = queue
         self._pool = ProcessPool(queue.name, "picture", work, limits)
+        self._timeout = timeout
         self._max_pixels = max_pixels
         self._clock = clock
         self._after = after
@@ -108,15 +86,19 @@ class MediaService:
         *,
         user_id: str | None = None,
         metadata: dict[str, Any] | None = None,
+        media_id: str | None = None,
     ) -> tuple[Media, str]:
-        """Keep an upload and queue its processing; the picture and its job's id. What is no picture is refused here."""
+        """Keep an upload and queue its processing; the picture and its job's id. What is no picture is refused here.
+
+        The same `media_id` again is the same picture.
+        """
         try:
             preset = self.presets.get(entity_type)
-            self._check_upload(temp, preset)
-        except (BadFile, UnknownPreset):
+            self._check_upload(temp, preset, user_id)
+        except (BadFile, UnknownPreset, InvalidJob):
             remove(temp)
             raise
-        found = await self._keep(temp, entity_type, filename, user_id, metadata)
+        found = await self._keep(temp, entity_type, filename, user_id, metadata, media_id)
         fault_point("media.stored")
         return found, await self._enqueue(found)
 
@@ -133,17 +115,22 @@ class MediaService:
         temp = self.files.new_temp()
         await asyncio.to_thread(_copy, Path(file), temp)
         try:
-            self._check_upload(temp, preset)
-        except BadFile:
+            self._check_upload(temp, preset, user_id)
+        except (BadFile, InvalidJob):
             remove(temp)
             raise
         found = await self._keep(temp, entity_type, Path(file).name, user_id, metadata)
+        now = self._clock.now()
+        record = JobRecord(found.id, self._queue.name, PROCESS, b"", "active", now, now)
         try:
-            made = await asyncio.to_thread(process, self._task(found, preset, temp, None))
-        except BadFile as error:
-            await self._give_up(found, str(error))
+            task = self._task(found, preset, temp, None)
+            made = await self._run(ReportingJob(record, found, self._on_news), task)
+            found = await self._finish(found, made, temp)
+        except Exception as error:
+            await self._give_up(found, str(error) or type(error).__name__)
             raise
-        return await self._finish(found, made, temp)
+        await self._after(found)
+        return found
 
     async def _keep(
         self,
@@ -168,7 +155,9 @@ class MediaService:
         )
         return await self.store.get(chosen)
 
-    def _check_upload(self, temp: Path, preset: Preset) -> None:
+    def _check_upload(self, temp: Path, preset: Preset, user_id: str | None) -> None:
+        if user_id is not None and len(user_id) > LONGEST_USER_ID:
+            raise InvalidJob(f"userId: it has {len(user_id)} characters; {LONGEST_USER_ID} are the most.")
         sniff_file(temp)
         size = size_of(temp)
         if preset.max_bytes is not None and size > preset.max_bytes:
@@ -185,7 +174,7 @@ class MediaService:
             user_id=found.user_id,
             metadata=dict(found.metadata),
         )
-        job = await self._queue.add(data, name=PROCESS, id=f"media-{found.id}{again}")
+        job = await self._queue.add(data, name=PROCESS, id=f"{JOB_ID}{found.id}{again}")
         return job.id
 
     async def reprocess(self, media_id: str) -> str:
@@ -202,7 +191,7 @@ class MediaService:
     async def handle(self, job: Job[MediaProcessingJobData]) -> dict[str, Any]:
         """`process`: make the variants of one upload."""
         found = await self._row_of(job)
-        if found.status == "ready" and found.temp_path is None and "-reprocess-" not in job.id:
+        if found.variants and found.temp_path is None and "-reprocess-" not in job.id:
             return await self._tidy_up(job, found)
         try:
             source = self._source_of(found)
@@ -210,17 +199,26 @@ class MediaService:
             made = await self.run(job, found, self._task(found, preset, source, await self._mark_of(found)))
             found = await self._finish(found, made, source)
         except Exception as error:
-            await self._note_error(job, found, error)
-            raise
+            failure = as_outage(error)
+            await self._note_error(job, found, failure)
+            raise failure from error
         await job.progress(100)
         await self._after(found)
         return {"mediaId": found.id, "status": found.status, "variants": len(found.variants)}
 
     async def run(self, job: Job[Any], found: Media, task: Task) -> Made:
-        """Let a child work on a file, within the job's own timeout; the uploader's page hears how far it is."""
-        reporting: Any = ReportingJob(job, found, self._on_news)
-        await reporting.progress({"percent": ACCEPTED})
-        answer = await self._pool.run(reporting, task.model_dump_json().encode())
+        """Let a child work on a file; the uploader's page hears how far it is."""
+        return await self._run(ReportingJob(job.record, found, self._on_news, job), task)
+
+    async def _run(self, job: ReportingJob, task: Task) -> Made:
+        """The time that it may take begins when a child is free: one that hangs costs no other picture an attempt."""
+        await job.progress({"percent": ACCEPTED})
+        standing_in: Any = job
+        answer = await self._pool.run(
+            standing_in, task.model_dump_json().encode(), within=partial(run_within, self._timeout, job)
+        )
+        if "refused" in answer:
+            raise BadFile(str(answer["refused"]))
         return Made(**{**answer, "variants": [Variant(**one) for one in answer["variants"]]})
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
@@ -232,12 +230,22 @@ class MediaService:
                 await self._give_up(found, error)
 
     async def sweep(self) -> int:
-        """Queue again what lost its job; how many there were."""
+        """Queue again what lost its job, and give up what has one that is over; how many there were."""
         stuck = await self.store.stuck(self._clock.now() - STUCK, 200)
         for found in stuck:
-            await self.store.restart(found.id)
-            await self._enqueue(found)
+            await self.store.touch(found.id)
+            job = await self._find_job(f"{JOB_ID}{found.id}")
+            if job is not None and job.state in OVER:
+                await self._give_up(found, job.failed_reason or f"Its job is {job.state}.")
+            else:
+                await self._enqueue(found)
         return len(stuck)
+
+    async def _find_job(self, job_id: str) -> Job[Any] | None:
+        try:
+            return await self._queue.job(job_id)
+        except UnknownJob:
+            return None
 
     async def _row_of(self, job: Job[MediaProcessingJobData]) -> Media:
         """The picture that a job is about; another program's upload gets its row here."""
@@ -313,17 +321,27 @@ class MediaService:
         return news
 
     async def take_over(self, found: Media, made: Made, original: Path, **more: Any) -> Media:
-        return await self.store.finish(found, made, original=original.name, syncs=self.syncs, **more)
+        """Let the picture be what was made; the files of one that is gone meanwhile go too."""
+        try:
+            return await self.store.finish(found, made, original=original.name, syncs=self.syncs, **more)
+        except UnknownMedia as error:
+            for one in made.variants:
+                remove(self.files.public_file(found.entity_type, one.file))
+            remove(original)
+            raise Unrecoverable(str(error)) from error
 
     syncs: bool = False
     """Whether finished pictures are copied to a bucket."""
 
     async def _note_error(self, job: Job[Any], found: Media, error: Exception) -> None:
+        if isinstance(error, Outage):
+            return
         if isinstance(error, Unrecoverable | UnknownPreset) or job.is_last_attempt:
             await self._give_up(found, str(error) or type(error).__name__)
 
     async def _give_up(self, found: Media, error: str) -> None:
-        await self.store.fail(found.id, error)
+        """A picture that could not be made anew is still the one it was."""
+        await self.store.fail(found.id, "ready" if found.variants else "failed", error)
         if found.temp_path is not None:
             remove(self.files.temp_file(found.temp_path))
         await self._after(await self.store.get(found.id))

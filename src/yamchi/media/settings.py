@@ -1,10 +1,13 @@
 """The settings of media: where files are, what is allowed, and the bucket."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from yamchi.settingtypes import Span, check_positive
 from yamchi.storage.bucket import BucketSettings
 
 
@@ -28,6 +31,10 @@ class MediaSettings(BucketSettings):
         description="Child processes that work on pictures; as many as there are cores, and 5 at most, by default.",
     )
     media_memory: str = Field(default="512MB", description="The most memory that each of them may use.")
+    media_timeout: Annotated[Span, AfterValidator(check_positive)] = Field(
+        default=timedelta(minutes=2),
+        description="How long the work on one picture may take, from when a child process is free for it.",
+    )
     media_cleanup_days: int = Field(
         default=30, ge=0, description="Days after which a deleted picture's files are removed."
     )

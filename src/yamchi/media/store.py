@@ -1,13 +1,13 @@
 """The tables of media. What processing made is taken over in one transaction, with the files that nobody needs any more."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, delete, func, select, update
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import UnknownJob, WrongState
+from yamchi.errors import Retryable, UnknownJob, WrongState
 from yamchi.media.model import KeptVariant, Media, Status
 from yamchi.media.processing import Made
 from yamchi.media.tables import media, media_retired, media_variants, watermarks
@@ -18,8 +18,16 @@ GRACE: Millis = 86_400_000
 """How long a file whose picture has changed stays: pages and caches still name it."""
 
 
+REMOVING = "removing"
+"""The `sync_state` of a picture whose files are being removed for good."""
+
+
 class UnknownMedia(UnknownJob):
     """There is no such picture."""
+
+
+class Changed(Retryable):
+    """Somebody else changed the picture meanwhile."""
 
 
 class MediaStore:
@@ -66,30 +74,57 @@ class MediaStore:
         return await self._with_variants(query.order_by(media.c.updated_at).limit(limit))
 
     async def deleted(self, before: Millis, limit: int) -> list[Media]:
-        query = select(media).where(media.c.status == "soft_deleted", media.c.updated_at <= before)
-        return await self._with_variants(query.order_by(media.c.updated_at).limit(limit))
+        """Those that were deleted by then, and whose files are to be removed for good."""
+        query = select(media).where(media.c.status == "soft_deleted", media.c.deleted_at <= before)
+        return await self._with_variants(query.order_by(media.c.deleted_at).limit(limit))
 
     async def same_as(self, found: Media) -> str | None:
-        """The oldest other picture with the same content, kind and owner."""
+        """The oldest picture with the same content, kind and owner, unless that is this one."""
+        oldest = await self.with_hash(found.hash, found.entity_type, found.user_id) if found.hash else None
+        return None if oldest == found.id else oldest
+
+    async def named(self, keys: Sequence[str]) -> set[str]:
+        """Those of these keys that a picture has, or had until a moment ago."""
+        names = [key.rpartition("/")[2] for key in keys]
+        current = (
+            select(media.c.entity_type, media_variants.c.file)
+            .join(media, media.c.id == media_variants.c.media_id)
+            .where(media_variants.c.file.in_(names))
+        )
+        retired = select(media_retired.c.path).where(media_retired.c.path.in_(keys))
+
+        def look(connection: Connection) -> set[str]:
+            found = {f"{row.entity_type}/{row.file}" for row in connection.execute(current)}
+            return found | set(connection.execute(retired).scalars())
+
+        return await self._database.read(look)
+
+    async def known_ids(self, ids: Sequence[str]) -> set[str]:
+        """Those of these ids that a picture has."""
+        query = select(media.c.id).where(media.c.id.in_(ids))
+        return set(await self._database.read(lambda c: c.execute(query).scalars().all()))
+
+    async def is_retired(self, key: str) -> bool:
+        """Whether a picture had this file until it changed, and pages may still name it."""
+        query = select(media_retired.c.path).where(media_retired.c.path == key)
+        return await self._database.read(lambda c: c.execute(query).first()) is not None
+
+    async def with_hash(self, digest: str, entity_type: str, user_id: str | None) -> str | None:
+        """The oldest picture of this content, kind and owner."""
         query = (
             select(media.c.id)
-            .where(
-                media.c.hash == found.hash, media.c.entity_type == found.entity_type, media.c.id != found.id
-            )
-            .where(media.c.status == "ready", media.c.user_id == found.user_id)
+            .where(media.c.hash == digest, media.c.entity_type == entity_type)
+            .where(media.c.status == "ready", media.c.user_id == user_id)
             .order_by(media.c.created_at)
             .limit(1)
         )
         return await self._database.read(lambda c: c.execute(query).scalar())
 
-    async def files(self, names: Sequence[str]) -> set[str]:
-        """Those of these file names that belong to a picture."""
-        query = select(media_variants.c.file).where(media_variants.c.file.in_(names))
-        return set(await self._database.read(lambda c: c.execute(query).scalars().all()))
-
-    async def temp_paths(self) -> set[str]:
+    async def temp_names(self) -> set[str]:
+        """The names of uploads that are still to be worked on."""
         query = select(media.c.temp_path).where(media.c.temp_path.is_not(None))
-        return {str(path) for path in await self._database.read(lambda c: c.execute(query).scalars().all())}
+        found = await self._database.read(lambda c: c.execute(query).scalars().all())
+        return {str(path).rpartition("/")[2] for path in found}
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -100,10 +135,14 @@ class MediaStore:
         await self._database.write(lambda c: insert_new(c, media, [whole]))
 
     async def finish(self, found: Media, made: Made, *, original: str, syncs: bool, **more: Any) -> Media:
-        """Take over what processing made, and retire the files it replaces."""
+        """Take over what processing made, and retire the files it replaces.
+
+        One that was deleted meanwhile stays deleted. `Changed` if it got another watermark meanwhile, `UnknownMedia` if it
+        is gone.
+        """
         now = self._clock.now()
         fields = {
-            "status": "ready",
+            "status": _unless_deleted("ready"),
             "error": None,
             "temp_path": None,
             "original_path": original,
@@ -116,10 +155,16 @@ class MediaStore:
             "updated_at": now,
             **more,
         }
+        mine = and_(media.c.id == found.id, media.c.sync_state.is_distinct_from(REMOVING))
 
         def take_over(connection: Connection) -> None:
+            # The row first: who else takes over waits here, and then sees what this one wrote.
+            if connection.execute(update(media).where(mine).values(**fields)).rowcount == 0:
+                raise UnknownMedia(f"There is no media {found.id!r} any more.")
+            query = select(media.c.watermark).where(media.c.id == found.id)
+            if "watermark" not in more and connection.execute(query).scalar() != found.watermark:
+                raise Changed(f"Media {found.id} got another watermark meanwhile: it is made again.")
             self._replace_variants(connection, found, made, now)
-            connection.execute(update(media).where(media.c.id == found.id).values(**fields))
 
         await self._database.write(take_over)
         return await self.get(found.id)
@@ -139,17 +184,18 @@ class MediaStore:
             for variant in made.variants
         ]
         insert_new(connection, media_variants, rows)
+        # A picture may come back to what it was: those files are needed again.
+        again = [f"{found.entity_type}/{file}" for file in after]
+        connection.execute(delete(media_retired).where(media_retired.c.path.in_(again)))
         gone = [f"{found.entity_type}/{file}" for file in before if file not in after]
-        self._retire(connection, gone, now + GRACE)
+        insert_new(connection, media_retired, [{"path": key, "delete_after": now + GRACE} for key in gone])
 
-    def _retire(self, connection: Connection, keys: Iterable[str], moment: Millis) -> None:
-        insert_new(connection, media_retired, [{"path": key, "delete_after": moment} for key in keys])
+    async def fail(self, media_id: str, status: Status, error: str) -> None:
+        await self._change(media_id, status=_unless_deleted(status), error=error, temp_path=None)
 
-    async def fail(self, media_id: str, error: str) -> None:
-        await self._change(media_id, status="failed", error=error, temp_path=None)
-
-    async def restart(self, media_id: str) -> None:
-        await self._change(media_id, status="processing", error=None)
+    async def touch(self, media_id: str) -> None:
+        """Note that it was looked at now."""
+        await self._change(media_id)
 
     async def soft_delete(self, media_id: str) -> Media:
         found = await self.get(media_id)
@@ -161,12 +207,25 @@ class MediaStore:
         found = await self.get(media_id)
         if found.status != "soft_deleted":
             raise WrongState(f"Media {media_id} is {found.status}, not deleted.")
-        await self._change(media_id, status="ready" if found.variants else "failed", deleted_at=None)
+        unmade = "failed" if found.temp_path is None else "processing"
+        is_whole = media.c.sync_state.is_distinct_from(REMOVING)
+        status = "ready" if found.variants else unmade
+        if not await self._change(media_id, is_whole, status=status, deleted_at=None):
+            raise WrongState(f"Media {media_id} is being removed for good.")
         return await self.get(media_id)
 
-    async def synced(self, media_id: str, names: Sequence[str], **state: bool) -> None:
-        """Note where the files of these variants are now."""
-        which = and_(media_variants.c.media_id == media_id, media_variants.c.name.in_(names))
+    async def begin_removal(self, media_id: str, before: Millis) -> bool:
+        """Whether it is still deleted. From now on it can't be restored: its files go."""
+        is_deleted = and_(media.c.status == "soft_deleted", media.c.deleted_at <= before)
+        return await self._change(media_id, is_deleted, sync_state=REMOVING)
+
+    async def sync_queued(self, media_id: str) -> None:
+        """Note that its copy in the bucket is on its way."""
+        await self._change(media_id, media.c.sync_state == "accepted", sync_state="enqueued")
+
+    async def synced(self, media_id: str, files: Sequence[str], **state: bool) -> None:
+        """Note where these files are now; a variant that has another file meanwhile is left alone."""
+        which = and_(media_variants.c.media_id == media_id, media_variants.c.file.in_(files))
         change = update(media_variants).where(which).values(**state)
         await self._database.write(lambda c: c.execute(change).rowcount)
 
@@ -178,7 +237,7 @@ class MediaStore:
         await self._database.write(forget)
 
     async def retired(self, before: Millis, limit: int) -> list[str]:
-        query = select(media_retired.c.path).where(media_retired.c.delete_after < before).limit(limit)
+        query = select(media_retired.c.path).where(media_retired.c.delete_after <= before).limit(limit)
         return list(await self._database.read(lambda c: c.execute(query).scalars().all()))
 
     async def forget_retired(self, paths: Sequence[str]) -> None:
@@ -227,6 +286,13 @@ class MediaStore:
 
         return await self._database.read(look)
 
-    async def _change(self, media_id: str, **values: Any) -> None:
-        change = update(media).where(media.c.id == media_id).values(updated_at=self._clock.now(), **values)
-        await self._database.write(lambda c: c.execute(change).rowcount)
+    async def _change(self, media_id: str, *conditions: ColumnElement[bool], **values: Any) -> bool:
+        """Whether there was such a row."""
+        which = and_(media.c.id == media_id, *conditions)
+        change = update(media).where(which).values(updated_at=self._clock.now(), **values)
+        return await self._database.write(lambda c: c.execute(change).rowcount) > 0
+
+
+def _unless_deleted(status: Status) -> Any:
+    """Deleting wins over whatever was on its way."""
+    return case((media.c.status == "soft_deleted", "soft_deleted"), else_=status)

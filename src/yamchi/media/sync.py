@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from yamchi.clock import Clock
-from yamchi.errors import ConfigurationError, MissingExtra, Unrecoverable
+from yamchi.errors import ConfigurationError, EngineUnavailable, MissingExtra, Unrecoverable
 from yamchi.faultpoints import fault_point
-from yamchi.media.files import Files, remove
+from yamchi.media.files import Files, as_outage, remove
 from yamchi.media.model import KeptVariant, Media, MediaSyncJobData, Operation
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.media.tables import media
@@ -83,6 +83,7 @@ class MediaSyncService:
         self, operation: Operation, *, delete_source: bool = False, priority: int | None = None
     ) -> AsyncIterator[int]:
         """Queue a sync of every picture, page by page; how many so far, after each."""
+        self._needed()
         done, after = 0, ""
         while ids := await self._store.ids(after, PAGE):
             await self.sync(ids, operation, delete_source=delete_source, priority=priority)
@@ -91,14 +92,13 @@ class MediaSyncService:
 
     async def _finish(self, media_id: str) -> None:
         found = await self._store.get(media_id)
-        mark = "".join(sorted(one.hash[:4] for one in found.variants))[:64]
         data = MediaSyncJobData(media_id=media_id, operation="upload")
-        await self._queue.add(data, name="upload", id=f"sync-{media_id}-{mark}", priority=NORMAL)
+        await self._queue.add(data, name="upload", id=f"sync-{media_id}-{found.updated_at}", priority=NORMAL)
         fault_point("media.synced")
-        await self.outbox.mark([media_id])
+        await self._store.sync_queued(media_id)
 
     async def _give_up(self, media_id: str, why: str) -> None:
-        await self.outbox.mark([media_id])
+        await self._store.sync_queued(media_id)
 
     # ── Doing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,6 +113,8 @@ class MediaSyncService:
             count = await self._do(job, self._needed(), found)
         except MissingExtra as error:
             raise Unrecoverable(str(error)) from error
+        except (OSError, EngineUnavailable) as error:
+            raise as_outage(error) from error
         return {"mediaId": found.id, "operation": data.operation, "files": count}
 
     async def _do(self, job: Job[MediaSyncJobData], bucket: Bucket, found: Media) -> int:
@@ -136,13 +138,13 @@ class MediaSyncService:
             return_exceptions=True,
         )
         fault_point("media.uploaded")
-        names = [one.name for one, result in zip(here, sent, strict=True) if isinstance(result, bool)]
-        await self._store.synced(found.id, names, is_synced=True)
+        files = [one.file for one, result in zip(here, sent, strict=True) if isinstance(result, bool)]
+        await self._store.synced(found.id, files, is_synced=True)
         for result in sent:
             if isinstance(result, BaseException):
                 raise result
         if delete_source:
-            await self._store.synced(found.id, names, is_local=False)
+            await self._store.synced(found.id, files, is_local=False)
             for one in here:
                 remove(self._path(found, one))
         return sent.count(True)
@@ -151,11 +153,13 @@ class MediaSyncService:
         away = [one for one in found.variants if one.is_synced and not self._path(found, one).exists()]
         self._files.folder_of(found.entity_type)
         try:
-            await asyncio.gather(*(bucket.get(_key(found, one), self._path(found, one)) for one in away))
+            await asyncio.gather(
+                *(bucket.get(_key(found, one), self._path(found, one), sha256=one.hash) for one in away)
+            )
         except NotInBucket as error:
             raise Unrecoverable(str(error)) from error
-        names = [one.name for one in found.variants if one.is_synced]
-        await self._store.synced(found.id, names, is_local=True)
+        files = [one.file for one in found.variants if one.is_synced]
+        await self._store.synced(found.id, files, is_local=True)
         if delete_source:
             await self._delete(bucket, found)
         return len(away)
@@ -168,8 +172,8 @@ class MediaSyncService:
             raise Unrecoverable(
                 f"Media {found.id} is only in the bucket ({', '.join(lost)}): download it first."
             )
-        await self._store.synced(found.id, [one.name for one in safe], is_synced=False)
         await bucket.delete([_key(found, one) for one in safe])
+        await self._store.synced(found.id, [one.file for one in safe], is_synced=False)
         return len(safe)
 
     def _needed(self) -> Bucket:

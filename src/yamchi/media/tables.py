@@ -25,7 +25,9 @@ media = Table(
     Column("height", Integer),
     Column("placeholder", String(128)),
     Column("watermark", JSON),  # what is over it now
-    Column("sync_state", String(16)),  # accepted until its sync is queued, then enqueued; NULL without S3
+    Column(
+        "sync_state", String(16)
+    ),  # accepted until its sync is queued, then enqueued; NULL without S3; removing
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
     Column("deleted_at", Moment),

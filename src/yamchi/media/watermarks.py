@@ -5,17 +5,20 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from yamchi.errors import Unrecoverable, WrongState
+from yamchi.errors import Snooze, Unrecoverable, WrongState
 from yamchi.media.decoding import read_header
-from yamchi.media.files import Files, move, remove
+from yamchi.media.files import Files, as_outage, move, remove
 from yamchi.media.formats import BadFile
-from yamchi.media.model import Media, WatermarkJobData
+from yamchi.media.model import WatermarkJobData
+from yamchi.media.presets import UnknownPreset
 from yamchi.media.service import MediaService, Told, clean_name
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
 
 APPLY = "apply"
+UNMADE_WAIT = "2s"
+"""How long a watermark waits for a picture that is still being made, before it looks again."""
 
 
 class WatermarkService:
@@ -69,21 +72,25 @@ class WatermarkService:
         jobs = await self._queue.add_many([New(data, name=APPLY) for data in wanted])
         return [job.id for job in jobs]
 
-    async def handle(self, job: Job[WatermarkJobData]) -> dict[str, Any]:
-        """`apply`: make the picture anew with the watermark over it."""
+    async def handle(self, job: Job[WatermarkJobData]) -> dict[str, Any] | Snooze:
+        """`apply`: make the picture anew with the watermark over it. One that is still being made is waited for."""
         data = job.data
         try:
             found = await self._store.get(data.media_id)
+            if found.status == "processing":
+                return Snooze(UNMADE_WAIT, f"Media {found.id} is still being made.")
+            if found.status != "ready":
+                raise Unrecoverable(f"Media {found.id} is {found.status}, so it can't get a watermark.")
             how = data.model_dump(by_alias=True, exclude={"media_id"})
             task = await self._service.task_for(found, await self._service.mark_of(how))
-        except UnknownMedia as error:
+        except (UnknownMedia, UnknownPreset) as error:
             raise Unrecoverable(str(error)) from error
-        if found.status != "ready":
-            raise Unrecoverable(f"Media {found.id} is {found.status}, so it can't get a watermark.")
-        made = await self._service.run(job, found, task)
-        news: Media = await self._service.take_over(
-            found, made, self._files.original_of(found.id), watermark=how
-        )
+        try:
+            made = await self._service.run(job, found, task)
+            original = self._files.original_of(found.id)
+            news = await self._service.take_over(found, made, original, watermark=how)
+        except Exception as error:
+            raise as_outage(error) from error
         await job.progress(100)
         await self._after(news)
         return {"mediaId": found.id, "variants": len(made.variants)}

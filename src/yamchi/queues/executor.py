@@ -5,7 +5,7 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from yamchi.clock import Millis, describe_span
 from yamchi.errors import Retryable
@@ -16,6 +16,13 @@ from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.pool import ProcessPool
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import Claim
+
+
+class Named(Protocol):
+    """A job, or what stands for one, as far as a sentence needs it."""
+
+    @property
+    def name(self) -> str: ...
 
 
 class Executor:
@@ -39,9 +46,9 @@ class Executor:
         job: Job[Any] = Job(self._queue, claim.job, claim=claim, data=data, bulkheads=self._bulkheads)
         timeout = claim.job.options.timeout
         if handler.limits:
-            return self._pool_of(handler, handler.limits).run(job, within=partial(_within, timeout, job))
+            return self._pool_of(handler, handler.limits).run(job, within=partial(run_within, timeout, job))
         call = self._invoke(handler, job)
-        return call if timeout is None else _within(timeout, job, call)
+        return call if timeout is None else run_within(timeout, job, call)
 
     def _invoke(self, handler: Handler, job: Job[Any]) -> Awaitable[Any]:
         arguments = (job,) if handler.takes_job else ()
@@ -90,7 +97,7 @@ class Executor:
         self._on_return()
 
 
-async def _within(timeout: Millis | None, job: Job[Any], work: Awaitable[Any]) -> Any:
+async def run_within(timeout: Millis | None, job: Named, work: Awaitable[Any]) -> Any:
     """What the work gives, if it does so in time."""
     try:
         async with asyncio.timeout(None if timeout is None else timeout / 1000) as limit:

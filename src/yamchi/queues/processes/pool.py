@@ -24,6 +24,9 @@ from yamchi.queues.processes.wire import Hello, Start, Stop, decode_error, packe
 STOP_GRACE_SECONDS = 2.0
 """Seconds that a stopped handler has for its `finally` blocks."""
 
+START_SECONDS = 120.0
+"""Seconds that a child has to start and to import its function."""
+
 WATCH_SECONDS = 0.1
 """Seconds between two looks at how much memory a child uses."""
 
@@ -56,7 +59,7 @@ class ProcessPool:
         With a `payload` the child gets that instead of the job's own data: a part of the work, not all of it.
         """
         async with self._free:
-            child = self._idle.pop() if self._idle else await _Child.start(self._hello)
+            child = self._take_idle() or await _Child.start(self._hello)
             is_whole = False
             try:
                 running = child.run(job, payload)
@@ -77,6 +80,15 @@ class ProcessPool:
         while self._idle:
             self._retire(self._idle.pop())
         await asyncio.gather(*self._leaving)
+
+    def _take_idle(self) -> "_Child | None":
+        """One that waits for work. What ended while it waited, as by the system's want of memory, costs no job."""
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_alive:
+                return child
+            self._retire(child)
+        return None
 
     def _retire(self, child: "_Child") -> None:
         task = asyncio.create_task(child.end())
@@ -116,12 +128,22 @@ class _Child:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         child = cls(process, reader, writer, hello.memory)
         try:
-            await child._handshake(hello)
+            async with asyncio.timeout(START_SECONDS):
+                await child._handshake(hello)
+        except TimeoutError:
+            await child._give_up()
+            raise Retryable(
+                f"A child process could not import {hello.module}.{hello.function} in {START_SECONDS:g} seconds"
+            ) from None
         except BaseException:
-            child._kill()
-            await child._wait()
+            await child._give_up()
             raise
         return child
+
+    async def _give_up(self) -> None:
+        self._kill()
+        await self._wait()
+        self._writer.close()
 
     async def _handshake(self, hello: Hello) -> None:
         self._writer.write(packed(hello))
@@ -165,6 +187,10 @@ class _Child:
             limit = f"{(self._memory or 0) / 1024**2:g} MB"
             return f"{name} used more than its {limit} of memory; the process that ran it was ended"
         return f"The process that ran {name} {_ending(code)}"
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
     @property
     def is_bloated(self) -> bool:

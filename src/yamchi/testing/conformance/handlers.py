@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +12,8 @@ from pydantic import BaseModel
 
 from yamchi.errors import Snooze, Unrecoverable
 from yamchi.queues.job import Job
+
+BLOCKED_SECONDS = 2.5
 
 
 class Task(BaseModel):
@@ -53,6 +56,18 @@ class _Ways:
         while True:
             kept.append(os.urandom(8 * 1024 * 1024))
             await asyncio.sleep(0.01)
+
+    @staticmethod
+    async def grab(job: Job[Task]) -> int:
+        return len(bytearray(64 * 1024**3))
+
+    @staticmethod
+    async def block(job: Job[Task]) -> dict[str, int]:
+        """As a decoder does that is busy in C: nothing else runs in the child meanwhile."""
+        _write(job, str(os.getpid()))
+        threading.Event().wait(BLOCKED_SECONDS)
+        _write(job, "over")
+        return {"attempt": job.attempts_made}
 
     @staticmethod
     async def hang(job: Job[Task]) -> NoReturn:

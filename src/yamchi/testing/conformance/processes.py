@@ -1,6 +1,7 @@
 """Handlers in child processes, on this engine: what a child does, and what becomes of its job when it does not."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from yamchi.app import Yamchi
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import Job
 from yamchi.settings import Settings
-from yamchi.testing.conformance.base import Suite
+from yamchi.testing.conformance.base import Connect, Suite, needs
 from yamchi.testing.conformance.handlers import Task, behave, count
 from yamchi.testing.conformance.worker import in_state, working
 from yamchi.testing.waiting import eventually
@@ -23,7 +24,8 @@ class ProcessSuite(Suite):
     @pytest.fixture
     def make(self, engine: Engine, queue: str, tmp_path: Path) -> Callable[..., Yamchi]:
         def make(**options: Any) -> Yamchi:
-            app = Yamchi(Settings(home=tmp_path), engine=engine)
+            settings = Settings(home=tmp_path, lease=options.pop("lease", timedelta(seconds=30)))
+            app = Yamchi(settings, engine=engine)
             app.job(queue, **{"processes": 1, "attempts": 1, **options})(behave)
             app.job(queue, name="count", processes=1)(count)
             return app
@@ -49,7 +51,7 @@ class ProcessSuite(Suite):
         self, make: Callable[..., Yamchi], queue: str
     ) -> None:
         app = make(memory="256MB")
-        ways = ("crash", "leave", "hoard", "refuse")
+        ways = ("crash", "leave", "hoard", "grab", "refuse")
         broken = {do: await app.queue(queue).add(Task(do=do)) for do in ways}
         whole = await app.queue(queue).add(Task(do="answer"))
         async with working(app):
@@ -59,8 +61,27 @@ class ProcessSuite(Suite):
             "crash": "The process that ran behave was killed by SIGSEGV",
             "leave": "The process that ran behave ended with exit code 3",
             "hoard": "behave used more than its 256 MB of memory; the process that ran it was ended",
+            "grab": "behave used more than its 256 MB of memory; the process that ran it was ended",
             "refuse": "This file is not an image.",
         }
+
+    async def test_the_worker_keeps_the_lease_while_a_child_is_busy(
+        self, make: Callable[..., Yamchi], connect: Connect, engine: Engine, queue: str, tmp_path: Path
+    ) -> None:
+        needs(engine, "shared")
+        app, file = make(lease=timedelta(seconds=1), attempts=3), tmp_path / "busy"
+        job = await app.queue(queue).add(Task(do="block", file=str(file)))
+        rival, taken = await connect(), list[str]()
+
+        async def is_over() -> bool:
+            taken.extend(found.id for found, _ in await rival.recover(queue))
+            return file.exists() and file.read_text() == "over"
+
+        async with working(app):
+            await eventually(is_over, within=60)
+            assert (await _ended(job, "completed")).result == {"attempt": 1}
+        await rival.close()
+        assert taken == []
 
     async def test_a_job_is_cancelled_in_its_child(
         self, make: Callable[..., Yamchi], queue: str, tmp_path: Path
