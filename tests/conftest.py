@@ -12,7 +12,7 @@ from yamchi.envfile import all_settings
 hypothesis.settings.register_profile("yamchi", deadline=None)
 hypothesis.settings.load_profile("yamchi")
 
-pytest_plugins = ["tests.services.plugin", "tests.faults.report"]
+pytest_plugins = ["tests.services.plugin", "tests.faults.report", "tests.smalldisk"]
 
 _PER_QUEUE = ("QUEUE_URL_", "CONCURRENCY_")
 

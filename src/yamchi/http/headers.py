@@ -61,13 +61,25 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
+SENT_BY_UPLOADS = ("tus-resumable", "upload-length", "upload-metadata", "upload-offset")
+READ_BY_UPLOADS = ("location", *SENT_BY_UPLOADS, "x-media-id", "x-job-id")
+"""The headers by which an upload that broke off goes on."""
+
+
 class OriginsOfPages:
     """Lets pages of these origins ask for what belongs to a person; the rest of the API is for no other site's pages."""
 
     def __init__(self, app: ASGIApp, origins: Sequence[str], below: str) -> None:
         self.app, self.below = app, below
-        methods = ("GET", "POST", "PUT", "PATCH", "DELETE")
-        self.open = CORSMiddleware(app, origins, methods, ["authorization", "content-type"], max_age=3600)
+        methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+        self.open = CORSMiddleware(
+            app,
+            origins,
+            methods,
+            ["authorization", "content-type", *SENT_BY_UPLOADS],
+            expose_headers=READ_BY_UPLOADS,
+            max_age=3600,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_theirs = scope["type"] == "http" and scope["path"].startswith(self.below)

@@ -165,7 +165,7 @@ class Media(Plugin):
         return getattr(self._notifications, "feed", None)
 
     def routers(self) -> Iterable[Routes]:
-        found: tuple[Routes, ...] = load_attribute("yamchi.media.routes:ROUTES")
+        found: tuple[Routes, ...] = load_attribute("yamchi.media.tusroutes:ROUTES")
         return found
 
     def static(self) -> dict[str, Path]:

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
@@ -17,13 +17,15 @@ from yamchi.http.headers import FOR_ANY_PAGE
 from yamchi.http.paging import PageNumber, PageSize, pages
 from yamchi.http.problems import documented
 from yamchi.media.files import size_of
+from yamchi.media.model import Media as Picture
 from yamchi.media.model import Operation, WatermarkJobData
 from yamchi.media.overlay import Position
 from yamchi.media.plugin import STATIC
 from yamchi.media.plugin import Media as MediaPlugin
 from yamchi.media.store import UnknownMedia
+from yamchi.media.sync import TYPES
 from yamchi.media.uploads import save
-from yamchi.plugins import Routes, of_request
+from yamchi.plugins import of_request
 
 PROBLEMS = documented(401, 403, 404, 409, 413, 415, 422, 429, 503)
 admin = APIRouter(tags=["media"], responses=PROBLEMS)
@@ -34,7 +36,6 @@ public = APIRouter(tags=["media"], responses=documented(404, 422))
 TheMedia = Annotated[MediaPlugin, Depends(of_request(MediaPlugin))]
 MediaId = Annotated[str, Path(max_length=36)]
 CHUNK = 256 * 1024
-TUS = {"Tus-Resumable": "1.0.0", "Cache-Control": "no-store"}
 FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -113,7 +114,7 @@ async def _accept(media: MediaPlugin, form: FormData, user_id: str | None) -> Ac
         _text(form, "entityType") or "default",
         file.filename or "file",
         user_id=user_id,
-        metadata=_metadata(_text(form, "metadata")),
+        metadata=read_metadata(_text(form, "metadata")),
     )
     return Accepted(jobId=job_id, mediaId=found.id)
 
@@ -128,7 +129,7 @@ def _text(form: FormData, name: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _metadata(text: str | None) -> dict[str, Any]:
+def read_metadata(text: str | None) -> dict[str, Any]:
     try:
         found = orjson.loads(text) if text else {}
     except orjson.JSONDecodeError:
@@ -136,75 +137,6 @@ def _metadata(text: str | None) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidJob("metadata: it should be a JSON object.")
     return found
-
-
-# ── In, in parts (tus 1.0) ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@admin.options(
-    "/media/tus", status_code=204, response_class=Response, summary="What the resumable upload can do"
-)
-async def tus_options(media: TheMedia) -> Response:
-    most = str(media.settings.media_max_bytes)
-    return Response(
-        status_code=204,
-        headers={
-            **TUS,
-            "Tus-Version": "1.0.0",
-            "Tus-Extension": "creation,termination",
-            "Tus-Max-Size": most,
-        },
-    )
-
-
-@admin.post("/media/tus", status_code=201, response_class=Response, summary="Begin a resumable upload")
-async def tus_create(
-    media: TheMedia,
-    upload_length: Annotated[int, Header(ge=0, le=2**53)],
-    upload_metadata: Annotated[str, Header(max_length=8_192)] = "",
-) -> Response:
-    """`Upload-Metadata`: `filename`, `entityType`, `userId`, each as base64."""
-    upload_id = await media.resumable.create(upload_length, upload_metadata, None)
-    return Response(status_code=201, headers={**TUS, "Location": f"/api/admin/media/tus/{upload_id}"})
-
-
-@admin.head("/media/tus/{upload_id}", response_class=Response, summary="How far an upload is")
-async def tus_head(media: TheMedia, upload_id: MediaId) -> Response:
-    promise = await media.resumable.promise(upload_id, None)
-    offset = str(media.resumable.offset(upload_id))
-    return Response(headers={**TUS, "Upload-Offset": offset, "Upload-Length": str(promise["length"])})
-
-
-@admin.patch("/media/tus/{upload_id}", status_code=204, response_class=Response, summary="Send the next part")
-async def tus_patch(
-    media: TheMedia,
-    upload_id: MediaId,
-    request: Request,
-    upload_offset: Annotated[int, Header(ge=0, le=2**53)],
-) -> Response:
-    """`application/offset+octet-stream`. With the last part the picture is accepted: `X-Media-Id` and `X-Job-Id` name it."""
-    if request.headers.get("content-type") != "application/offset+octet-stream":
-        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send application/offset+octet-stream.")
-    promise = await media.resumable.promise(upload_id, None)
-    offset = await media.resumable.append(upload_id, upload_offset, promise["length"], request.stream())
-    headers = {**TUS, "Upload-Offset": str(offset)}
-    if offset == promise["length"]:
-        about = promise["metadata"]
-        found, job_id = await media.service.accept(
-            await media.resumable.take(upload_id),
-            about.get("entityType", "default"),
-            about.get("filename", "file"),
-            user_id=about.get("userId"),
-        )
-        headers |= {"X-Media-Id": found.id, "X-Job-Id": job_id}
-    return Response(status_code=204, headers=headers)
-
-
-@admin.delete("/media/tus/{upload_id}", status_code=204, response_class=Response, summary="Give up an upload")
-async def tus_delete(media: TheMedia, upload_id: MediaId) -> Response:
-    await media.resumable.promise(upload_id, None)
-    await media.resumable.drop(upload_id)
-    return Response(status_code=204, headers=TUS)
 
 
 # ── Looking after ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -318,8 +250,14 @@ async def watermark_media(media: TheMedia, media_id: MediaId, how: WatermarkIn) 
 
 
 @public.get("/media/{media_id}/{variant}", response_class=FileResponse, summary="A picture")
-async def show(media: TheMedia, media_id: MediaId, variant: Annotated[str, Path(max_length=128)]) -> Response:
-    """By the address in `variants` or `srcset`, which never changes; the bare name of a variant leads to it."""
+@public.head("/media/{media_id}/{variant}", include_in_schema=False)
+async def show(
+    media: TheMedia, media_id: MediaId, variant: Annotated[str, Path(max_length=128)], request: Request
+) -> Response:
+    """By the address in `variants` or `srcset`, which never changes; the bare name of a variant leads to it.
+
+    What a page names may have changed meanwhile: for a day the old address still shows what it did.
+    """
     found = await media.store.get(media_id)
     if found.status == "soft_deleted":
         raise HTTPException(HTTPStatus.NOT_FOUND, "This picture was deleted.")
@@ -329,24 +267,31 @@ async def show(media: TheMedia, media_id: MediaId, variant: Annotated[str, Path(
                 found.url_of(one), 302, {**FOR_ANY_PAGE, "cache-control": "public, max-age=60"}
             )
         if variant == one.address:
-            file = media.files.public_file(found.entity_type, one.file)
-            if size_of(file):
-                headers = {
-                    **FOR_ANY_PAGE,
-                    "etag": f'"{one.hash[:32]}"',
-                    "cache-control": FOREVER,
-                    "x-content-type-options": "nosniff",
-                }
-                return FileResponse(file, media_type=one.type, headers=headers)
-            if one.is_synced and media.bucket:
-                url = await media.bucket.url_of(f"{found.entity_type}/{one.file}")
-                return RedirectResponse(url, 302, {**FOR_ANY_PAGE, "cache-control": "private, max-age=600"})
+            return await _picture(media, request, found, one.file, one.is_synced)
+    former = f"{media_id}-{variant}"
+    if await media.store.is_retired(f"{found.entity_type}/{former}"):
+        return await _picture(media, request, found, former, media.bucket is not None)
     raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such variant of this picture.")
 
 
-ROUTES = (
-    Routes(pages_of_board, prefix="", access="public"),
-    Routes(admin, prefix="/api/admin"),
-    Routes(own, access="person"),
-    Routes(public, prefix="", access="public"),
-)
+async def _picture(
+    media: MediaPlugin, request: Request, found: Picture, file: str, is_synced: bool
+) -> Response:
+    """From here, or by leading to the bucket. Its type is ours to say, and its name has the hash of its content."""
+    path = media.files.public_file(found.entity_type, file)
+    if size_of(path):
+        tag = f'"{path.stem.rpartition("-")[2]}"'
+        headers = {
+            **FOR_ANY_PAGE,
+            "etag": tag,
+            "cache-control": FOREVER,
+            "x-content-type-options": "nosniff",
+        }
+        known = request.headers.get("if-none-match", "")
+        if known == "*" or tag in [one.strip().removeprefix("W/") for one in known.split(",")]:
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return FileResponse(path, media_type=TYPES[path.suffix], headers=headers)
+    if is_synced and media.bucket:
+        url = await media.bucket.url_of(f"{found.entity_type}/{file}")
+        return RedirectResponse(url, 302, {**FOR_ANY_PAGE, "cache-control": "private, max-age=600"})
+    raise HTTPException(HTTPStatus.NOT_FOUND, "The file of this picture is gone.")

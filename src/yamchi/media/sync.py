@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,10 @@ class MediaSyncService:
 
     async def _finish(self, media_id: str) -> None:
         found = await self._store.get(media_id)
+        files = "".join(one.file for one in found.variants)
+        what = f"{found.updated_at}-{sha256(files.encode()).hexdigest()[:12]}"
         data = MediaSyncJobData(media_id=media_id, operation="upload")
-        await self._queue.add(data, name="upload", id=f"sync-{media_id}-{found.updated_at}", priority=NORMAL)
+        await self._queue.add(data, name="upload", id=f"sync-{media_id}-{what}", priority=NORMAL)
         fault_point("media.synced")
         await self._store.sync_queued(media_id)
 

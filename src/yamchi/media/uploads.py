@@ -8,20 +8,26 @@ import asyncio
 import base64
 import binascii
 import fcntl
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import orjson
 
-from yamchi.errors import UnknownJob, WrongState
-from yamchi.media.files import Files, remove, size_of
+from yamchi.errors import EngineError, StorageFull, UnknownJob, WrongState, YamchiError
+from yamchi.media.files import Files, is_full, remove, size_of
 from yamchi.media.formats import BadFile
 from yamchi.storage.keys import Keys
 
 LIFETIME = "24h"
 LONGEST_METADATA = 8_192
+
+Accept = Callable[[Path], Awaitable[tuple[str, str]]]
+"""Takes a whole file over; the ids of its picture and of its job."""
 
 
 class TooLarge(BadFile):
@@ -39,19 +45,43 @@ class WrongOffset(WrongState):
 
 
 async def save(parts: AsyncIterator[bytes], target: Path, most: int) -> int:
-    """Write what comes to a file; more than `most` bytes are refused as soon as they are there."""
+    """Write what comes to a file, safe from a power cut; more than `most` bytes are refused as soon as they are there."""
     size = 0
     try:
-        with target.open("wb") as file:
+        with _room_needed(), target.open("wb") as file:
             async for part in parts:
                 size += len(part)
                 if size > most:
                     raise TooLarge(f"The file has more than {most:,} bytes.")
                 await asyncio.to_thread(file.write, part)
+            await asyncio.to_thread(_flush, file)
     except BaseException:
         remove(target)
         raise
     return size
+
+
+@contextmanager
+def _room_needed() -> Iterator[None]:
+    """A full disk is one sentence for whoever sent the file."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise StorageFull("The disk is full: the upload was not taken. Send it again later.") from error
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What whoever began an upload said of it, and the picture it became once it was whole."""
+
+    id: str
+    length: int
+    metadata: dict[str, str]
+    owner: str | None
+    media_id: str | None = None
+    job_id: str | None = None
 
 
 class Resumable:
@@ -66,27 +96,28 @@ class Resumable:
         """Promise an upload; its id."""
         if not 0 < length <= self._most:
             raise TooLarge(f"An upload has 1 to {self._most:,} bytes, and this one {length:,}.")
-        upload_id = str(uuid4())
-        promise = {"length": length, "metadata": read_metadata(metadata), "owner": owner}
-        await self._keys.set(_key(upload_id), orjson.dumps(promise).decode(), LIFETIME)
+        promise = Promise(str(uuid4()), length, read_metadata(metadata), owner)
+        await self._keep(promise)
         self._files.prepare()
-        self._path(upload_id).touch()
-        return upload_id
+        self._path(promise.id).touch()
+        return promise.id
 
-    async def promise(self, upload_id: str, owner: str | None) -> dict[str, Any]:
+    async def promise(self, upload_id: str, owner: str | None) -> Promise:
         """What was promised, to whoever promised it."""
         kept = await self._keys.get(_key(upload_id))
-        found = orjson.loads(kept) if kept else None
-        if found is None or found["owner"] != owner:
+        found = Promise(**orjson.loads(kept)) if kept else None
+        if found is None or found.owner != owner:
             raise UnknownUpload(f"There is no upload {upload_id[:64]!r}, or it is older than a day.")
-        return dict(found)
+        return found
 
-    def offset(self, upload_id: str) -> int:
-        return size_of(self._path(upload_id))
+    def offset(self, promise: Promise) -> int:
+        return size_of(self._path(promise.id)) if promise.media_id is None else promise.length
 
-    async def append(self, upload_id: str, offset: int, length: int, parts: AsyncIterator[bytes]) -> int:
+    async def append(self, promise: Promise, offset: int, parts: AsyncIterator[bytes]) -> int:
         """Write a part where the last one ended; how far the upload is now. What came before a break is kept."""
-        with self._path(upload_id).open("ab") as file:
+        if promise.media_id is not None:
+            raise WrongOffset(f"The upload is whole: it became media {promise.media_id}.")
+        with _room_needed(), self._path(promise.id).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -96,21 +127,35 @@ class Resumable:
             if file.tell() != offset:
                 raise WrongOffset(f"The upload is at {file.tell()}, not at {offset}.")
             async for part in parts:
-                if file.tell() + len(part) > length:
-                    raise TooLarge(f"The upload was to have {length:,} bytes, and more came.")
+                if file.tell() + len(part) > promise.length:
+                    raise TooLarge(f"The upload was to have {promise.length:,} bytes, and more came.")
                 await asyncio.to_thread(_write, file, part)
+            await asyncio.to_thread(_flush, file)
             return file.tell()
 
-    async def take(self, upload_id: str) -> Path:
-        """The whole file, which is no longer an upload."""
-        target = self._files.new_temp()
-        self._path(upload_id).rename(target)
-        await self._keys.delete(_key(upload_id))
-        return target
+    async def finish(self, promise: Promise, accept: Accept) -> Promise:
+        """Hand a whole upload over, as often as it is asked for: the picture has the upload's id.
+
+        Whoever lost the answer to the last part asks for the offset, and so comes here too.
+        """
+        if promise.media_id is not None:
+            return promise
+        try:
+            media_id, job_id = await accept(self._path(promise.id))
+        except YamchiError as error:
+            if not isinstance(error, EngineError):
+                await self.drop(promise.id)
+            raise
+        done = replace(promise, media_id=media_id, job_id=job_id)
+        await self._keep(done)
+        return done
 
     async def drop(self, upload_id: str) -> None:
         remove(self._path(upload_id))
         await self._keys.delete(_key(upload_id))
+
+    async def _keep(self, promise: Promise) -> None:
+        await self._keys.set(_key(promise.id), orjson.dumps(promise).decode(), LIFETIME)
 
     def _path(self, upload_id: str) -> Path:
         return self._files.temp_file(f"tus-{upload_id}")
@@ -128,6 +173,11 @@ def read_metadata(header: str) -> dict[str, str]:
         except (binascii.Error, UnicodeDecodeError):
             raise BadFile(f"Upload-Metadata: {name[:64]} is not base64 of UTF-8.") from None
     return found
+
+
+def _flush(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _write(file: Any, part: bytes) -> None:

@@ -1,0 +1,250 @@
+"""What happens twice, at once, or in an order nobody planned: the picture is what was last asked for, and no file is lost or left."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.media import pictures
+from tests.media.conftest import Studio, a_studio
+from tests.services.s3 import S3
+from yamchi.errors import Retryable, Unrecoverable, WrongState
+from yamchi.media.model import Media
+from yamchi.media.processing import Made, process
+from yamchi.media.store import Changed
+
+LOGO = pictures.white(80, 40)
+MARK = {"watermarkId": "wm", "position": "center", "opacity": 1.0, "scale": 0.5}
+
+
+async def marked(studio: Studio, media_id: str, **how: Any) -> dict[str, Any]:
+    answer = await studio.client.post(f"/api/admin/media/{media_id}/watermark", json={**MARK, **how})
+    assert answer.status_code == 202, answer.text
+    await studio.app.drain()
+    return await studio.show(media_id)
+
+
+@pytest.fixture
+async def logo(studio: Studio) -> None:
+    files, fields = {"file": ("logo.png", LOGO)}, {"id": "wm"}
+    assert (await studio.client.post("/api/admin/watermarks", files=files, data=fields)).status_code == 201
+
+
+async def made_of(studio: Studio, found: Media) -> Made:
+    """What a child would give for this picture now."""
+    return process(await studio.app.media.service.task_for(found, None))
+
+
+@pytest.mark.usefixtures("logo")
+async def test_a_picture_that_comes_back_to_what_it_was_keeps_its_files(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg(1200, 900))
+    first = await marked(studio, found["id"])
+    await marked(studio, found["id"], position="tile")
+    again = await marked(studio, found["id"])
+    assert again["variants"] == first["variants"]
+    await studio.app.clock.advance(timedelta(days=2))
+    assert len(studio.public_files) == 5
+    for one in again["variants"].values():
+        assert (await studio.client.get(one["url"])).status_code == 200
+
+
+@pytest.mark.usefixtures("logo")
+async def test_an_old_address_shows_the_old_picture_for_a_day(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg(1200, 900))
+    url = found["variants"]["w640"]["url"]
+    before = (await studio.client.get(url)).content
+    await marked(studio, found["id"])
+    old = await studio.client.get(url)
+    assert (old.status_code, old.content) == (200, before)
+    young = await studio.app.media.cleanup.orphans(delete=True)
+    assert young.orphans == []
+    await studio.app.clock.advance(timedelta(days=2))
+    assert (await studio.client.get(url)).status_code == 404
+
+
+@pytest.mark.usefixtures("logo")
+async def test_a_watermark_waits_for_a_picture_that_is_still_being_made(studio: Studio) -> None:
+    sent = (await studio.upload(pictures.jpeg())).json()
+    asked = await studio.client.post(f"/api/admin/media/{sent['mediaId']}/watermark", json=MARK)
+    queue = studio.app.queue("media-processing")
+    await queue.pause()
+    await studio.app.drain()
+    job = await studio.app.queue("watermark").job(asked.json()["jobId"])
+    assert (job.state, job.attempts_made) == ("delayed", 0)
+    await queue.resume()
+    await studio.app.clock.advance(timedelta(seconds=5))
+    assert (await studio.show(sent["mediaId"]))["watermark"]["watermarkId"] == "wm"
+
+
+@pytest.mark.usefixtures("logo")
+async def test_made_anew_while_it_gets_a_watermark(studio: Studio) -> None:
+    media = studio.app.media
+    before = await media.get((await studio.made(pictures.jpeg()))["id"])
+    plain = await made_of(studio, before)
+    news = await marked(studio, before.id)
+    with pytest.raises(Changed):
+        await media.service.take_over(before, plain, media.files.original_of(before.id))
+    assert (await studio.show(before.id))["variants"] == news["variants"]
+    assert issubclass(Changed, Retryable)
+
+
+async def test_deleted_while_it_is_made(studio: Studio) -> None:
+    sent = (await studio.upload(pictures.jpeg())).json()
+    await studio.client.delete(f"/api/admin/media/{sent['mediaId']}")
+    await studio.app.drain()
+    assert (await studio.show(sent["mediaId"]))["status"] == "soft_deleted"
+    restored = await studio.client.post(f"/api/admin/media/{sent['mediaId']}/restore")
+    assert (restored.json()["status"], len(restored.json()["variants"])) == ("ready", 5)
+
+
+async def test_restored_while_it_waits_to_be_made(studio: Studio) -> None:
+    sent = (await studio.upload(pictures.jpeg())).json()
+    url = f"/api/admin/media/{sent['mediaId']}"
+    await studio.client.delete(url)
+    assert (await studio.client.post(f"{url}/restore")).json()["status"] == "processing"
+    await studio.app.drain()
+    assert (await studio.show(sent["mediaId"]))["status"] == "ready"
+
+
+async def test_removed_for_good_while_it_is_made(studio: Studio) -> None:
+    media = studio.app.media
+    sent = (await studio.upload(pictures.jpeg())).json()
+    found = await media.get(sent["mediaId"])
+    task = media.service._task(
+        found, media.presets.get(found.entity_type), media.files.temp_file(found.temp_path or ""), None
+    )
+    made = process(task)
+    await studio.client.delete(f"/api/admin/media/{found.id}")
+    cleaned = await studio.client.post("/api/admin/media/cleanup", json={"olderThanDays": 0})
+    assert cleaned.json()["deleted"] == 1
+    assert studio.temp_files == []
+    with pytest.raises(Unrecoverable, match="any more"):
+        await media.service.take_over(found, made, media.files.original_of(found.id))
+    assert studio.public_files == []
+
+
+async def test_restored_when_its_removal_has_begun(studio: Studio) -> None:
+    media = studio.app.media
+    found = await studio.made(pictures.jpeg())
+    await studio.client.delete(f"/api/admin/media/{found['id']}")
+    assert await media.store.begin_removal(found["id"], studio.app.clock.now())
+    with pytest.raises(WrongState, match="being removed for good"):
+        await media.store.restore(found["id"])
+    assert (await media.cleanup.run(0)).deleted == 1  # as the next run does after a crash
+    kept = await studio.made(pictures.jpeg())
+    assert not await media.store.begin_removal(kept["id"], studio.app.clock.now())
+
+
+async def test_a_cancelled_job_does_not_leave_its_picture_waiting(studio: Studio) -> None:
+    sent = (await studio.upload(pictures.jpeg())).json()
+    await studio.app.queue("media-processing").cancel(sent["jobId"])
+    await studio.app.clock.advance(timedelta(minutes=3))
+    await studio.app.media.service.sweep()
+    found = await studio.show(sent["mediaId"])
+    assert (found["status"], found["error"]) == ("failed", "Its job is cancelled.")
+    assert studio.temp_files == []
+
+
+async def test_a_picture_that_can_not_be_made_anew_stays_what_it_was(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg())
+    studio.app.media.files.original_of(found["id"]).write_bytes(b"rotten")
+    await studio.client.post(f"/api/admin/media/{found['id']}/reprocess")
+    await studio.app.drain()
+    news = await studio.show(found["id"])
+    assert (news["status"], news["variants"]) == ("ready", found["variants"])
+    assert "is not a picture" in news["error"]
+
+
+async def test_ids_that_are_too_long(studio: Studio) -> None:
+    answer = await studio.upload(pictures.jpeg(), userId="u" * 65)
+    assert (answer.status_code, answer.json()["detail"]) == (
+        422,
+        "userId: it has 65 characters; 64 are the most.",
+    )
+    assert studio.temp_files == []
+
+
+@pytest.mark.services
+async def test_a_watermark_during_a_sync(tmp_path: Path, s3: S3) -> None:
+    async with a_studio(tmp_path, **s3.settings) as studio:
+        media = studio.app.media
+        found = await media.get((await studio.made(pictures.jpeg()))["id"])
+        files = [one.file for one in found.variants]
+        temp = media.files.new_temp()
+        temp.write_bytes(LOGO)
+        await media.watermarks.add(temp, "logo.png", "wm")
+        await marked(studio, found.id)
+        await media.store.synced(
+            found.id, files, is_synced=True, is_local=False
+        )  # as the sync does that began before
+        news = await media.get(found.id)
+        assert all(one.is_local and one.is_synced for one in news.variants)
+        assert {one.file for one in news.variants}.isdisjoint(files)
+
+
+@pytest.mark.services
+async def test_away_from_the_bucket_made_anew_and_there_again(tmp_path: Path, s3: S3) -> None:
+    async with a_studio(tmp_path, **s3.settings) as studio:
+        found = await studio.made(pictures.jpeg())
+        bucket, keys = studio.app.media.bucket, studio.public_files
+        away = {"mediaIds": [found["id"]], "operation": "delete"}
+        await studio.client.post("/api/admin/media/sync", json=away)
+        await studio.app.drain()
+        assert [await bucket.size_of(key) for key in keys] == [None] * 5
+        await studio.app.clock.advance(timedelta(seconds=1))
+        await studio.client.post(f"/api/admin/media/{found['id']}/reprocess")
+        await studio.app.drain()
+        assert None not in [await bucket.size_of(key) for key in keys]
+        move = {"mediaIds": [found["id"]], "operation": "upload", "deleteSource": True}
+        await studio.client.post("/api/admin/media/sync", json=move)
+        await studio.app.drain()
+        assert studio.public_files == []
+        await studio.app.clock.advance(timedelta(seconds=1))
+        await studio.client.post(f"/api/admin/media/{found['id']}/reprocess")
+        await studio.app.drain()
+        assert studio.public_files == keys  # made of the original, which stayed
+
+
+@pytest.mark.services
+async def test_a_file_that_is_gone_is_no_outage(tmp_path: Path, s3: S3) -> None:
+    async with a_studio(tmp_path, **s3.settings) as studio:
+        found = await studio.made(pictures.jpeg())
+        away = {"all": True, "operation": "delete"}
+        await studio.client.post("/api/admin/media/sync", json=away)
+        await studio.app.drain()
+        (tmp_path / "public" / "uploads" / studio.public_files[0]).unlink()
+        (job_id,) = await studio.app.media.sync.sync([found["id"]], "upload")
+        await studio.app.drain()
+        job = await studio.app.queue("media-sync").job(job_id)
+        assert job.state == "failed"
+        assert "is no longer here" in str(job.failed_reason)
+
+
+@pytest.mark.services
+async def test_what_comes_back_damaged_is_not_taken(tmp_path: Path, s3: S3) -> None:
+    async with a_studio(tmp_path, **s3.settings) as studio:
+        await studio.made(pictures.jpeg())
+        key = studio.public_files[0]
+        with pytest.raises(Retryable, match="arrived damaged"):
+            await studio.app.media.bucket.get(key, tmp_path / "copy", sha256="0" * 64)
+        assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.services
+async def test_large_objects_go_in_parts(tmp_path: Path, s3: S3) -> None:
+    async with a_studio(tmp_path, **s3.settings) as studio:
+        bucket, large = studio.app.media.bucket, pictures.write(tmp_path, "large", bytes(range(256)) * 80_000)
+        assert await bucket.put_once("large", large, "image/webp")
+        assert not await bucket.put_once("large", large, "image/webp")
+        await bucket.get("large", tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == large.read_bytes()
+
+
+async def test_two_uploads_of_one_file_at_once(studio: Studio) -> None:
+    answers = await asyncio.gather(*(studio.upload(pictures.jpeg()) for _ in range(3)))
+    await studio.app.drain()
+    ids = {answer.json()["mediaId"] for answer in answers}
+    assert len(ids) == 3
+    assert len(studio.public_files) == 15
