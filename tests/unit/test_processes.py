@@ -71,14 +71,14 @@ async def test_a_child_that_dies_while_it_waits_costs_no_job():
     app.job("sums", processes=1, attempts=1)(count)
     first = await app.queue("sums").add({"to": 5})
     await app.drain()
-    child = (await first.refresh()).result["pid"]
+    child = (await first.refresh()).returned["pid"]
     os.kill(child, signal.SIGKILL)
     await eventually(lambda: not _is_alive(child))
     second = await app.queue("sums").add({"to": 6})
     await app.drain()
     done = await second.refresh()
     await app.close()
-    assert (done.state, done.result["sum"]) == ("completed", 15)
+    assert (done.state, done.returned["sum"]) == ("completed", 15)
 
 
 def test_a_function_that_no_child_can_import_is_refused():

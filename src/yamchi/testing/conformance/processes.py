@@ -79,7 +79,7 @@ class ProcessSuite(Suite):
 
         async with working(app):
             await eventually(is_over, within=60)
-            assert (await _ended(job, "completed")).result == {"attempt": 1}
+            assert (await _ended(job, "completed")).returned == {"attempt": 1}
         await rival.close()
         assert taken == []
 
