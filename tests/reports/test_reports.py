@@ -318,6 +318,11 @@ async def test_how_far_leads_came(app: TestApp, client: httpx2.AsyncClient) -> N
     assert "Signed up" in text_of((await client.get(f"/api/v1/reports/{report['id']}/file")).content)
 
 
+async def test_a_kind_whose_template_is_not_there(app: TestApp, tmp_path: Path) -> None:
+    with pytest.raises(YamchiError, match=r"The report sales has no template: there is no file .*none\.typ"):
+        app.reports.kind("sales", template=tmp_path / "none.typ")(_silent)  # type: ignore[type-var]
+
+
 async def test_nothing_in_the_data_is_markup(tmp_path: Path) -> None:
     evil = '#read("/etc/passwd") $x$ *bold* <script> "; #import "/etc/passwd"'
     content = Content(evil, {"columns": [evil], "rows": [[evil]]})

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from yamchi import Yamchi
@@ -81,16 +83,31 @@ def work(module: str) -> None:
     asyncio.run(body(__import__(module).app))
 
 
-def test_every_command_has_help_with_an_example(yamchi):
-    commands = [["up"], ["api"], ["worker"], ["board"], ["doctor"], ["top"], ["bench"], ["queues"]]
-    commands += [["queues", name] for name in ("pause", "resume", "clean", "drain")]
-    commands += [
-        ["jobs", n] for n in ("list", "show", "add", "retry", "promote", "remove", "cancel", "retry-all")
-    ]
-    commands += [["dlq", name] for name in ("list", "show", "edit", "replay", "replay-all", "purge")]
-    commands += [["keys", name] for name in ("create", "list", "rotate", "revoke")] + [["audit"]]
-    for command in commands:
-        assert "Example: yamchi" in yamchi(*command, "--help"), command
+PROMISED = """up api worker board demo doctor send queues jobs dlq scenario template campaign media report keys audit
+plugins schema bench top"""
+
+
+def test_every_command_has_help_with_an_example_and_every_list_has_json():
+    shell = get_command(cli)
+    found = dict(commands_of(shell, typer.Context(shell)))
+    assert set(PROMISED.split()) <= {words[0] for words in found}
+    assert [words for words, command in found.items() if "Example: " not in (command.help or "")] == []
+    lists = {
+        words: [option for one in command.params for option in one.opts]
+        for words, command in found.items()
+        if words[-1] in ("list", "runs", "kinds", "queues", "audit", "plugins", "top", "doctor")
+    }
+    assert len(lists) > 12
+    assert [words for words, options in lists.items() if "--json" not in options] == []
+
+
+def commands_of(command, context, *words):
+    """Every command that can be typed, those of the features too."""
+    names = command.list_commands(context) if hasattr(command, "list_commands") else ()
+    for name in names:
+        yield from commands_of(command.get_command(context, name), context, *words, name)
+    if not names or getattr(command, "invoke_without_command", False):
+        yield words, command
 
 
 def test_the_shipped_queues_are_there_without_any_setting(yamchi):

@@ -56,7 +56,10 @@ def make(
         content = await reports.preview(kind, _params(params))
         with console.status(f"Making {content.title}"):
             made_at = as_datetime(loaded.clock.now())
-            await write(out, content, _format(form), reports.kinds.get(kind).template, made_at, _silent)
+            try:
+                await write(out, content, _format(form), reports.kinds.get(kind).template, made_at, _silent)
+            except OSError as error:
+                raise ConfigurationError(f"{out} can't be written: {error}.") from error
 
     run_async(using(loaded, body()))
     console.print(f"[green]✔[/] {text(str(out), 200)}")

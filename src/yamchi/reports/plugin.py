@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from yamchi.clock import to_millis
-from yamchi.errors import Unrecoverable, YamchiError
+from yamchi.errors import ConfigurationError, Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.sending.attachments import TooLarge
@@ -78,6 +78,8 @@ class Reports(Plugin):
 
         def declare(function: F) -> F:
             place = None if template is None else Path(template).resolve()
+            if place and not place.is_file():
+                raise ConfigurationError(f"The report {name} has no template: there is no file {place}.")
             self.kinds.add(
                 ReportKind(name, function, params, place, summary or (function.__doc__ or "").strip())
             )
