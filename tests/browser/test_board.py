@@ -203,6 +203,7 @@ def test_the_board_says_when_the_server_is_gone_and_comes_back(page, board_home,
     process.end(signal.SIGTERM)
     expect(page.locator("#live")).to_have_text("offline")
     again = Process(board_home, "api", "--app", "shop:app", "--port", url.rpartition(":")[2])
+    assert again.url == url  # it answers
     expect(page.locator("#live")).to_have_text("live")
     again.end(signal.SIGTERM)
 

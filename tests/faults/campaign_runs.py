@@ -66,15 +66,19 @@ class Worker:
         settings = {"LEASE": "5s", "LOG_LEVEL": "warning", "QUEUE_FALLBACK": "off", **environment}
         self.process = Process(home, "worker", "--app", str(APPLICATION), **settings)
         self.pid = self.process.process.pid
-        self._before = 0.0
+        self._before: float | None = None
         self.cpu = 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        return self._before is not None
 
     def begin(self) -> None:
         self._before = self._used()
 
     def look(self) -> None:
         """Note what it has used so far, while it can still be asked."""
-        self.cpu = self._used() - self._before
+        self.cpu = 0.0 if self._before is None else self._used() - self._before
 
     @property
     def memory(self) -> int:
@@ -118,7 +122,7 @@ class CampaignRuns:
         """A campaign to everybody; each kill is SIGKILL of a worker, and another one starts."""
         await self._hire(workers)
         cost, began = Cost(self.people), time.monotonic()
-        moments = sorted(random.sample(range(self.people // 20, self.people * 9 // 10), kills))
+        moments = sorted(random.sample(range(self.people // 20, self.people // 2), kills))
         await self._create(campaign_id)
         while (shown := await self.campaigns.show(campaign_id))["state"] != "finished":
             self._check()
@@ -128,7 +132,8 @@ class CampaignRuns:
             if moments and sent >= moments[0]:
                 moments.pop(0)
                 cost.kills += 1
-                await self._replace(random.choice(self._workers))
+                self._replace(random.choice(self._workers))
+            await self._look_who_is_ready()
             await asyncio.sleep(POLL_SECONDS)
         cost.wall = time.monotonic() - began
         cost.cpu = await self._dismiss()
@@ -157,25 +162,26 @@ class CampaignRuns:
 
     async def _hire(self, workers: int) -> None:
         self._workers = [Worker(self.home) for _ in range(workers)]
-        for worker in self._workers:
-            await self._ready(worker)
-            worker.begin()
-
-    async def _ready(self, worker: Worker) -> None:
-        """Among the workers that the engine lists: before that, it only reads its own code."""
-        engine = self.app.notifications.queue.engine
-        while worker.pid not in {one.pid for one in await engine.workers()}:
+        while not all(worker.has_begun for worker in self._workers):
             self._check()
             await asyncio.sleep(POLL_SECONDS)
+            await self._look_who_is_ready()
 
-    async def _replace(self, worker: Worker) -> None:
+    async def _look_who_is_ready(self) -> None:
+        """Who is among the workers that the engine lists: before that, it only reads its own code."""
+        if all(worker.has_begun for worker in self._workers):
+            return
+        known = {one.pid for one in await self.app.notifications.queue.engine.workers()}
+        for worker in self._workers:
+            if worker.pid in known and not worker.has_begun:
+                worker.begin()
+
+    def _replace(self, worker: Worker) -> None:
+        """Without waiting for the new one: the campaign would be over before the next kill."""
         worker.kill()
         self._workers.remove(worker)
         self._gone.append(worker)
-        fresh = Worker(self.home)
-        self._workers.append(fresh)
-        await self._ready(fresh)
-        fresh.begin()
+        self._workers.append(Worker(self.home))
 
     async def _dismiss(self) -> float:
         """Kill what is left; the processor time of all."""

@@ -93,9 +93,8 @@ class BarePage(asyncio.Protocol):
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Process]:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, PAGES + 500), hard))
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, PAGES + 5_000)), hard))
     process = Process(tmp_path, "api", "--port", "0", LOG_LEVEL="info")
     try:
         yield process

@@ -14,6 +14,7 @@ from tests.services.telegram import TOKEN, BotServer, refusal
 from yamchi import Yamchi
 from yamchi.errors import Outage, Snooze
 from yamchi.notifications.channels.base import Attachment, Message
+from yamchi.notifications.channels.circuits import SOURCES_TO_OPEN
 from yamchi.notifications.channels.telegram import telegram_html
 from yamchi.notifications.channels.telegram.channel import TelegramChannel
 from yamchi.notifications.people.recipients import User
@@ -349,8 +350,7 @@ async def test_two_processes_together_keep_to_the_limits(
     chats = [str(5_000 + number) for number in range(single)] + ["42"] * busy
     messages = [DirectMessage(channel="telegram", options={"to": chat, "text": chat}) for chat in chats]
     await app.notifications.queue.add_many([New(message, name="send") for message in messages])
-    bot.answers.extend([(200, {"ok": True}) for _ in range(40)])
-    bot.answers.append(refusal(429, "Too Many Requests: retry after 3", retry_after=3))
+    bot.pause_after = 40
     environment = {
         "QUEUE_URL": queue,
         "DATABASE_URL": url,
@@ -369,9 +369,9 @@ async def test_two_processes_together_keep_to_the_limits(
         for worker in workers:
             worker.process.wait()
         await app.close()
-    (refused,) = [sent for sent in bot.log if sent.status == 429]
-    paused = [sent for sent in bot.log if refused.at + 1 < sent.at < refused.at + 3]
-    assert paused == [], "one process heard that it was too much, and the other went on"
+    refused = sum(sent.status == 429 for sent in bot.log)
+    in_flight = 2 * (10 + SOURCES_TO_OPEN)  # of both processes, when they heard of it
+    assert 0 < refused <= in_flight, "one process heard that it was too much, and the other went on"
     spent = bot.log[-1].at - bot.log[0].at
     print(
         f"{database}: {len(bot.log)} messages in {spent:.1f} s with a pause of 3 s, over {bot.connections} connections, at most "

@@ -4,6 +4,7 @@ It is as strict as Telegram about what it takes: the token, the length of a text
 """
 
 import json
+import math
 import re
 import threading
 import time
@@ -64,10 +65,16 @@ def refusal(status: int, description: str, **parameters: Any) -> Answer:
 
 @dataclass
 class BotServer(WebService):
-    """`answers` are given to the next messages, in order; `refusals` to all messages to a chat; `updates` to who asks."""
+    """`answers` are given to the next messages, in order; `refusals` to all messages to a chat; `updates` to who asks.
+
+    After `pause_after` messages it refuses everything for `pause_seconds`, as Telegram does when a bot sends too much.
+    """
 
     answers: deque[Answer] = field(default_factory=deque)
     refusals: dict[str, Answer] = field(default_factory=dict)
+    pause_after: int | None = None
+    pause_seconds: int = 3
+    paused_at: float | None = None
     hang_ups: int = 0
     updates: list[dict[str, Any]] = field(default_factory=list)
     log: list[Sent] = field(default_factory=list)
@@ -132,6 +139,8 @@ class BotServer(WebService):
     def _judge(self, fields: dict[str, Any]) -> Answer:
         if self.answers:
             return self.answers.popleft()
+        if paused := self._pause():
+            return paused
         if refused := self.refusals.get(str(fields.get("chat_id"))):
             return refused
         for name, longest in LONGEST.items():
@@ -142,6 +151,14 @@ class BotServer(WebService):
         if any(not 1 <= len(key.get("callback_data", "x").encode()) <= 64 for row in rows for key in row):
             return refusal(400, "Bad Request: BUTTON_DATA_INVALID")
         return 200, {"ok": True}
+
+    def _pause(self) -> Answer | None:
+        if self.pause_after is None or len(self.log) < self.pause_after:
+            return None
+        if self.paused_at is None:
+            self.paused_at = self.clock()
+        left = math.ceil(self.paused_at + self.pause_seconds - self.clock())
+        return None if left <= 0 else refusal(429, f"Too Many Requests: retry after {left}", retry_after=left)
 
 
 def _wrong(html: str, longest: int) -> str | None:
