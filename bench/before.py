@@ -1,51 +1,86 @@
-"""What an event, a letter and a start cost in CPU, here and in another checkout with its own .venv, in turns.
+"""What things cost here and in another checkout with its own .venv, in turns: what is measured is ours, servers are shared.
 
-`python -m bench.before ../yamchi-before --turns 9`: CPU of our own process, not time, so that a busy machine matters little;
-the ratio is the median of those of the turns.
+`python -m bench.before ../yamchi-before --turns 9`: events, letters and a start on the embedded default. With
+`--what drain,adds,letters --engines memory,sqlite,redis,pgmq,kafka` the same on every engine. The ratio is the median of those of
+the turns, of the CPU of our own process (a busy machine matters little) and, for drain and adds, of time.
 """
 
 import argparse
 import asyncio
+import json
 import os
 import statistics
 import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
 import psutil
 from tests.services.server import free_port
 
-from bench.measure import ROOT
+from bench.measure import ROOT, Target
 from bench.notifications.events import await_answer
 from bench.notifications.letters import user_of
+from bench.stores import Fresh, store_of
 
 EVENTS, CONNECTIONS = 3_000, 16
 LETTERS = 1_500
+JOBS = {"memory": 40_000, "kafka": 20_000}
+DEFAULT_JOBS = 10_000
 ALLOWED = 1.03
 TIMEOUT_SECONDS = 120.0
+STORES = {"sqlite": "embedded", "redis": "redis", "pgmq": "postgres", "kafka": "kafka"}
+ON_ENGINES = ("drain", "adds", "letters")
+
+Cost = dict[str, float]
+"""For one event, letter, job or start: of CPU, and of time where that says something."""
 
 
 def main() -> None:
     options = _options()
     checkouts = {"before": options.checkout.resolve(), "now": ROOT}
-    for name in options.what.split(","):
-        samples: dict[str, list[float]] = defaultdict(list)
-        for turn in range(options.turns):
-            for which in sorted(checkouts, reverse=turn % 2 == 1):
-                with tempfile.TemporaryDirectory(prefix="yamchi-before-") as folder:
-                    samples[which].append(MEASURES[name](checkouts[which], Path(folder)))
-        pairs = zip(samples["now"], samples["before"], strict=True)
-        ratio = statistics.median(now / before for now, before in pairs)
-        before, now = (statistics.median(samples[which]) for which in ("before", "now"))
+    names = options.what.split(",")
+    for engine in options.engines.split(","):
+        with _store(engine) as fresh:
+            for name in names:
+                if name in ON_ENGINES and (name, engine) != ("letters", "memory"):
+                    _compare(f"{name} {engine}", UNITS[name], MEASURES[name], checkouts, options.turns, fresh)
+    with _store("sqlite") as fresh:
+        for name in names:
+            if name not in ON_ENGINES:
+                _compare(name, UNITS[name], MEASURES[name], checkouts, options.turns, fresh)
+
+
+def _compare(
+    name: str, unit: str, measure: "Measure", checkouts: dict[str, Path], turns: int, fresh: Fresh
+) -> None:
+    samples: dict[str, list[Cost]] = defaultdict(list)
+    for turn in range(turns):
+        for which in sorted(checkouts, reverse=turn % 2 == 1):
+            with tempfile.TemporaryDirectory(prefix="yamchi-before-") as folder:
+                samples[which].append(measure(checkouts[which], Path(folder), fresh()))
+    for kind in samples["now"][0]:
+        before, now = ([one[kind] for one in samples[which]] for which in ("before", "now"))
+        ratio = statistics.median(later / earlier for later, earlier in zip(now, before, strict=True))
         verdict = "ok" if ratio <= ALLOWED else f"more than {ALLOWED:g}"
         print(
-            f"{name:10} before {before:10,.1f}   now {now:10,.1f}   {UNITS[name]}   ratio {ratio:.3f}   {verdict}",
+            f"{name:16} {kind:5} before {statistics.median(before):10,.1f}   now {statistics.median(now):10,.1f}   "
+            f"{unit}   ratio {ratio:.3f}   {verdict}",
             flush=True,
         )
+
+
+@contextmanager
+def _store(engine: str) -> Iterator[Fresh]:
+    if engine == "memory":
+        yield lambda: Target("memory://", "bench")
+    else:
+        with store_of(STORES[engine]) as fresh:
+            yield fresh
 
 
 def _options() -> argparse.Namespace:
@@ -54,35 +89,66 @@ def _options() -> argparse.Namespace:
         "checkout", type=Path, help="a folder with another version, after `make install` there"
     )
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--what", default="events,letters,start", help="some of them, by name")
+    parser.add_argument("--what", default="events,letters,start", help=f"some of {', '.join(MEASURES)}")
+    parser.add_argument(
+        "--engines",
+        default="sqlite",
+        help="for drain, adds and letters: some of memory, sqlite, redis, pgmq, kafka",
+    )
     return parser.parse_args()
 
 
-def _run(checkout: Path, home: Path, *command: str, **settings: str) -> "subprocess.Popen[bytes]":
+def _run(
+    checkout: Path, home: Path, url: str, *command: str, stdout: int = subprocess.DEVNULL, **settings: str
+) -> "subprocess.Popen[bytes]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment |= {"YAMCHI_HOME": str(home), "LOG_LEVEL": "error", "QUEUE_URL": "sqlite:///var/jobs.db"}
+    environment |= {"YAMCHI_HOME": str(home), "LOG_LEVEL": "error", "QUEUE_URL": url, "QUEUE_FALLBACK": "off"}
     environment |= {"PYTHONPATH": str(checkout), **settings}
     python = checkout / ".venv/bin/python"
-    return subprocess.Popen([python, *command], cwd=checkout, env=environment, stdout=subprocess.DEVNULL)
+    return subprocess.Popen([python, *command], cwd=checkout, env=environment, stdout=stdout)
 
 
 def _cpu(process: "subprocess.Popen[bytes]") -> float:
     return sum(psutil.Process(process.pid).cpu_times()[:2])
 
 
+# ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _drain(checkout: Path, home: Path, store: Target) -> Cost:
+    return _work(checkout, home, store, "drain")
+
+
+def _adds(checkout: Path, home: Path, store: Target) -> Cost:
+    return _work(checkout, home, store, "adds")
+
+
+def _work(checkout: Path, home: Path, store: Target, what: str) -> Cost:
+    """Microseconds of a process that adds jobs, or of its worker, for each of them."""
+    jobs = JOBS.get(store.url.partition(":")[0], DEFAULT_JOBS)
+    script = str(Path(__file__).with_name("workload.py"))
+    arguments = ("-P", script, what, str(jobs), store.queue)
+    with _run(checkout, home, store.url, *arguments, stdout=subprocess.PIPE) as process:
+        said, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+    if process.returncode:
+        raise SystemExit(f"{what} failed in {checkout}")
+    figures: Cost = json.loads(said)
+    return figures
+
+
 # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _events(checkout: Path, home: Path) -> float:
+def _events(checkout: Path, home: Path, store: Target) -> Cost:
     """Microseconds of the server for an event, one a call."""
     port = free_port()
-    server = _run(checkout, home, "-m", "yamchi", "api", "--port", str(port))
+    server = _run(checkout, home, store.url, "-m", "yamchi", "api", "--port", str(port))
     try:
         await_answer(server, f"http://127.0.0.1:{port}")
         asyncio.run(_post(port, EVENTS // 5))
         began = _cpu(server)
         asyncio.run(_post(port, EVENTS))
-        return (_cpu(server) - began) / EVENTS * 1e6
+        return {"cpu": (_cpu(server) - began) / EVENTS * 1e6}
     finally:
         server.terminate()
         server.wait()
@@ -115,12 +181,12 @@ async def _post(port: int, events: int) -> None:
 # ── Letters ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _letters(checkout: Path, home: Path) -> float:
+def _letters(checkout: Path, home: Path, store: Target) -> Cost:
     """Microseconds of the worker for a letter."""
-    return asyncio.run(_send(checkout, home))
+    return {"cpu": asyncio.run(_send(checkout, home, store.url))}
 
 
-async def _send(checkout: Path, home: Path) -> float:
+async def _send(checkout: Path, home: Path, url: str) -> float:
     taken, arrived = 0, asyncio.Event()
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,9 +224,11 @@ async def _send(checkout: Path, home: Path) -> float:
             "CONCURRENCY_NOTIFICATIONS": "100",
         }
         module = "bench.notifications.yamchi_letters"
-        if await asyncio.to_thread(_run(checkout, home, "-m", module, "add", str(LETTERS), **settings).wait):
+        if await asyncio.to_thread(
+            _run(checkout, home, url, "-m", module, "add", str(LETTERS), **settings).wait
+        ):
             raise SystemExit(f"no letters could be added in {checkout}")
-        worker = _run(checkout, home, "-m", module, "work", **settings)
+        worker = _run(checkout, home, url, "-m", module, "work", **settings)
         try:
             await reached(LETTERS // 5)
             began, seen = _cpu(worker), taken
@@ -174,16 +242,29 @@ async def _send(checkout: Path, home: Path) -> float:
 # ── A start ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _start(checkout: Path, home: Path) -> float:
+def _start(checkout: Path, home: Path, store: Target) -> Cost:
     """Milliseconds for an application that does nothing."""
     began = getrusage(RUSAGE_CHILDREN)
-    _run(checkout, home, "-c", "from yamchi import Yamchi; Yamchi()").wait()
+    _run(checkout, home, store.url, "-c", "from yamchi import Yamchi; Yamchi()").wait()
     ended = getrusage(RUSAGE_CHILDREN)
-    return (ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime) * 1e3
+    return {"cpu": (ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime) * 1e3}
 
 
-MEASURES: dict[str, Callable[[Path, Path], float]] = {"events": _events, "letters": _letters, "start": _start}
-UNITS = {"events": "µs an event", "letters": "µs a letter", "start": "ms a start"}
+Measure = Callable[[Path, Path, Target], Cost]
+MEASURES: dict[str, Measure] = {
+    "drain": _drain,
+    "adds": _adds,
+    "letters": _letters,
+    "events": _events,
+    "start": _start,
+}
+UNITS = {
+    "drain": "µs a job",
+    "adds": "µs a job",
+    "letters": "µs a letter",
+    "events": "µs an event",
+    "start": "ms a start",
+}
 
 
 if __name__ == "__main__":
