@@ -41,7 +41,7 @@ def needs_servers(path: str) -> bool:
     return any(broker in path for broker in BROKERS)
 
 
-def judges_of(root: Path, path: str, limit: int = 5) -> list[str]:
+def find_tests(root: Path, path: str, limit: int = 5) -> list[str]:
     """The test files that matter for this one: the suite whose contract it keeps, then by name, then by imports."""
     imports = {module: _imports(file) for module, file in _modules(root / "src")}
     near = _distances(imports, _module(root / "src", root / path))

@@ -1,12 +1,13 @@
 """The script that plants faults: each one is a small change of valid source, and the same seed plants the same ones."""
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.mutants.judging import Court
-from tests.mutants.mapping import judges_of
+from tests.mutants.mapping import find_tests
 from tests.mutants.planting import choose, find
+from tests.mutants.testing import MutantTester, Outcome, Result
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,11 +55,11 @@ def test_the_same_seed_chooses_the_same(tree: Path) -> None:
 
 
 def test_an_engines_files_are_judged_by_its_suite_and_others_by_no_broker() -> None:
-    assert judges_of(ROOT, "src/yamchi/queues/engines/bull/codec.py")[0] == "tests/conformance/test_bull.py"
-    runner = judges_of(ROOT, "src/yamchi/queues/runner.py")
+    assert find_tests(ROOT, "src/yamchi/queues/engines/bull/codec.py")[0] == "tests/conformance/test_bull.py"
+    runner = find_tests(ROOT, "src/yamchi/queues/runner.py")
     assert "tests/conformance/test_memory.py" in runner
     assert not any("kafka" in test or "bull" in test for test in runner)
-    assert "tests/notifications/test_circuits.py" in judges_of(
+    assert "tests/notifications/test_circuits.py" in find_tests(
         ROOT, "src/yamchi/notifications/channels/circuits.py"
     )
 
@@ -72,11 +73,11 @@ def test_a_fault_is_judged_in_a_copy(tree: Path, test: str, outcome: str, tmp_pa
         f"from yamchi.queues.one import f\n\n\ndef test_one():\n    assert {test}\n"
     )
     (mutant,) = choose(tree, 1, seed=1)
-    court = Court(tree, tmp_path / "copy", seconds=60)
-    court.prepare()
-    verdict = court.judge(mutant)
-    assert verdict.outcome == outcome
-    assert verdict.by == ("tests/test_one.py::test_one" if outcome == "killed" else "")
+    tester = MutantTester(tree, tmp_path / "copy", seconds=60)
+    tester.prepare()
+    result = tester.test(mutant)
+    assert result.outcome == outcome
+    assert result.by == ("tests/test_one.py::test_one" if outcome == "killed" else "")
     assert (tmp_path / "copy/src/yamchi/queues/one.py").read_text().endswith("b - a\n"), "as it was"
 
 
@@ -86,6 +87,22 @@ def test_tests_that_fail_anyway_judge_nothing(tree: Path, tmp_path: Path) -> Non
     )
     for name in ("", "queues/"):
         (tree / f"src/yamchi/{name}__init__.py").write_text("")
-    court = Court(tree, tmp_path / "copy", seconds=60)
-    court.prepare()
-    assert court.judge(choose(tree, 1, seed=1)[0]).outcome == "survived"
+    tester = MutantTester(tree, tmp_path / "copy", seconds=60)
+    tester.prepare()
+    assert tester.test(choose(tree, 1, seed=1)[0]).outcome == "survived"
+
+
+@pytest.mark.parametrize(("without_fault", "outcome"), [("survived", "timeout"), ("timeout", "slow")])
+def test_tests_that_take_too_long_anyway_say_nothing(
+    tree: Path, without_fault: Outcome, outcome: Outcome, tmp_path: Path
+) -> None:
+    class Scripted(MutantTester):
+        def _run(self, arguments: Sequence[str], seconds: float) -> Result:
+            is_sound = (self.place / mutant.path).read_text() == SOURCE
+            return Result(without_fault if is_sound else "timeout")
+
+    (tree / "tests/test_one.py").write_text("from yamchi.queues.one import f\n")
+    (mutant,) = choose(tree, 1, seed=1)
+    tester = Scripted(tree, tmp_path / "copy", seconds=1)
+    tester.prepare()
+    assert tester.test(mutant).outcome == outcome

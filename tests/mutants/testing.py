@@ -1,4 +1,4 @@
-"""Lets tests judge a mutant, in a copy of the tree: killed by which test, survived, or given up after a while."""
+"""Runs tests on a mutant, in a copy of the tree: killed by which test, survived, or not ended in time."""
 
 import os
 import re
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tests.mutants.mapping import judges_of, needs_servers
+from tests.mutants.mapping import find_tests, needs_servers
 from tests.mutants.planting import Mutant
 
-Outcome = Literal["killed", "survived", "timeout"]
-"""A mutant that makes the tests hang is found out too: that is what their time limit is for."""
+Outcome = Literal["killed", "survived", "timeout", "slow"]
+"""A mutant that makes the tests hang is found out too (timeout). Where they do not end without it either, nothing is known (slow)."""
 
 COPIED = ("src", "tests", "docs", "examples", "bench", "pyproject.toml", "README.md", "CHANGELOG.md",
           "CONTRIBUTING.md", "Makefile", "constraints.txt", ".env.example")  # fmt: skip
@@ -26,15 +26,15 @@ PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--tim
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Result:
     outcome: Outcome
     by: str = ""
     """The test that noticed, or how long was waited."""
 
 
 @dataclass(slots=True)
-class Court:
-    """A copy of the tree in which one mutant at a time is judged."""
+class MutantTester:
+    """A copy of the tree in which one mutant at a time is tested."""
 
     root: Path
     place: Path
@@ -52,22 +52,25 @@ class Court:
             elif source.exists():
                 shutil.copy(source, self.place / name)
 
-    def judge(self, mutant: Mutant) -> Verdict:
+    def test(self, mutant: Mutant) -> Result:
         """By the tests that matter for its file, and if they notice nothing and it is wanted, by all of them."""
-        near = judges_of(self.root, mutant.path)
+        near = find_tests(self.root, mutant.path)
         while True:
             sound = [test for test in near if self._sound.get(test, True)]
             if not sound:
-                verdict = Verdict("survived")
+                result = Result("survived")
                 break
-            verdict = self._with(mutant, [*sound, *_servers(mutant.path)], self.seconds)
-            if verdict.outcome != "killed" or self._is_sound(verdict.by.partition("::")[0]):
+            arguments = [*sound, *_servers(mutant.path)]
+            result = self._with(mutant, arguments, self.seconds)
+            if result.outcome == "timeout" and self._run(arguments, self.seconds).outcome == "timeout":
+                result = Result("slow", result.by)
+            if result.outcome != "killed" or self._is_sound(result.by.partition("::")[0]):
                 break
-        if verdict.outcome == "survived" and self.whole:
-            verdict = self._with(mutant, ["tests", "-n", "auto", "--dist", "loadfile"], 10 * self.seconds)
-        return verdict
+        if result.outcome == "survived" and self.whole:
+            result = self._with(mutant, ["tests", "-n", "auto", "--dist", "loadfile"], 10 * self.seconds)
+        return result
 
-    def _with(self, mutant: Mutant, arguments: Sequence[str], seconds: float) -> Verdict:
+    def _with(self, mutant: Mutant, arguments: Sequence[str], seconds: float) -> Result:
         file = self.place / mutant.path
         before = file.read_bytes()
         file.write_bytes(mutant.apply(before))
@@ -82,7 +85,7 @@ class Court:
             self._sound[test] = self._run([test, *_servers(test)], self.seconds).outcome == "survived"
         return self._sound.get(test, True)
 
-    def _run(self, arguments: Sequence[str], seconds: float) -> Verdict:
+    def _run(self, arguments: Sequence[str], seconds: float) -> Result:
         command = [sys.executable, "-m", "pytest", *PYTEST, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self.place / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
@@ -99,13 +102,13 @@ class Court:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            return Verdict("timeout", f"{seconds:g} s")
+            return Result("timeout", f"{seconds:g} s")
         if process.returncode in (0, NO_TESTS):
-            return Verdict("survived")
+            return Result("survived")
         if process.returncode == USAGE:
             raise RuntimeError(f"pytest could not be run: {said.strip()}")
         found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-        return Verdict("killed", found[1] if found else said.strip().splitlines()[-1][:80])
+        return Result("killed", found[1] if found else said.strip().splitlines()[-1][:80])
 
 
 def _servers(path: str) -> list[str]:
