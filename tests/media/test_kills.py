@@ -41,23 +41,24 @@ def start(tmp_path: Path, s3: S3) -> Iterator[Start]:
         process.process.wait()
 
 
-async def test_kills_at_random(start: Start, tmp_path: Path) -> None:
+async def test_kills_at_random(start: Start, tmp_path: Path, s3: S3) -> None:
     chance = random.Random(7)
     process = start()
     ids = [await upload(process, number) for number in range(FILES)]
     for turn in range(KILLS):
         await eventually(lambda seen=turn: done(tmp_path) >= 3 * seen + chance.randint(0, 4), DEADLINE)
-        if turn % 2:
+        if turn % 3:
             for child in children(process):
                 os.kill(child, signal.SIGKILL)
-        process.process.kill()
-        process.process.wait()
-        process = start()
-    await complete(process, ids, tmp_path)
+        if turn % 3 != 1:  # in between the worker lives on, and replaces its children
+            process.process.kill()
+            process.process.wait()
+            process = start()
+    await complete(process, ids, tmp_path, s3)
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_kill_at_each_step(start: Start, tmp_path: Path, point: str) -> None:
+async def test_a_kill_at_each_step(start: Start, tmp_path: Path, s3: S3, point: str) -> None:
     process = start(YAMCHI_FAULT=point)
     try:
         await upload(process, 1)
@@ -66,7 +67,7 @@ async def test_a_kill_at_each_step(start: Start, tmp_path: Path, point: str) -> 
     await eventually(lambda: process.process.poll() == -9, DEADLINE)
     process = start()
     found = await listed(process)
-    await complete(process, [one["id"] for one in found], tmp_path)
+    await complete(process, [one["id"] for one in found], tmp_path, s3)
 
 
 async def upload(process: Process, number: int) -> str:
@@ -90,7 +91,7 @@ async def client_of(process: Process) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=f"{url}/api/admin", timeout=DEADLINE)
 
 
-async def complete(process: Process, ids: list[str], home: Path) -> None:
+async def complete(process: Process, ids: list[str], home: Path, s3: S3) -> None:
     async def is_complete() -> bool:
         found = await listed(process)
         return len(found) == len(ids) and all(
@@ -102,6 +103,20 @@ async def complete(process: Process, ids: list[str], home: Path) -> None:
     assert len(names) == 3 * len(ids), names
     assert not [name for name in names if name.endswith(".part")]
     await eventually(lambda: not list((home / "var" / "media" / "temp").iterdir()), DEADLINE)
+    originals = {path.name for path in (home / "var" / "media" / "originals").iterdir()}
+    assert originals == set(ids)
+    assert await objects_of(s3, ids) == names
+
+
+async def objects_of(s3: S3, ids: list[str]) -> list[str]:
+    """The names of these pictures' files in the bucket."""
+    import obstore
+    from obstore.store import S3Store
+
+    given = {key.removeprefix("s3_"): value for key, value in s3.settings.items()}
+    store = S3Store(**given, region="us-east-1", client_options={"allow_http": True})
+    listed = [Path(one["path"]).name async for page in obstore.list(store) for one in page]
+    return sorted(name for name in listed if name[:36] in ids)
 
 
 def done(home: Path) -> int:

@@ -47,6 +47,20 @@ async def test_the_whole_story(studio: Studio) -> None:
     assert (await studio.client.get(f"/media/{found['id']}/original")).status_code == 404
 
 
+async def test_a_picture_is_sent_once(studio: Studio) -> None:
+    url = (await studio.made(pictures.jpeg()))["variants"]["w320"]["url"]
+    first = await studio.client.get(url)
+    tag = first.headers["etag"]
+    for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+        again = await studio.client.get(url, headers={"if-none-match": known})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert (await studio.client.get(url, headers={"if-none-match": '"other"'})).content == first.content
+    head = await studio.client.head(url)
+    assert (head.status_code, head.headers["content-length"]) == (200, str(len(first.content)))
+    missing = await studio.client.get(url, headers={"range": "bytes=99999999-"})
+    assert missing.status_code == 416
+
+
 async def test_the_uploaders_page_hears_of_it(studio: Studio) -> None:
     found = await studio.made(pictures.jpeg(), userId=USER)
     rows = await studio.app.database.read(lambda c: c.execute(select(live_feed)).all())

@@ -1,19 +1,23 @@
 """`yamchi media`: import a folder, list, show, sync, watermark, clean up."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.progress import track
+from pydantic import ValidationError
+from rich.progress import Progress
 
 from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
 from yamchi.console.output import console, print_json, table, text
-from yamchi.errors import ConfigurationError
-from yamchi.media.formats import BadFile
+from yamchi.errors import ConfigurationError, Retryable, Unrecoverable
 from yamchi.media.model import Media as Picture
 from yamchi.media.model import Operation, WatermarkJobData
 from yamchi.media.plugin import Media
+from yamchi.media.processing import hash_of
+from yamchi.queues.handlers import describe
 
 group = typer.Typer(no_args_is_help=True, help="Pictures: import, list, show, sync, watermark, cleanup.")
 
@@ -30,34 +34,69 @@ def import_folder(
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make variants of every picture in a folder, one after the other, and wait for them.
+    """Make variants of every picture in a folder, and wait for them. Again, it takes only what is new.
 
     Example: [cyan]yamchi media import ./photos --entity-type company_photo[/]
     """
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-
-    async def body(media: Media) -> tuple[list[Picture], list[str]]:
-        done: list[Picture] = []
-        refused: list[str] = []
-        for path in track(found, "Importing", console=console, disable=as_json):
-            try:
-                done.append(await media.process_upload(path, entity_type))
-            except BadFile as error:
-                refused.append(f"{path}: {error}")
-        return done, refused
-
-    done, refused = _with(app, body)
+    imported = _with(app, lambda media: _import(media, found, entity_type, is_quiet=as_json))
     if as_json:
-        print_json({"imported": [one.to_dict() for one in done], "refused": refused})
+        print_json(
+            {
+                "imported": [one.to_dict() for one in imported.done],
+                "known": imported.known,
+                "refused": imported.refused,
+            }
+        )
         return
-    console.print(f"[green]✔[/] {len(done)} imported")
-    for line in refused:
+    known = f", {len(imported.known)} were there already" if imported.known else ""
+    console.print(f"[green]✔[/] {len(imported.done)} imported{known}")
+    for line in imported.refused:
         console.print(f"[red]✘[/] {text(line, 300)}")
+
+
+@dataclass(slots=True)
+class Imported:
+    """What became of the files of a folder."""
+
+    done: list[Picture] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+async def _import(media: Media, files: list[Path], entity_type: str, *, is_quiet: bool) -> Imported:
+    """As many at once as there are child processes."""
+    imported, left = Imported(), iter(files)
+    media.presets.get(entity_type)
+    with Progress(console=console, disable=is_quiet) as progress:
+        task = progress.add_task("Importing", total=len(files))
+
+        async def work() -> None:
+            for path in left:
+                await _import_one(media, path, entity_type, imported)
+                progress.advance(task)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(media.settings.media_processes):
+                group.create_task(work())
+    return imported
+
+
+async def _import_one(media: Media, path: Path, entity_type: str, imported: Imported) -> None:
+    try:
+        digest = await asyncio.to_thread(hash_of, path)
+        if await media.store.with_hash(digest, entity_type, None):
+            imported.known.append(str(path))
+        else:
+            imported.done.append(await media.process_upload(path, entity_type))
+    except (OSError, Unrecoverable, Retryable) as error:
+        imported.refused.append(f"{path}: {error}")
 
 
 @group.command("list")
 def list_media(
     status: Annotated[str | None, typer.Option(help="processing, ready, failed or soft_deleted.")] = None,
+    entity_type: Annotated[str | None, typer.Option(help="Only of this kind.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many.")] = 50,
     app: AppOption = None,
     as_json: JsonOption = False,
@@ -66,7 +105,7 @@ def list_media(
 
     Example: [cyan]yamchi media list --status failed[/]
     """
-    found, _ = _with(app, lambda media: media.store.page(status=status, limit=limit))
+    found, _ = _with(app, lambda media: media.store.page(status=status, entity_type=entity_type, limit=limit))
     if as_json:
         print_json([one.to_dict() for one in found])
         return
@@ -94,24 +133,31 @@ def sync(
         list[str] | None, typer.Option("--id", help="One picture; may be given several times.")
     ] = None,
     delete_source: Annotated[bool, typer.Option(help="Delete the files it was copied from.")] = False,
+    priority: Annotated[int | None, typer.Option(min=1, max=10, help="Higher ones first.")] = None,
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Queue a copy to or from the bucket: of those named, or of all.
 
     Example: [cyan]yamchi media sync upload --delete-source[/]
     """
     chosen = _operation(operation)
+    how: dict[str, Any] = {"delete_source": delete_source, "priority": priority}
 
     async def body(media: Media) -> int:
         if media_id:
-            return len(await media.sync.sync(media_id, chosen, delete_source=delete_source))
+            return len(await media.sync.sync(media_id, chosen, **how))
         count = 0
-        async for done in media.sync.sync_all(chosen, delete_source=delete_source):
-            count = done
-            console.print(f"{count} queued")
+        async for count in media.sync.sync_all(chosen, **how):
+            if not as_json:
+                console.print(f"{count} queued")
         return count
 
-    console.print(f"[green]✔[/] {_with(app, body)} queued; a worker copies them")
+    queued = _with(app, body)
+    if as_json:
+        print_json({"queued": queued})
+        return
+    console.print(f"[green]✔[/] {queued} queued; a worker copies them")
 
 
 @group.command("watermark")
@@ -122,14 +168,22 @@ def watermark(
     opacity: Annotated[float, typer.Option(min=0.1, max=1.0)] = 0.5,
     scale: Annotated[float, typer.Option(min=0.1, max=1.0)] = 0.2,
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Queue a watermark for a picture.
 
     Example: [cyan]yamchi media watermark 7f9c… wm-logo --position tile --opacity 0.3[/]
     """
     fields = {"mediaId": media_id, "watermarkId": watermark_id, "position": position}
-    data = WatermarkJobData.model_validate({**fields, "opacity": opacity, "scale": scale})
-    console.print(f"[green]✔[/] job {_with(app, lambda media: media.watermarks.apply(data))}")
+    try:
+        data = WatermarkJobData.model_validate({**fields, "opacity": opacity, "scale": scale})
+    except ValidationError as error:
+        raise ConfigurationError(describe(error)) from None
+    job_id = _with(app, lambda media: media.watermarks.apply(data))
+    if as_json:
+        print_json({"jobId": job_id})
+        return
+    console.print(f"[green]✔[/] job {job_id}")
 
 
 @group.command("cleanup")

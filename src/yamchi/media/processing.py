@@ -91,7 +91,7 @@ def process(task: Task, tell: Progress = lambda news: None) -> Made:
             width=width,
             height=height,
             frames=frames,
-            hash=_hash_of(task.source),
+            hash=hash_of(task.source),
             placeholder=_placeholder(base, frames),
         )
         tell({"percent": DECODED, "placeholder": made.placeholder, "width": width, "height": height})
@@ -192,7 +192,7 @@ def _placeholder(base: "pyvips.Image", frames: int) -> str:
     return thumbhash(small.width, small.height, pixels).hex()
 
 
-def _hash_of(path: Path) -> str:
+def hash_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
