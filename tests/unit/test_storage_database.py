@@ -1,6 +1,7 @@
 """Yamchi's own tables: made by themselves where embedded, written together, read beside, explained when in trouble."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,19 @@ async def test_a_database_of_a_newer_version_is_left_alone(database: Database, t
 def test_the_newest_revision_is_the_one_in_the_last_file(migrations: Migrations) -> None:
     last = max(migrations.folder.glob("[0-9]*.py"))
     assert f'revision = "{migrations.head}"' in last.read_text()
+
+
+async def test_a_closed_database_holds_nothing_open(database_url: str) -> None:
+    def next_descriptor() -> int:
+        number = os.dup(0)
+        os.close(number)
+        return number
+
+    async def use() -> int:
+        database = Database(database_url, [Notifications.schema()])
+        await database.read(lambda connection: connection.execute(select(func.count()).select_from(events)))
+        await database.close()
+        return next_descriptor()
+
+    first, *later = [await use() for _ in range(4)]
+    assert later == [first] * 3

@@ -124,6 +124,7 @@ class Database:
             raise self._explain(error) from error
         self._writer = GroupCommit("database-writer", writing, _transact, self._explain)
         self._reader = GroupCommit("database-reader", reading, _look, self._explain)
+        self._connections = (writing, reading)
         self._engine = engine
 
     def _upgrade(self, engine: Engine) -> None:
@@ -140,9 +141,14 @@ class Database:
     async def close(self) -> None:
         if self._engine is not None:
             engine, self._engine = self._engine, None
-            await asyncio.to_thread(self._writer.stop)
-            await asyncio.to_thread(self._reader.stop)
-            await asyncio.to_thread(engine.dispose)
+            await asyncio.to_thread(self._close, engine)
+
+    def _close(self, engine: Engine) -> None:
+        self._writer.stop()
+        self._reader.stop()
+        for connection in self._connections:
+            connection.close()  # to the pool: dispose leaves alone what is in use
+        engine.dispose()
 
     async def migrate(self) -> None:
         """Bring the schema up to date, wherever it is."""
