@@ -58,6 +58,7 @@ NOT_OURS = {
     "GRANT",
     "REMINDER_24H_SENT",
     "REMINDER_5H_SENT",
+    "RESCHEDULE_REQUESTED",
     "SHEET_REFUSED",
 }
 """Words in capitals that are no settings."""
