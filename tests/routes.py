@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from starlette.routing import Route
+from starlette.routing import Mount, Route, WebSocketRoute
 
 from yamchi.testing import TestApp
 from yamchi.web import create_app
@@ -19,7 +19,7 @@ from yamchi.web.routes import board, health
 PAGE = Path(__file__).parents[1] / "docs" / "routes.md"
 ADMIN, SENDER = "the-admin-of-the-table", "a-sender-of-the-table"
 PERSON = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
-METHODS = ("get", "post", "put", "patch", "delete")
+METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 QUEUE = "hello"
 
 HEAD = f"""# Who may call what
@@ -60,7 +60,16 @@ async def _rows(app: TestApp) -> str:
         for method, path, filled in sorted(_routes(app, web), key=lambda route: (route[1], route[0])):
             answers = [await _answer(client, method, filled, headers) for headers in callers.values()]
             lines.append(f"| `{method.upper()} {path}` | {' | '.join(answers)} |")
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, "", *_others(app, web)]) + "\n"
+
+
+def _others(app: TestApp, web: Any) -> Iterator[str]:
+    """What a request without a body can't be tried on: WebSockets and folders of files."""
+    routes = [route for _, router in _routers(app, web) for route in router.routes]
+    sockets = sorted(route.path for route in routes if isinstance(route, WebSocketRoute))
+    folders = sorted({route.path for route in routes if isinstance(route, Mount)})
+    yield f"WebSockets, whose first message carries the token of a page: {', '.join(f'`{one}`' for one in sockets)}."
+    yield f"Files that everybody may read: {', '.join(f'`{one}/`' for one in folders)}."
 
 
 async def _callers(app: TestApp, client: httpx2.AsyncClient) -> dict[str, dict[str, str]]:
@@ -96,10 +105,7 @@ def _routes(app: TestApp, web: Any) -> Iterator[tuple[str, str, str]]:
         for method in METHODS:
             if operation := methods.get(method):
                 yield method, path, _filled(path, operation.get("parameters", ()))
-    routers = [("", board.router), ("", health.router)]
-    routers += [(one.prefix, one.router) for plugin in app.plugins.values() for one in plugin.routers()]
-    routers.append(("", web.router))
-    for prefix, router in routers:
+    for prefix, router in _routers(app, web):
         for route in router.routes:
             if isinstance(route, Route) and not route.include_in_schema:
                 for method in sorted(route.methods or ()):
@@ -109,6 +115,11 @@ def _routes(app: TestApp, web: Any) -> Iterator[tuple[str, str, str]]:
                             f"{prefix}{route.path_format}",
                             _filled(f"{prefix}{route.path_format}"),
                         )
+
+
+def _routers(app: TestApp, web: Any) -> list[tuple[str, Any]]:
+    of_plugins = [(one.prefix, one.router) for plugin in app.plugins.values() for one in plugin.routers()]
+    return [("", board.router), ("", health.router), *of_plugins, ("", web.router)]
 
 
 def _filled(path: str, parameters: Any = ()) -> str:

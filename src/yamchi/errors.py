@@ -78,6 +78,10 @@ class InvalidJob(YamchiError, ValueError):
         self.faults = faults
 
 
+class UnstorableValue(InvalidJob):
+    """A value that no table can keep, such as a text with a NUL character: trying again changes nothing."""
+
+
 class UnknownQueue(YamchiError, LookupError):
     """No queue of this name is declared."""
 

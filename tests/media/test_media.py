@@ -287,6 +287,23 @@ async def test_a_lost_job_is_found(studio: Studio) -> None:
     assert (await studio.show(answer.json()["mediaId"]))["status"] == "ready"
 
 
+async def test_an_upload_that_can_never_be_queued_stops_no_other(studio: Studio) -> None:
+    """As a version that did not look at it before has kept it."""
+    store, files = studio.app.media.store, studio.app.media.files
+    for user_id in ("u" * 5_000, None):
+        temp = files.new_temp()
+        temp.write_bytes(pictures.jpeg(20, 20))
+        row = {"id": f"kept-{bool(user_id)}", "entity_type": "default", "original_filename": "x.jpg"}
+        await store.add({**row, "user_id": user_id, "temp_path": str(temp), "size": 1})
+    await studio.app.clock.advance(timedelta(minutes=5))
+    assert await studio.app.media.service.sweep() == 2
+    await studio.app.drain()
+    assert (await studio.show("kept-False"))["status"] == "ready"
+    broken = await studio.show("kept-True")
+    assert broken["status"] == "failed"
+    assert "userId" in broken["error"]
+
+
 @pytest.mark.services
 async def test_copies_in_a_bucket(tmp_path: Path, s3: S3) -> None:
     async with a_studio(tmp_path, **s3.settings) as studio:

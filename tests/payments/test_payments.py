@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 from tests.payments.shop import USER, Shop, a_shop, settings_of
 from tests.services import stripe
 from tests.services.yookassa import YooKassaServer, webhook
+from yamchi.payments.plugin import UNKNOWN_WEBHOOKS
 from yamchi.payments.tables import payment_events
 
 
@@ -502,6 +503,21 @@ async def test_no_secret_is_logged(shop: Shop, capsys: pytest.CaptureFixture[str
         if str(value).startswith("http"):
             continue
         assert str(value) not in said
+
+
+@pytest.mark.parametrize("server", [YooKassaServer], indirect=True)
+async def test_made_up_webhooks_are_few_and_real_ones_come_through(shop: Shop) -> None:
+    """Each of them is asked about, and anybody can make them up."""
+    await shop.create()
+    entry = shop.ledger.only
+
+    async def about(payment_id: str) -> int:
+        body = {"event": "payment.succeeded", "object": {"id": payment_id}}
+        return (await shop.client.post("/webhooks/payments/yookassa", json=body)).status_code
+
+    answers = [await about(f"made-up-{number}") for number in range(UNKNOWN_WEBHOOKS.count + 20)]
+    assert answers == [200] * UNKNOWN_WEBHOOKS.count + [429] * 20
+    assert await about(entry.id) == 200
 
 
 async def test_bad_requests(shop: Shop) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, insert, inspect, select
 
-from yamchi.errors import EngineError
+from yamchi.errors import EngineError, UnstorableValue
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.tables import events, metadata
 from yamchi.plugins import shipped_plugins
@@ -78,6 +78,24 @@ async def test_one_bad_row_does_not_hurt_its_neighbors(database: Database) -> No
     )
     assert [isinstance(outcome, EngineError) for outcome in outcomes] == [False, True, False]
     assert await database.read(lambda c: c.execute(select(func.count()).select_from(events)).scalar()) == 3
+
+
+@pytest.mark.parametrize("odd", [{"event_id": "a\0b"}, {"event_id": "x" * 5_000}, {"data": [[]]}])
+async def test_a_value_that_no_table_can_keep_is_the_callers_error(
+    database: Database, odd: dict[str, object]
+) -> None:
+    """Not one that passes: whoever tries again after an EngineError would try for ever."""
+    if "data" in odd:
+        deep: list[object] = []
+        for _ in range(300):  # deeper than it can be written
+            deep = [deep]
+        odd = {"data": deep}
+    if database.is_embedded and "event_id" in odd:
+        await database.put(NEW_EVENT, {**row(1), **odd})  # SQLite keeps any text
+        return
+    with pytest.raises(UnstorableValue):
+        await database.put(NEW_EVENT, {**row(1), **odd})
+    await database.put(NEW_EVENT, row(2))
 
 
 @pytest.mark.services

@@ -1,6 +1,8 @@
 """The watchdog tells a loop that computes from one that was merely kept waiting, and says where it stood."""
 
 import asyncio
+import re
+import threading
 import time
 from io import StringIO
 
@@ -53,3 +55,17 @@ async def test_a_loop_that_waits_for_something_else_is_not_blamed(log: StringIO)
     watching.cancel()
     assert metrics.longest_busy < metrics.longest_pause / 2
     assert "compute_for" not in log.getvalue()
+
+
+async def test_a_thread_that_keeps_the_lock_of_python_is_our_own_pause_too() -> None:
+    """An expression that takes the square of its text does not let go while it matches."""
+    metrics = Metrics()
+    watching = await watched(metrics)
+    pattern = re.compile(r"x*x*y")
+    thread = threading.Thread(target=pattern.search, args=["x" * 1_000], daemon=True)
+    began = time.thread_time()
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    assert time.thread_time() - began < 0.2  # the loop's own thread did nothing
+    await eventually(lambda: metrics.longest_busy >= 0.2)
+    watching.cancel()

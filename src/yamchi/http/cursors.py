@@ -16,7 +16,7 @@ def read_cursor(cursor: str, names: int = 1) -> tuple[Millis, list[str]]:
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         moment, *rest = urlsafe_b64decode(padded.encode("ascii")).decode().split("\n")
-        if len(rest) != names or not 0 <= int(moment) < 10**14:
+        if len(rest) != names or not 0 <= int(moment) < 10**14 or any("\0" in name for name in rest):
             raise ValueError
     except ValueError:
         raise InvalidJob("cursor: it is not one of ours; leave it out to begin at the start.") from None

@@ -1,4 +1,4 @@
-"""What a request may not exceed: a body has a size and a deadline, and JSON is looked at before any route reads it."""
+"""What a request may not exceed: a body has a size and a deadline; the address and JSON are looked at before any route reads them."""
 
 import asyncio
 import json
@@ -38,6 +38,8 @@ MOST_READING = 1_000
 """Requests whose bodies are waited for at the same time."""
 
 SENTENCE = "The body is larger than the {:,} bytes allowed: keep large things in a file and send its address."
+
+NUL_IN_ADDRESS = "The address has a NUL character (%00), which no id and no name can have."
 
 _FORM = b"application/x-www-form-urlencoded"
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
@@ -140,14 +142,20 @@ def _announced(headers: Mapping[bytes, bytes]) -> int:
     return int(length) if length.isdigit() else 0
 
 
-class StrictJson:
-    """Looks at JSON before a route does: what can't be kept is refused in a sentence that names the field."""
+class StrictContent:
+    """Looks at the address and at JSON before a route does: what can't be kept is refused in a sentence that names the place."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _is_json(scope):
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+            await problem(HTTPStatus.UNPROCESSABLE_ENTITY, NUL_IN_ADDRESS)(scope, receive, send)
+            return
+        if not _is_json(scope):
             await self.app(scope, receive, send)
             return
         try:

@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid5
 
+import orjson
 import phonenumbers
+import structlog
 from email_validator import EmailNotValidError, validate_email
 
 from yamchi.clock import check_zone
 from yamchi.errors import InvalidJob
+from yamchi.leads.model import LARGEST_EXTRA
+
+log = structlog.get_logger("yamchi.leads")
 
 SPACE = UUID("0b8d2c1e-7a55-4c7e-9a44-6d5be2f1a1c3")
 """Ids of leads are made within it, from the ids of their forms."""
@@ -59,7 +64,7 @@ def read_form(form: Mapping[str, Any], region: str) -> Contact:
         said = f" ({email or phone!r} is neither)" if email or phone else ""
         raise InvalidJob(f"The form has no e-mail address and no phone number that could be used{said}.")
     taken = {take(NAME_FIELDS)[0], email_field if good_email else "", phone_field if good_phone else ""}
-    extra = {key: value for key, value in given.items() if key not in taken}
+    extra = _fitting({key: value for key, value in given.items() if key not in taken})
     locale, zone = take(("locale", "lang"))[1], take(("timezone", "time_zone"))[1]
     return Contact(
         _id_of(given, take(("tranid",))[1]),
@@ -110,6 +115,21 @@ def _texts(form: Mapping[str, Any]) -> dict[str, str]:
         for name, value in form.items()
         if name.lower() not in OURS
     }
+
+
+def _fitting(extra: Mapping[str, str]) -> dict[str, str]:
+    """As many of the other fields as are kept: a lead is not lost because its form was long."""
+    kept: dict[str, str] = {}
+    left = LARGEST_EXTRA - 2
+    for name, value in extra.items():
+        left -= len(orjson.dumps({name: value}))
+        if left < 0:
+            log.warning(
+                f"a form says more than is kept of a lead: {len(extra) - len(kept)} fields are left out"
+            )
+            break
+        kept[name] = value
+    return kept
 
 
 def _text(value: Any) -> str:

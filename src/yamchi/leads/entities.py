@@ -41,6 +41,13 @@ LINES = {
 """Events that concern a lead, and what its log says of them."""
 
 SHOWN = ("lesson_datetime", "by")
+TEXTS = {
+    **{name: model.LENGTHS[name] for name in ("zoom_link", "tg_id", "name", "locale", "timezone", "email")},
+    "phone": 64,
+    "by": 255,
+}
+"""What an event may say of a lead in words, and how many characters of them."""
+
 LONGEST_ID = 64
 
 
@@ -134,12 +141,12 @@ class LeadEntities:
                 read_moment(event.data.get("lesson_datetime"), self._zone)
             except InvalidJob as error:
                 raise InvalidJob(f"data.lesson_datetime: {error}") from None
-        for name in ("zoom_link", "tg_id", "name", "locale", "timezone"):
+        for name, longest in TEXTS.items():
             value = event.data.get(name)
-            if not (value is None or isinstance(value, str | int)) or len(str(value)) > model.LENGTHS[name]:
-                raise InvalidJob(
-                    f"data.{name}: it should be a text of up to {model.LENGTHS[name]} characters."
-                )
+            if not (value is None or isinstance(value, str | int)) or len(str(value)) > longest:
+                raise InvalidJob(f"data.{name}: it should be a text of up to {longest} characters.")
+        if isinstance(extra := event.data.get("extra"), Mapping):
+            model.check_extra(extra)
         if (link := event.data.get("zoom_link")) and not model.is_link(str(link)):
             raise InvalidJob("data.zoom_link: it should be a link, such as https://zoom.us/j/123.")
         if zone := event.data.get("timezone"):

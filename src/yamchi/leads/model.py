@@ -6,10 +6,12 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import orjson
 from sqlalchemy import Row
 
 from yamchi.clock import Millis, check_zone, in_short, isoformat, to_moment
 from yamchi.errors import InvalidJob, UnknownJob
+from yamchi.fields import check_json
 
 NEW = "NEW"
 BOT_STARTED = "BOT_STARTED"
@@ -31,6 +33,9 @@ LENGTHS = {
     "zoom_meeting_id": 64,
     "taken_by": 255,
 }
+LARGEST_EXTRA = 64 * 1024
+"""Bytes of all other fields of a lead together, as JSON: a list shows hundreds of leads."""
+
 FIXED = frozenset({"id", "source", "created_at", "updated_at", "extra"})
 """What no scenario may write."""
 
@@ -104,6 +109,16 @@ def read_moment(value: Any, zone: str) -> Millis:
 def is_link(text: str) -> bool:
     """Whether it may be shown to people as a link."""
     return text.startswith(("https://", "http://")) and not any(letter.isspace() for letter in text)
+
+
+def check_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The other fields of a lead; refused in a sentence if they are too many or too long to be kept."""
+    whole = check_json(dict(extra))
+    if (size := len(orjson.dumps(whole))) > LARGEST_EXTRA:
+        raise InvalidJob(
+            f"extra: the other fields of a lead may have {LARGEST_EXTRA:,} bytes, and have {size:,}."
+        )
+    return whole
 
 
 def checked(name: str, value: Any, zone: str) -> Any:

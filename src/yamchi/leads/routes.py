@@ -90,7 +90,7 @@ class LeadChange(BaseModel):
     name: Name | None = None
     email: Annotated[str, Field(max_length=320)] | None = None
     phone: Annotated[str, Field(max_length=64)] | None = Field(default=None, examples=["8 701 000 00 00"])
-    tg_id: Annotated[str, Field(max_length=32, pattern=r"^-?\d+$")] | None = None
+    tg_id: Annotated[str, Field(max_length=32, pattern=r"^-?[0-9]+$")] | None = None
     locale: Locale | None = None
     timezone: Timezone | None = None
     status: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^\w+$")] = Field(default="NEW")

@@ -7,7 +7,7 @@ import structlog
 from sqlalchemy import Connection, Select, and_, delete, func, literal, or_, select, tuple_, update
 
 from yamchi.clock import Clock, Millis, isoformat
-from yamchi.leads.model import FIXED, NAMES, NEW, Lead, UnknownLead, checked
+from yamchi.leads.model import FIXED, NAMES, NEW, Lead, UnknownLead, check_extra, checked
 from yamchi.leads.tables import lead_log, leads, lesson_slots
 from yamchi.notifications.tables import users
 from yamchi.scenarios.entities import LogLine
@@ -142,7 +142,7 @@ class LeadStore:
         }
         others = {name: value for name, value in fields.items() if name not in NAMES}
         if others:
-            known["extra"] = {**lead.extra, **others}
+            known["extra"] = check_extra({**lead.extra, **others})
         known["updated_at"] = self._clock.now()
         connection.execute(update(leads).where(leads.c.id == lead_id).values(known))
         if "lesson_datetime" in known:

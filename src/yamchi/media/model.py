@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from sqlalchemy import Row
 
 from yamchi.clock import Millis, isoformat
+from yamchi.fields import WITHOUT_NUL, JsonObject
 from yamchi.media.overlay import Position
 
 Status = Literal["processing", "ready", "failed", "soft_deleted"]
 Operation = Literal["upload", "download", "delete"]
-LONGEST_USER_ID = 64
+UserId = Annotated[str, Field(max_length=64, pattern=WITHOUT_NUL)]
 
 
 class _JobData(BaseModel):
@@ -31,8 +32,8 @@ class MediaProcessingJobData(_JobData):
     entity_type: str = Field(max_length=64)
     temp_path: str = Field(max_length=4096)
     original_filename: str = Field(max_length=255)
-    user_id: str | None = Field(default=None, max_length=LONGEST_USER_ID)
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    user_id: UserId | None = None
+    metadata: JsonObject = Field(default_factory=dict)
 
 
 class MediaSyncJobData(_JobData):

@@ -12,23 +12,27 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
+
 from yamchi.clock import Clock, Millis
 from yamchi.errors import InvalidJob, Outage, UnknownJob, Unrecoverable, WrongState
 from yamchi.faultpoints import fault_point
 from yamchi.media.child import work
 from yamchi.media.files import Files, as_outage, remove, size_of
 from yamchi.media.formats import BadFile, sniff_file
-from yamchi.media.model import LONGEST_USER_ID, Media, MediaProcessingJobData
+from yamchi.media.model import Media, MediaProcessingJobData
 from yamchi.media.overlay import Mark
 from yamchi.media.presets import Preset, Presets, UnknownPreset
 from yamchi.media.processing import Made, Task, Variant
 from yamchi.media.reporting import OnNews, ReportingJob
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.queues.executor import run_within
+from yamchi.queues.handlers import describe
 from yamchi.queues.job import Job
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.pool import ProcessPool
-from yamchi.queues.queue import Queue
+from yamchi.queues.queue import New, Queue
 from yamchi.queues.records import JobRecord
 
 PROCESS = "process"
@@ -92,13 +96,20 @@ class MediaService:
 
         The same `media_id` again is the same picture.
         """
+        chosen = media_id or str(uuid4())
         try:
-            preset = self.presets.get(entity_type)
-            self._check_upload(temp, preset, user_id)
+            self._check_upload(temp, self.presets.get(entity_type))
+            fields = {
+                "user_id": user_id,
+                "metadata": metadata or {},
+                "original_filename": clean_name(filename),
+            }
+            data = _job_data(media_id=chosen, entity_type=entity_type, temp_path=str(temp), **fields)
+            self._queue.prepare([New(data, PROCESS, f"{JOB_ID}{chosen}")])  # refused before anything is kept
         except (BadFile, UnknownPreset, InvalidJob):
             remove(temp)
             raise
-        found = await self._keep(temp, entity_type, filename, user_id, metadata, media_id)
+        found = await self._keep(temp, entity_type, filename, user_id, metadata, chosen)
         fault_point("media.stored")
         return found, await self._enqueue(found)
 
@@ -115,7 +126,14 @@ class MediaService:
         temp = self.files.new_temp()
         await asyncio.to_thread(_copy, Path(file), temp)
         try:
-            self._check_upload(temp, preset, user_id)
+            self._check_upload(temp, preset)
+            _job_data(
+                entity_type=entity_type,
+                temp_path=str(temp),
+                original_filename=clean_name(Path(file).name),
+                user_id=user_id,
+                metadata=metadata or {},
+            )
         except (BadFile, InvalidJob):
             remove(temp)
             raise
@@ -155,9 +173,7 @@ class MediaService:
         )
         return await self.store.get(chosen)
 
-    def _check_upload(self, temp: Path, preset: Preset, user_id: str | None) -> None:
-        if user_id is not None and len(user_id) > LONGEST_USER_ID:
-            raise InvalidJob(f"userId: it has {len(user_id)} characters; {LONGEST_USER_ID} are the most.")
+    def _check_upload(self, temp: Path, preset: Preset) -> None:
         sniff_file(temp)
         size = size_of(temp)
         if preset.max_bytes is not None and size > preset.max_bytes:
@@ -166,7 +182,7 @@ class MediaService:
             )
 
     async def _enqueue(self, found: Media, *, again: str = "") -> str:
-        data = MediaProcessingJobData(
+        data = _job_data(
             media_id=found.id,
             entity_type=found.entity_type,
             temp_path=found.temp_path or "",
@@ -237,8 +253,11 @@ class MediaService:
             job = await self._find_job(f"{JOB_ID}{found.id}")
             if job is not None and job.state in OVER:
                 await self._give_up(found, job.failed_reason or f"Its job is {job.state}.")
-            else:
+                continue
+            try:
                 await self._enqueue(found)
+            except InvalidJob as error:  # kept by a version that did not look: it never can be
+                await self._give_up(found, str(error))
         return len(stuck)
 
     async def _find_job(self, job_id: str) -> Job[Any] | None:
@@ -345,6 +364,14 @@ class MediaService:
         if found.temp_path is not None:
             remove(self.files.temp_file(found.temp_path))
         await self._after(await self.store.get(found.id))
+
+
+def _job_data(**fields: Any) -> MediaProcessingJobData:
+    """The data of a job, or a sentence that names what is wrong with it."""
+    try:
+        return MediaProcessingJobData.model_validate({to_camel(name): one for name, one in fields.items()})
+    except ValidationError as error:
+        raise InvalidJob(describe(error)) from error
 
 
 def clean_name(filename: str) -> str:

@@ -125,7 +125,7 @@ class Metrics:
         return None if kept is None else sum(kept.get(state, 0) for state in PENDING)
 
     def observe_loop(self, pause: float, busy: float) -> None:
-        """The event loop was late by so many seconds, of which its own thread worked so many."""
+        """The event loop was late by so many seconds, of which this process worked so many."""
         self.loop_pauses.add((pause,))
         self.longest_pause = max(self.longest_pause, pause)
         self.longest_busy = max(self.longest_busy, busy)

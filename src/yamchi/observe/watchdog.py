@@ -1,7 +1,8 @@
 """The watchdog of the event loop: how long it stood still, whether that was our own work, and where.
 
-A timer that should fire every tenth of a second fires late when the loop is held up. The processor time that the loop's
-own thread used meanwhile tells the two causes apart: a callback that computed for 300 ms used 300 ms of it, while a
+A timer that should fire every twentieth of a second fires late when the loop is held up. The processor time that this
+process used meanwhile tells the two causes apart: a callback that computed for 300 ms used 300 ms of it, and so did
+another thread that kept Python's lock for as long (an expression that goes wild, wherever it runs, stops everybody); a
 machine that is busy with other things gave us none. A thread beside it looks where the loop is when it is late.
 """
 
@@ -16,7 +17,7 @@ import structlog
 
 log = structlog.get_logger("yamchi.watchdog")
 
-TICK_SECONDS = 0.1
+TICK_SECONDS = 0.05
 THRESHOLD_SECONDS = 0.25
 """Seconds: how often the loop is looked at, and from when on a pause is worth a line in the log."""
 
@@ -24,7 +25,7 @@ DEEPEST_TRACE = 12
 """Calls that are shown of where it stood."""
 
 Observe = Callable[[float, float], None]
-"""Told of every look: by how much the loop was late, and how much of that its own thread worked, in seconds."""
+"""Told of every look: by how much the loop was late, and how much of that this process worked, in seconds."""
 
 
 class LoopWatchdog:
@@ -49,11 +50,11 @@ class LoopWatchdog:
         thread.start()
         try:
             while True:
-                began, worked = time.monotonic(), time.thread_time()
+                began, worked = time.monotonic(), time.process_time()
                 await asyncio.sleep(self._tick)
                 self._ticked_at = time.monotonic()
                 pause = max(self._ticked_at - began - self._tick, 0.0)
-                self._tell(pause, min(time.thread_time() - worked, pause))
+                self._tell(pause, min(time.process_time() - worked, pause))
         finally:
             self._stop.set()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, select, update
 
 from yamchi.errors import Outage, YamchiError
+from yamchi.http.buckets import Buckets
 from yamchi.notifications.plugin import Notifications
 from yamchi.observe.logging import mask
 from yamchi.payments.model import Payment, Refund
@@ -24,6 +25,7 @@ from yamchi.payments.tables import payment_events, payments
 from yamchi.payments.tasks import PaymentChecks
 from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
+from yamchi.settingtypes import Quota
 
 if TYPE_CHECKING:
     from yamchi.queues.queue import Queue
@@ -32,6 +34,9 @@ QUEUE = "payment_queue"
 DAY = 86_400_000
 OUTAGE_WAIT = timedelta(minutes=15)
 """How long the nightly comparison waits for a provider that is down."""
+
+UNKNOWN_WEBHOOKS = Quota(600, 60_000)
+"""Unsigned webhooks about payments that are not known here, a provider: each is kept, and asked about."""
 
 
 class Payments(Plugin):
@@ -61,6 +66,7 @@ class Payments(Plugin):
         )
         self.payment_checks = PaymentChecks(self.service, app.clock)
         self.reconciliation = Reconciliation(self.service, app.clock)
+        self.unknown_webhooks = Buckets(UNKNOWN_WEBHOOKS, app.clock)
 
     # ── For your code ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -27,12 +27,13 @@ PROBLEMS = documented(401, 403, 404, 409, 422, 502, 503)
 
 senders = APIRouter(tags=["payments"], responses=PROBLEMS)
 router = APIRouter(tags=["payments"], responses=PROBLEMS)
-webhooks = APIRouter(tags=["payments"], responses=documented(400, 403, 404, 503))
+webhooks = APIRouter(tags=["payments"], responses=documented(400, 403, 404, 429, 503))
 
 ThePayments = Annotated[Payments, Depends(of_request(Payments))]
 PaymentId = Annotated[str, Path(max_length=64)]
 Amount = Annotated[
-    str, Field(pattern=r"^\d{1,13}(\.\d{1,4})?$", examples=["100.00"], description="A decimal, as text.")
+    str,
+    Field(pattern=r"^[0-9]{1,13}(\.[0-9]{1,4})?$", examples=["100.00"], description="A decimal, as text."),
 ]
 OwnId = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._:-]+$")]
 
@@ -203,8 +204,21 @@ async def receive_webhook(
         log.warning(f"a webhook for {provider} was refused: {error}")
         raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
     if notice is not None:
+        if not notice.is_signed and await payments.store.find(provider, notice.payment_id) is None:
+            _count_unknown(payments, provider)
         await payments.service.receive_webhook(provider, notice)
     return {"status": "ok"}
+
+
+def _count_unknown(payments: Payments, provider: str) -> None:
+    """Anybody can make up payments: so many are looked up, and a provider repeats what was not taken."""
+    taken = payments.unknown_webhooks.take(provider)
+    if not taken.is_allowed:
+        raise HTTPException(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            "Too many webhooks came about payments that are not known here: repeat it later.",
+            {"retry-after": str(taken.wait)},
+        )
 
 
 def _check_origin(payments: Payments, provider: str, request: Request) -> None:

@@ -43,7 +43,7 @@ class ReportOut(BaseModel):
     id: str
     jobId: str  # noqa: N815
     kind: str
-    params: dict[str, Any]
+    params: dict[str, Any] | None = Field(description="In a list, null if they are long.")
     format: str
     status: str = Field(examples=["ready"], description="queued, ready or failed")
     title: str | None

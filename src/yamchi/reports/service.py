@@ -101,7 +101,7 @@ class ReportService:
     async def _make(self, job: Job[ReportTask], report: Report) -> Report:
         try:
             kind = self._kinds.get(report.kind)
-            content = await kind.make(kind.check(report.params))
+            content = await kind.make(kind.check(report.params or {}))
             await job.progress(30)
 
             async def report_progress(share: float) -> None:

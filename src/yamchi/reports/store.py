@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row, delete, select, update
+from sqlalchemy import Row, Select, Text, case, cast, delete, func, null, select, update
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob, WrongState
@@ -23,6 +23,8 @@ from yamchi.storage.database import Database
 from yamchi.storage.upsert import insert_new
 
 UNFINISHED_SUFFIX = ".part"
+LONGEST_LISTED = 4_000
+"""Characters of params that a list shows; the report itself shows all of them."""
 
 
 class UnknownReport(UnknownJob):
@@ -36,7 +38,8 @@ class Report:
     id: str
     job_id: str
     kind: str
-    params: dict[str, Any]
+    params: dict[str, Any] | None
+    """None where a list leaves them out."""
     format: Format
     status: str
     title: str | None
@@ -114,7 +117,12 @@ class ReportStore:
         return Report.of(row)
 
     async def page(self, kind: str | None, before: Millis | None, limit: int) -> list[Report]:
-        query = select(reports).order_by(reports.c.created_at.desc(), reports.c.id).limit(limit)
+        """The newest first. Params that are too long for a list are None."""
+        others = (column for column in reports.c if column.name != "params")
+        is_short = func.length(cast(reports.c.params, Text)) <= LONGEST_LISTED
+        listed = case((is_short, reports.c.params), else_=null()).label("params")
+        query: Select[Any] = select(*others, listed).limit(limit)
+        query = query.order_by(reports.c.created_at.desc(), reports.c.id)
         if kind:
             query = query.where(reports.c.kind == kind)
         if before is not None:

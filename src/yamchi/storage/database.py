@@ -14,9 +14,16 @@ from typing import Any, TypeVar
 import orjson
 from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    OperationalError,
+    ProgrammingError,
+    SQLAlchemyError,
+    StatementError,
+)
 
-from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, StorageFull
+from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, StorageFull, UnstorableValue
 from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.migrating import upgrade
@@ -108,7 +115,7 @@ class Database:
             pool_size=2,
             max_overflow=0,
             pool_pre_ping=True,
-            json_serializer=lambda value: orjson.dumps(value).decode(),
+            json_serializer=_write_json,
             json_deserializer=orjson.loads,
         )
         if self.is_embedded:
@@ -182,6 +189,8 @@ class Database:
 
     def _explain(self, error: Exception) -> Exception:
         """The same error as a sentence a person can act on."""
+        if _is_about_a_value(error):
+            return UnstorableValue(f"The database can't keep a value that was given ({_said(error)}).")
         if not isinstance(error, SQLAlchemyError | OSError):
             return error
         said = _said(error)
@@ -194,8 +203,22 @@ class Database:
         return EngineError(f"Yamchi's database refused ({said}).")
 
 
+def _write_json(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as error:
+        raise UnstorableValue(f"The database can't keep a value that was given: {error}.") from error
+
+
+def _is_about_a_value(error: Exception) -> bool:
+    """Whether it was refused for what it is, such as a NUL character or a number too large, and always will be."""
+    if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
+        return isinstance(error.orig, TypeError | ValueError | OverflowError)  # it could not even be encoded
+    return isinstance(error, DataError | OverflowError)
+
+
 def _said(error: Exception) -> str:
-    cause = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    cause = str(error.orig) if isinstance(error, StatementError) else str(error)
     return " ".join(cause.split())
 
 

@@ -11,7 +11,7 @@ from yamchi.errors import ConfigurationError
 from yamchi.http.access import is_guarded, requires
 from yamchi.http.auth import PEOPLE, AccessControl, Guard
 from yamchi.http.headers import OriginsOfPages, SecurityHeaders
-from yamchi.http.limits import BodyLimit, StrictJson
+from yamchi.http.limits import BodyLimit, StrictContent
 from yamchi.http.problems import Problem, documented, install_problems
 from yamchi.plugins import Plugin
 from yamchi.web.routes import audit, board, health, jobs, keys, letters, pages, queues
@@ -92,7 +92,7 @@ def _guard(web: FastAPI, yamchi: Yamchi) -> None:
     tokens = [kind for plugin in yamchi.plugins.values() for kind in plugin.tokens()]
     plugins = yamchi.plugins.values()
     larger = {path: size for plugin in plugins for path, size in plugin.body_limits().items()}
-    web.add_middleware(StrictJson)
+    web.add_middleware(StrictContent)
     web.add_middleware(BodyLimit, larger=larger)
     web.add_middleware(
         Guard, access=web.state.access, pages=tokens, origins=origins, public=_public_prefixes(yamchi)

@@ -83,6 +83,8 @@ class Notice:
     id: str
     kind: str
     payment_id: str
+    is_signed: bool = False
+    """Whether it is sure that the provider sent it; else it may be anybody's."""
 
 
 class BadWebhook(YamchiError):

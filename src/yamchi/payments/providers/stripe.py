@@ -106,7 +106,7 @@ class Stripe:
             payment_id = thing["id"] if kind.startswith("payment_intent.") else thing.get("payment_intent")
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise BadWebhook("This is not an event of Stripe.") from None
-        return Notice(event_id, kind, payment_id) if isinstance(payment_id, str) else None
+        return Notice(event_id, kind, payment_id, is_signed=True) if isinstance(payment_id, str) else None
 
     def _verify(self, header: str, body: bytes, now: Millis) -> None:
         """`t=…,v1=…[,v1=…]`: any of the signatures may be the one made with our secret."""
