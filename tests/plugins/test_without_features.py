@@ -13,6 +13,7 @@ import yamchi
 from yamchi.plugins import SHIPPED
 
 SOURCE = Path(yamchi.__file__).parent
+FULL = os.environ.get("FAULTS") == "full"
 SUITES = Path(__file__).parents[1] / "conformance"
 
 
@@ -38,7 +39,7 @@ def run(copy: Path, *arguments: str, home: Path) -> subprocess.CompletedProcess[
 def test_the_queue_passes_the_conformance_suite(copy: Path, tmp_path: Path) -> None:
     home = tmp_path / "suites"
     home.mkdir()
-    for engine in ("memory", "sqlite"):
+    for engine in ("memory", "sqlite") if FULL else ("sqlite",):
         shutil.copy(SUITES / f"test_{engine}.py", home)
     (home / "conftest.py").write_text(
         f"import yamchi\nassert yamchi.__file__.startswith({str(copy)!r}), yamchi.__file__\n"

@@ -69,6 +69,11 @@ def test_an_input_output_error_is_a_full_disk_only_if_there_is_no_room(
     assert type(said) is kind
 
 
+@pytest.mark.parametrize("text", ["database or disk is full", "[Errno 28] No space left on device"])
+def test_a_full_disk_is_told_as_such_however_it_is_said(text: str, tmp_path: Path) -> None:
+    assert type(explain(OSError(text), tmp_path / "a.db")) is StorageFull
+
+
 @pytest.mark.parametrize("text", ["database is locked", "database table is locked", "the file is busy"])
 def test_a_lock_of_another_process_may_pass(text: str, tmp_path: Path) -> None:
     said = explain(sqlite3.OperationalError(text), tmp_path / "a.db")
