@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PROCESSING, SYNC, WATERMARK = "media-processing", "media-sync", "watermark"
 OPERATIONS: tuple[Operation, ...] = ("upload", "download", "delete")
 RETRY: Mapping[str, Any] = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1}}
-SWEEP_EVERY = 30_000
+SWEEP_EVERY = 10_000
 STATIC = Path(__file__).parent / "static"
 
 

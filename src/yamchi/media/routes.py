@@ -1,13 +1,11 @@
 """Media over HTTP: uploads whole and resumable, watermarks, syncs, cleanup, and the pictures themselves."""
 
-from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
@@ -16,15 +14,15 @@ from yamchi.http.access import TheirId
 from yamchi.http.headers import FOR_ANY_PAGE
 from yamchi.http.paging import PageNumber, PageSize, pages
 from yamchi.http.problems import documented
-from yamchi.media.files import size_of
+from yamchi.media.files import remove, size_of
 from yamchi.media.model import Media as Picture
 from yamchi.media.model import Operation, WatermarkJobData
+from yamchi.media.multipart import receive_form
 from yamchi.media.overlay import Position
 from yamchi.media.plugin import STATIC
 from yamchi.media.plugin import Media as MediaPlugin
 from yamchi.media.store import UnknownMedia
 from yamchi.media.sync import TYPES
-from yamchi.media.uploads import save
 from yamchi.plugins import of_request
 
 PROBLEMS = documented(401, 403, 404, 409, 413, 415, 422, 429, 503)
@@ -35,7 +33,6 @@ public = APIRouter(tags=["media"], responses=documented(404, 422))
 
 TheMedia = Annotated[MediaPlugin, Depends(of_request(MediaPlugin))]
 MediaId = Annotated[str, Path(max_length=36)]
-CHUNK = 256 * 1024
 FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -83,15 +80,13 @@ class CleanupIn(BaseModel):
 @admin.post("/media/upload-async", status_code=202, summary="Upload a picture")
 async def upload(media: TheMedia, request: Request) -> Accepted:
     """multipart/form-data: `file`, `entityType`, `userId?`, `metadata?` (JSON). Processing goes on in the background."""
-    async with request.form(max_files=1, max_fields=10, max_part_size=65_536) as form:
-        return await _accept(media, form, _text(form, "userId"))
+    return await _accept(media, request, None)
 
 
 @own.post("/users/{user_id}/media", status_code=202, summary="Upload a picture of one's own")
 async def upload_own(media: TheMedia, user_id: TheirId, request: Request) -> Accepted:
     """The same for a person's page, with that person's token."""
-    async with request.form(max_files=1, max_fields=10, max_part_size=65_536) as form:
-        return await _accept(media, form, user_id)
+    return await _accept(media, request, user_id)
 
 
 @own.get("/users/{user_id}/media/{media_id}", summary="A picture of one's own")
@@ -103,30 +98,23 @@ async def get_own(media: TheMedia, user_id: TheirId, media_id: MediaId) -> dict[
     return found.to_dict()
 
 
-async def _accept(media: MediaPlugin, form: FormData, user_id: str | None) -> Accepted:
-    file = form.get("file")
-    if not isinstance(file, UploadFile):
-        raise InvalidJob("file: send the picture as a part named file of multipart/form-data.")
+async def _accept(media: MediaPlugin, request: Request, owner: str | None) -> Accepted:
+    """Of the owner, where the caller is one; else of whom the form names."""
     temp = media.files.new_temp()
-    await save(_parts(file), temp, media.settings.media_max_bytes)
+    form = await receive_form(request, temp, media.settings.media_max_bytes)
+    try:
+        metadata = read_metadata(form.get("metadata"))
+    except InvalidJob:
+        remove(temp)
+        raise
     found, job_id = await media.service.accept(
         temp,
-        _text(form, "entityType") or "default",
-        file.filename or "file",
-        user_id=user_id,
-        metadata=read_metadata(_text(form, "metadata")),
+        form.get("entityType") or "default",
+        form.filename or "file",
+        user_id=owner or form.get("userId"),
+        metadata=metadata,
     )
     return Accepted(jobId=job_id, mediaId=found.id)
-
-
-async def _parts(file: UploadFile) -> AsyncIterator[bytes]:
-    while part := await file.read(CHUNK):
-        yield part
-
-
-def _text(form: FormData, name: str) -> str | None:
-    value = form.get(name)
-    return value if isinstance(value, str) and value else None
 
 
 def read_metadata(text: str | None) -> dict[str, Any]:
@@ -195,13 +183,14 @@ async def cleanup(media: TheMedia, wanted: CleanupIn | None = None) -> dict[str,
 @admin.post("/watermarks", status_code=201, summary="Upload a watermark")
 async def add_watermark(media: TheMedia, request: Request) -> dict[str, Any]:
     """multipart/form-data: `file`, and `id?` if you want to choose it."""
-    async with request.form(max_files=1, max_fields=5, max_part_size=4_096) as form:
-        file = form.get("file")
-        if not isinstance(file, UploadFile):
-            raise InvalidJob("file: send the watermark as a part named file of multipart/form-data.")
-        temp = media.files.new_temp()
-        await save(_parts(file), temp, media.settings.media_max_bytes)
-        return await media.watermarks.add(temp, file.filename or "watermark", _chosen_id(_text(form, "id")))
+    temp = media.files.new_temp()
+    form = await receive_form(request, temp, media.settings.media_max_bytes)
+    try:
+        chosen = _chosen_id(form.get("id"))
+    except InvalidJob:
+        remove(temp)
+        raise
+    return await media.watermarks.add(temp, form.filename or "watermark", chosen)
 
 
 def _chosen_id(text: str | None) -> str | None:

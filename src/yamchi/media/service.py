@@ -37,8 +37,8 @@ from yamchi.queues.records import JobRecord
 
 PROCESS = "process"
 JOB_ID = "media-"
-STUCK: Millis = 120_000
-"""An upload that has not been looked at for so long may have lost its job."""
+STUCK: Millis = 30_000
+"""An upload that has not been looked at for so long may have lost its job; queueing it again is no second job."""
 
 ACCEPTED = 5
 """Percent of the work, when a child has been asked for it."""
