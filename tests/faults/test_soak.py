@@ -2,7 +2,7 @@
 
 Two callers at the same time: schemathesis, which knows the OpenAPI page, and the generator of hostile documents, which
 knows what has broken before. Between the bad events are good ones. In the end: no answer was a server error, the event
-loop never computed for more than a quarter of a second, memory is where it was, every accepted event is finished, no
+loop never stood still for a quarter of a second by work of the process (a busy machine is not counted), memory is where it was, every accepted event is finished, no
 background service failed, and the process is the one that was started.
 """
 
@@ -28,11 +28,14 @@ import pytest
 from tests.faults import hostile
 from tests.notifications.fleet import FULL
 from tests.processes import Process
+from tests.services import telegram, yookassa
+from tests.services.telegram import BotServer
+from tests.services.yookassa import YooKassaServer
 from yamchi.testing import eventually
 
 SECONDS = 600.0 if FULL else 60.0
 CALLERS = 6
-LONGEST_BUSY = 0.25
+LONGEST_BUSY_MS = 250
 MOST_GROWTH = 1.2
 SEED = 7
 """The short soak tries the same each time; the long one, something new."""
@@ -86,7 +89,54 @@ TEMPLATE = {
 PREFERENCES = {"allowed": {"email": {"news": False}}, "quiet_hours": {"from": "22:00", "until": "08:00"}}
 PUSH = {"endpoint": "https://push.example/x", "keys": {"p256dh": "BPc", "auth": "aaaa"}, "device": "x"}
 
+FORM = {"name": "Asel", "email": "a@example.com", "phone": "+77010000000", "tranid": "1:1", "comment": "soon"}
+UPDATE = {
+    "update_id": 1,
+    "message": {
+        "message_id": 1, "from": {"id": 5, "first_name": "Asel", "language_code": "ru"}, "text": "/start",
+        "chat": {"id": 5, "type": "private"}, "contact": {"phone_number": "+77010000000", "user_id": 5},
+    },
+}  # fmt: skip
+PRESSED = {
+    "update_id": 2,
+    "callback_query": {"id": "1", "from": {"id": 5}, "data": "day:2026-01-01", "message": {}},
+}
+LEAD_EVENT = {
+    "event_type": "lead.created", "event_id": "", "occurred_at": "2026-01-01T00:00:00Z",
+    "data": {"lead_id": "lead-1", "name": "Asel", "email": "a@example.com", "phone": "+77010000000", "tg_id": "5",
+             "locale": "ru", "timezone": "Asia/Almaty", "lesson_datetime": "2036-01-01T10:00:00Z", "extra": {"a": "b"}},
+}  # fmt: skip
+LEAD = {
+    "name": "Asel", "email": "a@example.com", "phone": "+77010000000", "tg_id": "5", "locale": "ru", "status": "NEW",
+    "timezone": "Asia/Almaty", "lesson_datetime": "2036-01-01T10:00:00Z", "zoom_link": "https://zoom.us/j/1",
+    "extra": {"a": "b"},
+}  # fmt: skip
+PAYMENT = {
+    "amount": "100.00", "currency": "RUB", "id": "p-1", "description": "x", "order_id": "5", "user_id": USER,
+    "return_url": "https://example.com/", "capture": True, "metadata": {"a": "b"},
+}  # fmt: skip
+WEBHOOK = {"event": "payment.succeeded", "object": {"id": "2d8b", "status": "succeeded"}}
+REPORT = {
+    "kind": "checkup", "format": "csv", "notify": {"email": "a@example.com", "channel": "email", "locale": "ru"},
+    "params": {"name": "Asel", "date": "2026-01-01", "results": [{"name": "x", "value": 1, "unit": "g", "low": 0, "high": 2}]},
+}  # fmt: skip
+MARK = {"watermarkId": "wm", "position": "center", "opacity": 0.5, "scale": 0.2, "variants": ["thumb"]}
+CHECKS = {"secret": "of-tilda", "x-telegram-bot-api-secret-token": "of-telegram"}
+"""What the webhooks want to be shown."""
+
 TARGETS: list[tuple[str, str, Any]] = [
+    ("POST", "/api/webhooks/tilda", FORM),
+    ("POST", "/api/webhooks/tilda", FORM),
+    ("POST", "/api/webhooks/telegram", UPDATE),
+    ("POST", "/api/webhooks/telegram", PRESSED),
+    ("POST", "/api/v1/events", LEAD_EVENT),
+    ("POST", "/api/v1/events", {**LEAD_EVENT, "event_type": "lesson.booked"}),
+    ("PATCH", "/api/v1/leads/lead-1", LEAD),
+    ("POST", "/api/v1/payments", PAYMENT),
+    ("POST", "/api/webhooks/payments/yookassa", WEBHOOK),
+    ("POST", "/api/v1/reports", REPORT),
+    ("POST", "/api/admin/media/none/watermark", MARK),
+    ("POST", "/api/admin/media/sync", {"mediaIds": ["x"], "operation": "upload", "priority": 5}),
     ("POST", "/api/v1/events", EVENT),
     ("POST", "/api/v1/events", EVENT),
     ("POST", "/api/v1/events/batch", [EVENT, EVENT]),
@@ -113,7 +163,10 @@ LOOKS = (
     f"/api/v1/users/{OTHER}/inbox?cursor={{}}", "/api/v1/users/{}", "/api/v1/templates/{}/email/ru", "/api/v1/audit?who={}",
     "/api/v1/templates/welcome_email/email/{}", "/unsubscribe/{}", "/api/v1/mailbox/{}", "/{}",
     "/api/v1/suppressions?cursor={}", "/api/queues/hello/jobs", "/api/v1/campaigns", "/api/v1/rules", "/api/v1/templates",
-    "/api/v1/mailbox", "/api/v1/dlq", "/metrics", "/readyz",
+    "/api/v1/mailbox", "/api/v1/dlq", "/metrics", "/readyz", "/api/v1/leads?search={}", "/api/v1/leads?cursor={}",
+    "/api/v1/leads/{}", "/api/v1/leads", "/api/v1/leads/lead-1", "/api/v1/runs?key={}", "/api/v1/runs/{}", "/api/v1/runs",
+    "/api/v1/scenarios/{}", "/api/v1/payments?order_id={}", "/api/v1/payments", "/api/v1/reports?kind={}", "/api/v1/reports",
+    "/reports/{}", "/act/{}", "/api/admin/media?userId={}", "/api/admin/media", "/media/{}/thumb", "/api/v1/leads/export.csv",
 )  # fmt: skip
 
 
@@ -127,6 +180,14 @@ class Soak:
     wrong: list[str] = field(default_factory=list)
     accepted: set[str] = field(default_factory=set)
     sent: int = 0
+
+    async def warm_up(self, client: httpx2.AsyncClient) -> None:
+        """Each good document once: what a server imports and builds at its first request is none of a stranger's doing."""
+        rng = random.Random(self.seed)
+        for method, path, good in TARGETS:
+            await self._send(client, rng, method, path, hostile.as_json(_fresh(good, rng)))
+        for path in LOOKS:
+            await self._send(client, rng, "GET", path.format("x"), None)
 
     async def run(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -165,7 +226,7 @@ class Soak:
     async def _send(
         self, client: httpx2.AsyncClient, rng: random.Random, method: str, path: str, body: bytes | None
     ) -> httpx2.Response | None:
-        headers = {} if body is None else {"content-type": "application/json"}
+        headers = {} if body is None else {"content-type": "application/json", **CHECKS}
         self.sent += 1
         try:
             answer = await client.request(method, path, content=body, headers=headers)
@@ -188,22 +249,32 @@ def _fresh(good: Any, rng: random.Random) -> Any:
     """With ids of its own, so that it is not merely a repetition."""
     if isinstance(good, list):
         return [_fresh(one, rng) for one in good]
-    names = ("event_id", "job_id", "campaign_id", "id")
+    names = ("event_id", "job_id", "campaign_id", "id", "tranid")
     return {**good, **{name: str(UUID(int=rng.getrandbits(128))) for name in names if name in good}}
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Process]:
     (tmp_path / "rules.yaml").write_text(RULES)
-    process = Process(tmp_path, "up", "--port", "0", **LIMITS)
+    bot, shop = BotServer(), YooKassaServer()
+    bot.start()
+    shop.start()
+    settings = {
+        "TILDA_SECRET": CHECKS["secret"], "TELEGRAM_BOT": "webhook", "TELEGRAM_API_URL": bot.origin,
+        "TELEGRAM_BOT_TOKEN": telegram.TOKEN, "TELEGRAM_BOT_NAME": "some_bot", "PUBLIC_URL": "https://example.com",
+        "TELEGRAM_WEBHOOK_SECRET": CHECKS["x-telegram-bot-api-secret-token"], "YOOKASSA_URL": shop.url,
+        "YOOKASSA_SHOP_ID": yookassa.SHOP, "YOOKASSA_SECRET_KEY": yookassa.SECRET,
+    }  # fmt: skip
+    process = Process(tmp_path, "up", "--port", "0", **LIMITS, **settings)
     yield process
     if process.process.poll() is None:
         process.end(signal.SIGTERM)
+    bot.stop()
+    shop.stop()
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1_800)
-@pytest.mark.skipif(not FULL, reason="the soak takes its time and a core of its own: FAULTS=full runs it")
 async def test_nothing_that_comes_in_stops_it(server: Process, tmp_path: Path) -> None:
     soak = Soak(server.url, seed=random.SystemRandom().randrange(10**6) if FULL else SEED)
     print(f"seed {soak.seed}")
@@ -212,6 +283,8 @@ async def test_nothing_that_comes_in_stops_it(server: Process, tmp_path: Path) -
             await client.put(f"/api/v1/users/{USER}", json={"email": "asel@example.com", "locale": "ru"})
         ).raise_for_status()
         (await client.get("/openapi.json")).raise_for_status()
+        await soak.warm_up(client)
+        began = len(server.said)
         await soak.run(SECONDS / 2)  # whatever is loaded once, and kept
         before = _memory(server)
         crowd = _schemathesis(server.url, SECONDS * 0.6, tmp_path)
@@ -219,11 +292,8 @@ async def test_nothing_that_comes_in_stops_it(server: Process, tmp_path: Path) -
         said = await asyncio.to_thread(crowd.communicate)
         await _all_finished(tmp_path, soak.accepted)
         after = await _settled_memory(server, before)
-        metrics = (await client.get("/metrics")).text
         services = (await client.get("/readyz")).json()["services"]
-    print(
-        f"{soak.sent} requests: {dict(sorted(soak.answers.items()))}; memory {before} → {after} KiB; {_pauses(metrics)}"
-    )
+    print(f"{soak.sent} requests: {dict(sorted(soak.answers.items()))}; memory {before} → {after} KiB")
     print(said[0][-1_200:])
     assert soak.wrong == []
     assert "Server error" not in said[0], said[0][-4_000:]
@@ -231,8 +301,7 @@ async def test_nothing_that_comes_in_stops_it(server: Process, tmp_path: Path) -
     assert server.process.poll() is None
     assert server.said.count("Listening on") == 1
     assert [one for one in services if one["failures"]] == []
-    pauses = [line for line in server.said.splitlines() if "stood still" in line and "where=" in line]
-    assert float(_pauses(metrics)["busy"]) < LONGEST_BUSY, "\n".join(pauses)
+    assert _pauses(server.said[began:]) == []
     assert after <= before * MOST_GROWTH
     assert soak.answers[202] > 10
 
@@ -279,5 +348,10 @@ def _memory(server: Process) -> int:
     return int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
 
 
-def _pauses(metrics: str) -> dict[str, str]:
-    return dict(re.findall(r'yamchi_event_loop_longest_pause_seconds\{cause="(\w+)"\} (\S+)', metrics))
+def _pauses(said: str) -> list[str]:
+    """What the watchdog said of stretches in which the process itself kept the event loop from going on."""
+    lines = re.findall(r".*the event loop stood still for [\d,]+ ms, ([\d,]+) ms of them working.*", said)
+    found = re.findall(r".*the event loop stood still for .*", said)
+    return [
+        line for line, busy in zip(found, lines, strict=True) if int(busy.replace(",", "")) >= LONGEST_BUSY_MS
+    ]
