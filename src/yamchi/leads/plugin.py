@@ -30,7 +30,7 @@ from yamchi.leads.talk import Conversation
 from yamchi.leads.zoom import Zoom
 from yamchi.notifications.channels.telegram.bot_api import BotApi
 from yamchi.notifications.plugin import Notifications
-from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.scenarios.plugin import Scenarios
 
@@ -244,6 +244,12 @@ class Leads(Plugin):
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.leads.routes:ROUTES")
         return found
+
+    def static(self) -> dict[str, Path]:
+        return {"/leads-board": Path(__file__).parent / "static" / "board"}
+
+    def pages(self) -> Iterable[BoardPage]:
+        yield BoardPage("Leads", "/leads", "/leads-board/leads.js")
 
     async def checks(self) -> Iterable[Check]:
         if self.settings.tilda_secret is None:

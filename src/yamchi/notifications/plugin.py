@@ -238,6 +238,8 @@ class Notifications(Plugin):
         return {"/inbox": files / "inbox", "/push": files / "push", "/notifications": files / "board"}
 
     def pages(self) -> Iterable[BoardPage]:
+        yield BoardPage("Notifications", "/activity", "/notifications/activity.js")
+        yield BoardPage("Campaigns", "/campaigns", "/notifications/campaigns.js")
         yield BoardPage("Mailbox", "/mailbox")
 
     def body_limits(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ from yamchi.payments.settings import PaymentSettings, secret
 from yamchi.payments.store import PaymentStore
 from yamchi.payments.tables import payment_events, payments
 from yamchi.payments.tasks import PaymentChecks
-from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.settingtypes import Quota
 
@@ -126,6 +126,12 @@ class Payments(Plugin):
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.payments.routes:ROUTES")
         return found
+
+    def static(self) -> dict[str, Path]:
+        return {"/payments-board": Path(__file__).parent / "static" / "board"}
+
+    def pages(self) -> Iterable[BoardPage]:
+        yield BoardPage("Payments", "/payments", "/payments-board/payments.js")
 
     async def checks(self) -> Iterable[Check]:
         if not self.providers:

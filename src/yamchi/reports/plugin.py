@@ -13,7 +13,7 @@ from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.sending.attachments import TooLarge
 from yamchi.observe.logging import mask
-from yamchi.plugins import Application, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.reports.kinds import Content, Format, Kinds, Make, NoParams, ReportKind
 from yamchi.reports.schedules import ScheduledReport, read_schedules
@@ -144,6 +144,12 @@ class Reports(Plugin):
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.reports.routes:ROUTES")
         return found
+
+    def static(self) -> dict[str, Path]:
+        return {"/reports-board": Path(__file__).parent / "static" / "board"}
+
+    def pages(self) -> Iterable[BoardPage]:
+        yield BoardPage("Reports", "/reports", "/reports-board/reports.js")
 
     async def checks(self) -> Iterable[Check]:
         try:

@@ -1,0 +1,59 @@
+// Payments: what was asked for, what became of it, and asking the provider again.
+
+import { get, post, query } from "/board/api.js";
+import { ask, attempt } from "/board/dialogs.js";
+import { h } from "/board/dom.js";
+import { exact } from "/board/format.js";
+import { acts, badge, facts, listing, when } from "/board/listing.js";
+import { section } from "/board/viewer.js";
+
+const KINDS = { pending: "waiting", waiting_for_capture: "active", succeeded: "completed", canceled: "cancelled", failed: "failed" };
+const path = (id) => `/v1/payments/${encodeURIComponent(id)}`;
+const money = (one) => `${one.amount} ${one.currency}`;
+const status = (one) => badge(KINDS[one.status] ?? "plain", one.status);
+
+export const view = listing({
+  path: "#/payments",
+  title: "Payments",
+  filters: [{ name: "status", label: "Status", options: Object.keys(KINDS) }, { name: "order_id", label: "Order id" }],
+  ask: async (values) => {
+    const found = await get(`/v1/payments${query(values)}`);
+    return { items: found.items, next: found.next_before && { ...values, before: found.next_before } };
+  },
+  columns: [["Payment"], ["Status"], ["Amount", "num"], ["Provider"], ["Order"], ["Asked for", "num"]],
+  row: (one) => h("tr", { class: "link", key: one.id, onclick: (event) => { if (!event.target.closest("a")) location.hash = `#/payments/${encodeURIComponent(one.id)}`; } },
+    h("td", { class: "wide" }, h("a", { class: "name mono", href: `#/payments/${encodeURIComponent(one.id)}` }, one.id), one.description && h("div", { class: "muted" }, one.description)),
+    h("td", {}, status(one)),
+    h("td", { class: "num" }, money(one)),
+    h("td", {}, one.provider),
+    h("td", { class: "id mono" }, one.order_id ?? "–"),
+    when(one.created_at)),
+  empty: "No payments yet: POST /api/v1/payments asks for one.",
+  one: {
+    load: (id) => get(path(id)),
+    render: (one, context) => [
+      h("div", { class: "crumbs", key: "crumbs" }, h("a", { href: "#/payments" }, "Payments"), " / ", one.provider),
+      h("div", { class: "row", key: "head" }, h("h1", {}, money(one)), status(one), h("span", { class: "grow" }), actions(one, context)),
+      h("div", { class: "columns", key: "columns" },
+        h("div", { class: "stack" },
+          one.reason && h("div", { class: "card banner", key: "reason" }, one.reason),
+          section("Events", one.events, `events ${one.id}`, context.show),
+          one.refunds.length > 0 && section("Refunds", one.refunds, `refunds ${one.id}`, context.show)),
+        h("div", { class: "stack" }, facts("Payment", [["Id", one.id], ["Provider's id", one.provider_id], ["Order", one.order_id], ["For", one.user_id], ["Captured", one.captured], ["Refunded", one.refunded],
+          ["Asked for", exact(one.created_at)], ["Final", one.final_at && exact(one.final_at)], ["Description", one.description]]))),
+    ],
+  },
+});
+
+function actions(one, context) {
+  const refund = async () => {
+    if (!(await ask(`Give back ${money(one)}?`, "The provider pays it back to the customer.", "Refund"))) return;
+    await attempt(() => post(`${path(one.id)}/refund`, {}), "Asked for.");
+    context.refresh();
+  };
+  return [
+    !one.final_at && acts("Ask the provider", () => post(`${path(one.id)}/check`), "Asked.", context, ""),
+    one.status === "waiting_for_capture" && acts("Capture", () => post(`${path(one.id)}/capture`, {}), "Captured.", context, "primary"),
+    one.status === "succeeded" && h("button", { acts: true, class: "danger", type: "button", key: "refund", onclick: refund }, "Refund"),
+  ];
+}

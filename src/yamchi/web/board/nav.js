@@ -1,0 +1,35 @@
+// The head of every page: where one can go, who one is, and how it looks.
+
+import { get } from "/board/api.js";
+import { h, patch, setReadOnly } from "/board/dom.js";
+import { installTheme } from "/board/theme.js";
+
+const BEFORE = [["queues", "/#/", "Queues"], ["workers", "/#/workers", "Workers"]];
+const AFTER = [["access", "/#/access", "Access"], ["docs", "/docs", "API"]];
+let features = [];
+
+/** The pages of features: [path, title, address of the module that shows it within the board, if one does]. */
+export async function findPages() {
+  const pages = await get("/board/pages").catch(() => []);
+  features = pages.map(({ title, path, module }) => [path, module ? `/#${path}` : path, title]);
+  return pages;
+}
+
+export function showPlaces(current) {
+  const nav = document.getElementById("nav");
+  patch(nav, [...BEFORE, ...features, ...AFTER].map(([name, href, label]) => h("a", { href, "aria-current": name === current && "page" }, label)));
+  const here = nav.querySelector("[aria-current]");
+  if (here) nav.scrollLeft = here.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
+}
+
+/** Whoever may only look is told so, and whoever signed in can sign out. */
+export async function introduce() {
+  installTheme(document.getElementById("theme"));
+  const me = await get("/v1/me").catch(() => null);
+  if (!me) return;
+  setReadOnly(!me.may_change);
+  document.getElementById("who").append(...[
+    !me.may_change && h("span", { class: "badge plain", title: `${me.name} may look, and change nothing` }, "read only"),
+    me.is_session && h("form", { method: "post", action: "/sign-out" }, h("button", { class: "quiet", type: "submit", title: `Signed in as ${me.name}` }, "Sign out")),
+  ].filter(Boolean));
+}
