@@ -19,7 +19,7 @@ const changes = listing({
   },
   columns: [["Who"], ["What"], ["Target"], ["Before → after"], ["Outcome"], ["When", "num"]],
   row: (one) => h("tr", { key: one.id },
-    h("td", { title: one.address }, h("span", { class: "name" }, one.who)),
+    h("td", { class: "id", title: one.address }, h("b", {}, one.who)),
     h("td", { class: "mono" }, one.action),
     h("td", { class: "id mono", title: one.target }, one.target),
     h("td", { class: "clip wide" }, [one.before, one.after].filter(Boolean).join(" → ")),
