@@ -1,10 +1,13 @@
 """The queue worker as its page describes it: a process, psql, a mail server; and the same over REST."""
 
+import itertools
 import json
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psycopg
@@ -97,12 +100,25 @@ def test_a_letter_by_psql(database: str, start: Start, mail_server: MailServer) 
     worker.wait_for(lambda: psql(database, LOOK) == "", "the task leaves the queue")
 
 
+class ReadsNoted(postgrest.Postgrest):
+    """Notes when `email_queue` was read, and how many messages were wanted at most."""
+
+    def __init__(self, database_url: str) -> None:
+        self.reads: list[tuple[float, int]] = []
+        super().__init__(database_url)
+
+    def call(self, function: str, arguments: dict[str, Any]) -> str:
+        if function == "read" and arguments["queue_name"] == "email_queue":
+            self.reads.append((time.monotonic(), arguments["n"]))
+        return super().call(function, arguments)
+
+
 def test_a_letter_over_rest(database: str, start: Start, mail_server: MailServer) -> None:
     postgrest.prepare(database)
     with psycopg.connect(database, autocommit=True) as connection:
         for queue in QUEUES:
             connection.execute("SELECT pgmq.create(%s), pgmq.create(%s)", [queue, f"{queue}_dlq"])
-    server = postgrest.Postgrest(database)
+    server = ReadsNoted(database)
     try:
         worker = start(
             "--queues",
@@ -110,8 +126,10 @@ def test_a_letter_over_rest(database: str, start: Start, mail_server: MailServer
             SUPABASE_URL=server.url,
             SUPABASE_SERVICE_ROLE_KEY=postgrest.KEY,
             WORKER_INTERVAL_MS="200",
+            WORKER_MAX_TASKS="3",
         )
         worker.wait_to_say(r"Starting queue processing cycle\.\.\.")
+        assert "[INFO] Interval: 200ms\n[INFO] Max tasks per cycle: 3\n" in worker.said
         sent = httpx2.post(
             f"{server.url}/rest/v1/rpc/send",
             json={"queue_name": "email_queue", "message": TASK, "sleep_seconds": 0},
@@ -123,6 +141,11 @@ def test_a_letter_over_rest(database: str, start: Start, mail_server: MailServer
         )
         assert sent.json() == [1]
         arrives(worker, mail_server)
+        server.reads.clear()
+        worker.wait_for(lambda: len(server.reads) > 5, "an idle worker looks now and then")
+        moments = [moment for moment, _ in server.reads]
+        assert min(after - before for before, after in itertools.pairwise(moments)) > 0.15
+        assert {wanted for _, wanted in server.reads} == {3}
     finally:
         server.stop()
 
