@@ -387,6 +387,18 @@ async def test_old_reports_are_removed(app: TestApp) -> None:
     assert await app.reports.store.page(None, None, 5) == []
 
 
+async def test_a_person_who_is_erased_leaves_no_report(app: TestApp, client: httpx2.AsyncClient) -> None:
+    await client.put(f"/api/v1/users/{USER}", json={"email": "a@example.com"})
+    mine = await made(app, client, kind="checkup", params=RESULTS, notify={"user_id": USER})
+    shared = [{"user_id": USER}, {"email": "other@example.com"}]
+    other = await made(app, client, kind="deliveries", notify=shared)
+    file = app.reports.store.file_of(await app.reports.get(mine["id"]))
+    assert file.exists()
+    assert (await app.erase(USER))["reports"] == 1
+    assert not file.exists()
+    assert [one.id for one in await app.reports.store.page(None, None, 5)] == [other["id"]]
+
+
 async def test_ids_can_not_be_guessed(app: TestApp) -> None:
     report = await app.reports.request("checkup", RESULTS, id="known-to-many")
     assert len(report.id) >= 24

@@ -168,6 +168,10 @@ class Reports(Plugin):
         except YamchiError as error:
             return [Check("s3 of reports", False, str(mask(str(error))))]
 
+    async def erase(self, user_id: str) -> Mapping[str, int]:
+        """A report that this person alone was told of goes; one that others have, too, is theirs."""
+        return {"reports": await self.store.erase(user_id)}
+
     async def _attach(self, report_id: str, most: int) -> Attachment:
         try:
             report = await self.store.get(report_id)

@@ -59,6 +59,13 @@ class ReportTask(BaseModel):
     format: Format = "pdf"
     notify: list[Notify] = Field(default_factory=list, max_length=100)
 
+    @property
+    def user_id(self) -> str | None:
+        """Who alone is told of it: a report for one person is that person's."""
+        people = {person.user_id for person in self.notify}
+        (only,) = people if len(people) == 1 else (None,)
+        return None if only is None else str(only)
+
 
 class ReportService:
     """Asks for reports, makes them, tells of them."""
@@ -85,12 +92,12 @@ class ReportService:
         """Queue a report; params that do not fit are refused here."""
         self._kinds.get(task.kind).check(task.params)
         job = await self._queue.add(task, name=GENERATE, id=job_id)
-        return await self._store.add(job.id, task.kind, task.params, task.format)
+        return await self._store.add(job.id, task.kind, task.params, task.format, task.user_id)
 
     async def generate(self, job: Job[ReportTask]) -> dict[str, Any]:
         """Make the report and tell those who are to know. A file that is there is not made again."""
         task = job.data
-        report = await self._store.add(job.id, task.kind, task.params, task.format)
+        report = await self._store.add(job.id, task.kind, task.params, task.format, task.user_id)
         if report.status != "ready":
             report = await self._make(job, report)
         fault_point("report.ready")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row, Select, Text, case, cast, delete, func, null, select, update
+from sqlalchemy import ColumnElement, Row, Select, Text, case, cast, delete, func, null, select, update
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob, WrongState
@@ -94,7 +94,9 @@ class ReportStore:
         self._bucket = bucket
         self._clock = clock
 
-    async def add(self, job_id: str, kind: str, params: dict[str, Any], form: Format) -> Report:
+    async def add(
+        self, job_id: str, kind: str, params: dict[str, Any], form: Format, user_id: str | None
+    ) -> Report:
         """A row for this job; the one that is there, if the job has come before."""
         row = {
             "id": secrets.token_urlsafe(18),
@@ -104,6 +106,7 @@ class ReportStore:
             "format": form,
             "status": "queued",
             "created_at": self._clock.now(),
+            "user_id": user_id,
         }
         await self._database.write(lambda c: insert_new(c, reports, [row]))
         query = select(reports).where(reports.c.job_id == job_id)
@@ -186,8 +189,15 @@ class ReportStore:
 
     async def prune(self, before: Millis) -> int:
         """Remove what is older; how many there were."""
-        query = select(reports).where(reports.c.created_at < before).limit(500)
         await asyncio.to_thread(_remove_leftovers, self._folder, before)
+        return await self._remove_all(reports.c.created_at < before)
+
+    async def erase(self, user_id: str) -> int:
+        """Remove what was made for this person alone; how many there were."""
+        return await self._remove_all(reports.c.user_id == user_id)
+
+    async def _remove_all(self, matching: ColumnElement[bool]) -> int:
+        query = select(reports).where(matching).limit(500)
         count = 0
         while rows := await self._database.read(lambda c: c.execute(query).all()):
             for row in rows:

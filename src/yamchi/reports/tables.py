@@ -21,5 +21,7 @@ reports = Table(
     Column("error", Text),
     Column("created_at", Moment, nullable=False),
     Column("ready_at", Moment),
+    Column("user_id", String(64)),  # who alone is told of it
     Index("report_by_time", "created_at"),
+    Index("report_of_user", "user_id"),
 )
