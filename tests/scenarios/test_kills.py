@@ -72,7 +72,7 @@ entity: lead
 key: "{{ lead.id }}"
 queue: reminders
 steps:
-  - {job: first, at: lead.lesson_datetime - 40s, send: {channel: email, template: remind_24h}, log: FIRST}
+  - {job: first, at: lead.lesson_datetime - 30s, send: {channel: email, template: remind_24h}, log: FIRST}
   - {job: second, at: lead.lesson_datetime - 10s, send: {channel: email, template: remind_5h}, log: SECOND}
 """
 
