@@ -4,23 +4,32 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import orjson
 
 from yamchi.clock import Millis, Span, describe_span
 from yamchi.errors import JobFailed, UnknownJob
+from yamchi.queues.engines.base import Engine
+from yamchi.queues.events import Listener, Listeners
 from yamchi.queues.records import FINISHED, JobRecord, State, positive_span
-
-if TYPE_CHECKING:
-    from yamchi.queues.job import ItsQueue
 
 FIRST_LOOK: Millis = 50
 RAREST_LOOK: Millis = 2_000
 """Looks at the job come at first so soon, then ever more rarely, down to this."""
 
 
-async def finished(queue: "ItsQueue", job_id: str, timeout: Span | None) -> JobRecord:
+class Heard(Protocol):
+    """A queue, as far as waiting needs it."""
+
+    name: str
+    engine: Engine
+    listeners: Listeners
+
+    def on(self, event: str, listener: Listener) -> None: ...
+
+
+async def finished(queue: Heard, job_id: str, timeout: Span | None) -> JobRecord:
     """The job when it is over, however it ended."""
     span = None if timeout is None else positive_span("timeout", timeout)
     try:
@@ -31,7 +40,7 @@ async def finished(queue: "ItsQueue", job_id: str, timeout: Span | None) -> JobR
         raise TimeoutError(f"Job {job_id} of {queue.name} is not finished after {waited}.") from None
 
 
-async def _wait(queue: "ItsQueue", job_id: str) -> JobRecord:
+async def _wait(queue: Heard, job_id: str) -> JobRecord:
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     heard: list[JobRecord] = []
 
@@ -61,7 +70,7 @@ async def _wait(queue: "ItsQueue", job_id: str) -> JobRecord:
         stop()
 
 
-def _listen(queue: "ItsQueue", hear: Callable[..., None]) -> Callable[[], None]:
+def _listen(queue: Heard, hear: Callable[..., None]) -> Callable[[], None]:
     listeners = {state: partial(hear, state) for state in FINISHED}
     for state, listener in listeners.items():
         queue.on(state, listener)
