@@ -354,3 +354,7 @@ async def test_a_bucket_that_is_away_is_an_outage(tmp_path: Path) -> None:
             "jobs"
         ]
         assert job["attempts_made"] == 0
+        await studio.client.delete(f"/api/admin/media/{found['id']}")
+        late = await studio.client.post("/api/admin/media/cleanup", json={"olderThanDays": 0})
+        assert (late.status_code, "can't be used" in late.json()["detail"]) == (503, True)
+        assert len(studio.public_files) == 5  # the next run begins again

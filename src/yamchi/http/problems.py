@@ -16,6 +16,7 @@ from yamchi.errors import (
     ConfigurationError,
     EngineUnavailable,
     InvalidJob,
+    Outage,
     UnknownJob,
     UnknownQueue,
     WrongState,
@@ -34,6 +35,7 @@ STATUS_OF: Mapping[type[YamchiError], HTTPStatus] = {
     InvalidJob: HTTPStatus.UNPROCESSABLE_ENTITY,
     ConfigurationError: HTTPStatus.UNPROCESSABLE_ENTITY,
     EngineUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    Outage: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
 
