@@ -37,9 +37,15 @@ class RemoteEvents:
                 self._tasks[id(engine)] = asyncio.create_task(following, name="remote-events")
 
     async def stop(self) -> None:
+        """Those that another event loop follows, that of `app.sync`, are told and not waited for."""
+        here, mine = asyncio.get_running_loop(), []
         for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            if (loop := task.get_loop()) is here:
+                task.cancel()
+                mine.append(task)
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+        await asyncio.gather(*mine, return_exceptions=True)
 
     async def _follow(self, engine: Engine) -> None:
         while True:
