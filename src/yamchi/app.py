@@ -76,6 +76,7 @@ class Yamchi:
         self._engines = Engines(self.settings, self.clock, self.metrics.count_switch, self._topic_of, engine)
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
+        self._wants_remote = False
         self._found = find_plugins(self.settings, plugins)
         self._add_plugins(self._found.classes)
 
@@ -358,12 +359,14 @@ class Yamchi:
         self._remote.start()
 
     def _hear(self) -> None:
+        self._wants_remote = True
         with suppress(RuntimeError):  # no event loop runs yet: the worker will listen
             asyncio.get_running_loop()
             self.listen()
 
     async def _hear_while_working(self) -> None:
-        if any(queue.listeners.any for queue in self._queues.values()):
+        """Only where somebody called `queue.on`: reading the events of all costs a worker on Redis a third more."""
+        if self._wants_remote:
             self.listen()
 
     async def close(self) -> None:

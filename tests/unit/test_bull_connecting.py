@@ -11,6 +11,7 @@ import pytest
 from tests.services.redis import Redis
 from tests.services.server import Server, ask, free_port, program
 
+from yamchi import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineUnavailable, StorageFull, YamchiError
 from yamchi.queues.engines import EngineContext, make_engine
@@ -18,6 +19,8 @@ from yamchi.queues.engines.base import Engine
 from yamchi.queues.engines.bull import BullEngine
 from yamchi.queues.engines.bull.address import read_address
 from yamchi.queues.records import Completed, NewJob
+from yamchi.settings import Settings
+from yamchi.testing.conformance.worker import in_state, working
 from yamchi.testing.waiting import eventually
 
 Servers = Callable[..., Redis]
@@ -230,3 +233,24 @@ async def _join(redis: Redis, other: Redis) -> None:
     assert ask(other.port, b"CLUSTER MEET 127.0.0.1 %d\r\n" % redis.port).startswith(b"+OK")
     for node in (redis, other):
         await eventually(lambda node=node: b"cluster_state:ok" in ask(node.port, b"CLUSTER INFO\r\n"))
+
+
+@pytest.mark.parametrize("listens", [False, True])
+async def test_events_of_all_are_read_only_where_somebody_listens(
+    private_redis: Servers, tmp_path: Path, listens: bool
+) -> None:
+    """A feature's own listeners hear its own process: a worker does not read every event of the queue for them."""
+    server = private_redis()
+    app = Yamchi(Settings(home=tmp_path, default_queue_url=server.url, queue_fallback="off"))
+
+    @app.job("mail")
+    async def send() -> None: ...
+
+    if listens:
+        app.queue("mail").on("completed", lambda job, result: None)
+    async with working(app):
+        job = await app.queue("mail").add({})
+        await eventually(lambda: in_state(job, "completed"))
+        followed = [task for task in asyncio.all_tasks() if task.get_name() == "remote-events"]
+        assert bool(followed) is listens
+    await app.close()
