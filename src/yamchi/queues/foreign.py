@@ -29,6 +29,8 @@ DEEPEST, _MARGIN = 190, 64
 
 def whole(value: Any, default: int, least: int, most: int) -> int:
     """A whole number within bounds, from a number, text or bytes; the default for what is none."""
+    if type(value) is int and least <= value <= most:  # nearly always, on the way of every job
+        return value
     try:
         number = value if type(value) is int else float(value)
         if math.isnan(number):
@@ -62,6 +64,8 @@ def text(value: bytes | str, longest: int = LONGEST_TEXT) -> str:
 
 def name(value: Any) -> str:
     """The name of a job; none for what can't be one, so that the queue's default handler gets it."""
+    if type(value) is str and len(value) <= LONGEST_NAME and value.isascii():  # nearly always
+        return value
     return text(value, LONGEST_NAME) if isinstance(value, bytes | str) else ""
 
 

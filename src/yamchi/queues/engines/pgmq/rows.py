@@ -117,18 +117,22 @@ def compact(text: str | None) -> bytes:
 
 def run_at(vt: Millis, headers: dict[str, Any]) -> Millis:
     """When a pending job is or was due, its priority taken off."""
-    due = vt if "rise" in headers else vt + STEP * _priority(headers)
-    return min(max(due, foreign.EARLIEST), foreign.LATEST)
+    due = vt if "rise" in headers or "priority" not in headers else vt + STEP * _priority(headers)
+    return (
+        due if foreign.EARLIEST <= due <= foreign.LATEST else min(max(due, foreign.EARLIEST), foreign.LATEST)
+    )
 
 
 def claim(queue: str, row: tuple[Any, ...], worker: str) -> Claim:
     """A claim from (msg_id, token, read_ct, message, headers, enqueued, due, now)."""
     msg_id, token, read_ct, message, envelope, enqueued, due, now = row
     headers = read_headers(envelope)
+    get = headers.get
     job = JobRecord(
-        _id(headers, msg_id), queue, foreign.name(headers.get("name")), compact(message), "active", enqueued,
-        run_at(due, headers), JobOptions.decode(headers.get("options")), _priority(headers),
-        foreign.moment(headers.get("expires_at")), foreign.whole(read_ct, 0, 0, foreign.MOST_ATTEMPTS), _progress(headers), None, None, None, now, None, worker,
+        _id(headers, msg_id), queue, foreign.name(get("name")), compact(message), "active", enqueued,
+        run_at(due, headers), JobOptions.decode(get("options")), _priority(headers) if "priority" in headers else 0,
+        foreign.moment(get("expires_at")), foreign.whole(read_ct, 0, 0, foreign.MOST_ATTEMPTS),
+        _progress(headers) if "progress" in headers else None, None, None, None, now, None, worker,
     )  # fmt: skip
     return Claim(job, token, msg_id, "slotted" in headers)
 
