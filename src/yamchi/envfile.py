@@ -41,6 +41,8 @@ def _default(field: FieldInfo) -> str:
             return f"{span.days}d" if span.days and not span.seconds else f"{span.total_seconds():g}s"
         case None | () | {}:
             return ""
+        case tuple() as several:
+            return ",".join(several)
         case value:
             return str(value)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from yamchi import Yamchi
 from yamchi.cli import cli
+from yamchi.cli.serving import listen
 from yamchi.settings import Settings
 
 ELSEWHERE = {
@@ -37,7 +39,9 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-async def test_every_flow_is_played_and_kept(played: dict[str, Any], tmp_path: Path) -> None:
+async def test_every_flow_is_played_and_kept(
+    played: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = "\n".join(f"{step['feature']}: {step['text']}" for step in played["steps"])
     for words in (
         "notifications: three people registered",
@@ -63,9 +67,16 @@ async def test_every_flow_is_played_and_kept(played: dict[str, Any], tmp_path: P
             for letter in letters  # type: ignore[index]
         }
         assert (await app.queue("emailChain").stats())["completed"] >= 3
-    again = await asyncio.to_thread(demo, "--home", str(tmp_path / "demo"))
+    with listen("127.0.0.1", 0) as listener:  # as `make up` in another terminal
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr("yamchi.cli.demo.PORT", taken)
+        again = await asyncio.to_thread(demo, "--home", str(tmp_path / "demo"))
     assert again.exit_code == 0, again.output
-    assert f"YAMCHI_HOME={tmp_path / 'demo'}" in "".join(again.output.split("\n"))
+    hint = "".join(again.output.split("\n"))
+    assert f"YAMCHI_HOME={tmp_path / 'demo'}" in hint
+    shown = re.search(r"up --port (\d+) *http://localhost:(\d+)/mailbox", hint)
+    assert shown, hint
+    assert shown[1] == shown[2] != str(taken)
 
 
 def test_somebodys_folder_is_left_alone(tmp_path: Path) -> None:

@@ -1,16 +1,21 @@
 """`yamchi demo`: every feature shows what it does, without a server, a provider or a minute of waiting."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from yamchi.cli.serving import listen
 from yamchi.cli.up import typed
 from yamchi.clock import as_datetime
 from yamchi.console.loading import JsonOption, run_async
 from yamchi.console.output import console, print_json, text
 from yamchi.demo import Step, play
+from yamchi.errors import ConfigurationError
 from yamchi.observe import logging
+
+PORT = 3030
 
 
 def run(
@@ -38,9 +43,20 @@ def run(
         look = [{"path": path, "what": what} for path, what in places]
         print_json({"home": str(home), "steps": [step.to_dict() for step in steps], "look": look})
         return
-    console.print(f"\nLook at all of it: [cyan]YAMCHI_HOME={home} {typed()} up[/]")
+    port = _free_port()
+    option = "" if port == PORT else f" --port {port}"
+    console.print(f"\nLook at all of it: [cyan]YAMCHI_HOME={home} {typed()} up{option}[/]")
     for path, what in places:
-        console.print(f"  [cyan]http://localhost:3030{path}[/]  {what}")
+        console.print(f"  [cyan]http://localhost:{port}{path}[/]  {what}")
+
+
+def _free_port() -> int:
+    """The usual port, or one after it: `make up` may be running in another terminal."""
+    for port in range(PORT, PORT + 10):
+        with suppress(ConfigurationError):
+            listen("127.0.0.1", port).close()
+            return port
+    return PORT
 
 
 def _print(step: Step, *, is_first: bool) -> None:
