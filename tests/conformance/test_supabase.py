@@ -245,3 +245,16 @@ def test_no_key(tmp_path: Path) -> None:
     app.define("mail")
     with pytest.raises(ConfigurationError, match=r"^SUPABASE_SERVICE_ROLE_KEY must be set$"):
         app.queue("mail").engine.type  # noqa: B018 - an engine is made when it is first asked for something
+
+
+async def test_a_message_that_can_not_be_counted_keeps_none_behind_it(
+    reach: Connect, own_queue: str, sql: Sql
+) -> None:
+    engine = await reach()
+    for number in range(7):
+        sql("SELECT pgmq.send(%s, %s::jsonb)", own_queue, f'{{"job_id": "job-{number}"}}')
+    sql(f"UPDATE pgmq.q_{own_queue} SET read_ct = 2147483647 WHERE msg_id IN (3, 4)")
+    held = []
+    for _ in range(7):
+        held += (await engine.exchange(own_queue, [], 10, 30_000, "tester")).claims
+    assert sorted(claim.job.id for claim in held) == [f"job-{number}" for number in range(7)]

@@ -176,8 +176,11 @@ class PgmqProducer:
         import psycopg
 
         self._db = psycopg.connect(url, autocommit=True)
-        self._queue = queue.replace("-", "_")
+        self._queue = queue.replace("-", "_")  # as tables are named
         self._table = f"pgmq.q_{self._queue}"
+        self._db.execute(
+            "SELECT pgmq.create(%s)", (self._queue,)
+        )  # at Supabase its owner does; else it is there
 
     def good(self, ids: Sequence[str]) -> None:
         messages = [json.dumps({"job_id": job_id}) for job_id in ids]

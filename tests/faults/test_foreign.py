@@ -3,7 +3,7 @@
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,6 +20,7 @@ import pytest
 from tests.faults.foreign import PRODUCERS, Producer
 from tests.faults.harness import FULL, ROOT, TIMEOUT_SECONDS
 from tests.processes import Process
+from tests.services.postgrest import KEY, Postgrest, prepare
 from yamchi.queues.records import STATES as JOB_STATES
 from yamchi.testing import eventually
 
@@ -110,8 +111,8 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 
 
 @asynccontextmanager
-async def a_place(home: Path, engine: str, url: str) -> AsyncIterator[Place]:
-    queue, journal = f"foreign-{token_hex(4)}", home / "journal"
+async def a_place(home: Path, engine: str, url: str, **settings: str) -> AsyncIterator[Place]:
+    queue, journal = f"foreign_{token_hex(4)}", home / "journal"
     environment = {
         "QUEUE_URL": url,
         "QUEUE_FALLBACK": "off",
@@ -119,6 +120,7 @@ async def a_place(home: Path, engine: str, url: str) -> AsyncIterator[Place]:
         "FAULTS_JOURNAL": str(journal),
         "PYTHONPATH": str(ROOT),
         "RATE_LIMIT_READ": "100000/s",
+        **settings,
     }
     process = Process(home, "up", "--port", "0", "--app", "tests.faults.foreign_app:app", **environment)
     try:
@@ -140,30 +142,57 @@ async def _is_ready(client: httpx2.AsyncClient, queue: str) -> bool:
     return (await client.get(f"/api/queues/{queue}")).status_code == 200
 
 
+@pytest.fixture
+def project(postgres_url: str) -> Iterator[Postgrest]:
+    """A project of Supabase: the same tables, asked over REST."""
+    prepare(postgres_url)
+    server = Postgrest(postgres_url)
+    yield server
+    server.stop()
+
+
+@pytest.mark.services
+@pytest.mark.skipif(
+    not FULL, reason="a message at Supabase is a request each to read and delete: FAULTS=full"
+)
+async def test_nonsense_of_others_costs_good_jobs_at_supabase_nothing(
+    project: Postgrest, postgres_url: str, own_home: Path
+) -> None:
+    asked = {"WORKER_INTERVAL_MS": "100", "WORKER_MAX_TASKS": "1000"}
+    there = {"QUEUE_URL": "supabase", "SUPABASE_URL": project.url, "SUPABASE_SERVICE_ROLE_KEY": KEY}
+    async with a_place(own_home, "pgmq", postgres_url, **there, **asked) as place:
+        await _compare(place, "supabase")
+
+
 @pytest.mark.services
 @pytest.mark.parametrize("engine_name", ["bull", "pgmq", "kafka"], indirect=True)
 async def test_nonsense_of_others_costs_good_jobs_nothing(
     engine_name: str, engine_url: str, own_home: Path
 ) -> None:
+    async with a_place(own_home, engine_name, engine_url) as place:
+        await _compare(place, engine_name)
+
+
+async def _compare(place: Place, engine_name: str) -> None:
+    """Good jobs with and without nonsense between them, in turns."""
     seed = int(os.environ.get("FAULTS_SEED", random.randrange(10**6)))
     print(f"FAULTS_SEED={seed}")
     chance = random.Random(seed)
-    async with a_place(own_home, engine_name, engine_url) as place:
-        await place.round("warm", None)
-        looking = asyncio.create_task(place.keep_looking())
-        usual, among_nonsense = [], []
-        try:
-            for number in range(ROUNDS):
-                usual.append(await place.round(f"usual-{number}", None))
-                among_nonsense.append(await place.round(f"among-{number}", chance))
-                assert place.process.process.poll() is None, place.process.said[-3_000:]
-        finally:
-            looking.cancel()
-        await eventually(place.is_idle, TIMEOUT_SECONDS)
-        await place.look_at_everything()
-        assert place.refused == [], place.process.said[-5_000:]
-        letters = (await place.look("/dlq?size=100"))["letters"]
-        assert any("raw_value" in str(letter) for letter in letters)
-        ratio = median(among_nonsense) / median(usual)
-        print(f"{engine_name}: {median(usual):.2f} s, {median(among_nonsense):.2f} s among nonsense")
-        assert ratio <= 2
+    await place.round("warm", None)
+    looking = asyncio.create_task(place.keep_looking())
+    usual, among_nonsense = [], []
+    try:
+        for number in range(ROUNDS):
+            usual.append(await place.round(f"usual-{number}", None))
+            among_nonsense.append(await place.round(f"among-{number}", chance))
+            assert place.process.process.poll() is None, place.process.said[-3_000:]
+    finally:
+        looking.cancel()
+    await eventually(place.is_idle, TIMEOUT_SECONDS)
+    await place.look_at_everything()
+    assert place.refused == [], place.process.said[-5_000:]
+    letters = (await place.look("/dlq?size=100"))["letters"]
+    assert any("raw_value" in str(letter) for letter in letters)
+    ratio = median(among_nonsense) / median(usual)
+    print(f"{engine_name}: {median(usual):.2f} s, {median(among_nonsense):.2f} s among nonsense")
+    assert ratio <= 2

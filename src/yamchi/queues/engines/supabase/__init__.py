@@ -23,7 +23,8 @@ from yamchi.queues.engines.base import Capabilities, Exchange
 from yamchi.queues.engines.names import pgmq_name
 from yamchi.queues.engines.sqlite import management
 from yamchi.queues.engines.supabase import messages
-from yamchi.queues.engines.supabase.rest import Rest, TooLarge
+from yamchi.queues.engines.supabase.reading import Message
+from yamchi.queues.engines.supabase.rest import Rest, TooLarge, Uncountable
 from yamchi.queues.records import NewJob, State, Verdict
 
 log = structlog.get_logger("yamchi.supabase")
@@ -126,9 +127,7 @@ class SupabaseEngine(statestore.StateStoreEngine):
     async def _ingest(self, queue: str, limit: int) -> None:
         now = self._clock.now()
         try:
-            arrived = await self._rest.read(
-                queue, HOLD // 1000, 1 if now < self._one_by_one.get(queue, 0) else limit
-            )
+            arrived = await self._read(queue, 1 if now < self._one_by_one.get(queue, 0) else limit)
         except TooLarge:
             self._one_by_one[queue] = now + HOLD  # so that one that is huge keeps none of the others
             raise
@@ -137,6 +136,13 @@ class SupabaseEngine(statestore.StateStoreEngine):
         known = await self._file.write(lambda db: messages.ingest(db, queue, arrived, now))
         if known:
             await self._try(lambda: self._delete([(queue, number) for number in known]))
+
+    async def _read(self, queue: str, limit: int) -> list[Message]:
+        """Messages; those before one that nobody can read, or else that one, so that it keeps none behind it."""
+        try:
+            return await self._rest.read(queue, HOLD // 1000, limit)
+        except Uncountable:
+            return await (self._read(queue, limit // 2) if limit > 1 else self._rest.pop(queue))
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         """Supabase calls nobody: an idle worker comes back after the interval, or when something is due here."""

@@ -27,6 +27,10 @@ class NoSuchQueue(EngineError):
     """The project answers and takes the key, but has no queue of this name."""
 
 
+class Uncountable(EngineError):
+    """Among the messages asked for is one whose count of reads is the largest there is: nothing can be read with it."""
+
+
 class Rest:
     """One Supabase project, for one event loop at a time."""
 
@@ -49,6 +53,10 @@ class Rest:
         """Up to so many messages, hidden from other readers for `hold` seconds."""
         body = {"queue_name": pgmq_name(queue), "sleep_seconds": hold, "n": limit}
         return read_messages(await self._call("read", body))
+
+    async def pop(self, queue: str) -> list[Message]:
+        """Take the first message off without counting that it was read."""
+        return read_messages(await self._call("pop", {"queue_name": pgmq_name(queue)}))
 
     async def delete(self, queue: str, number: int) -> None:
         """Take a message off; one that is gone already is fine."""
@@ -92,12 +100,12 @@ class Rest:
             ) from error
         if answer.is_success:
             return answer.content or b"null"
-        raise self._explain(answer, str(body["queue_name"]))
+        raise self._explain(answer, function, str(body["queue_name"]))
 
     def _make_client(self) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(headers=self._headers, timeout=REQUEST_SECONDS)
 
-    def _explain(self, answer: Answer, queue: str) -> EngineError | InvalidJob:
+    def _explain(self, answer: Answer, function: str, queue: str) -> EngineError | InvalidJob:
         code, said = _read_error(answer)
         if answer.status in (401, 403):
             return EngineUnavailable(
@@ -111,6 +119,10 @@ class Rest:
         if code == "42P01":
             return NoSuchQueue(
                 f"Supabase has no queue {queue}: create it under Queues, or run SELECT pgmq.create('{queue}');"
+            )
+        if code == "22003" and function == "read":
+            return Uncountable(
+                f"Supabase can't read {queue} ({said}): a message's read_ct can't grow any more."
             )
         if code.startswith("22"):
             return InvalidJob(f"Supabase can't keep this data as JSON ({said}): nothing was written.")
