@@ -48,9 +48,9 @@ class DemoApp(Yamchi):
 
     clock: MovableClock
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, port: int) -> None:
         clock = MovableClock(as_datetime(SystemClock().now()) - LENGTH)
-        super().__init__(Settings(home=home), clock=clock)
+        super().__init__(Settings(home=home, port=port), clock=clock)
         add_to(self)
         self._demo_worker: Worker | None = None
         clock.attach(self.run_due, self._next_due)
@@ -93,12 +93,12 @@ class Scene:
         await self.app.clock.advance(span)
 
 
-async def play(home: Path, tell: Callable[[Step], None]) -> list[tuple[str, str]]:
-    """Let every feature that has a part play it in a fresh home; where to look afterwards."""
+async def play(home: Path, tell: Callable[[Step], None], port: int) -> list[tuple[str, str]]:
+    """Let every feature that has a part play it in a fresh home; where to look afterwards. Links in letters lead to `port`."""
     places: list[tuple[str, str]] = []
     _prepare(home)
     with _own_environment():
-        async with DemoApp(home) as app:
+        async with DemoApp(home, port) as app:
             for plugin in app.plugins.values():
                 if plugin.demo is None:
                     continue

@@ -122,6 +122,11 @@ def test_the_list_the_timeline_and_stopping(page: Page, board: Board) -> None:
     assert status(board, run_id)[0] == "stopped"
     shoot(page, "scenario-stopped")
 
+    page.set_viewport_size({"width": 390, "height": 800})
+    hidden = page.locator(".runs .scroll").evaluate("list => list.scrollWidth - list.clientWidth")
+    assert hidden == 0, "a phone shows a run whole"
+    page.set_viewport_size({"width": 1280, "height": 800})
+
     page.get_by_label("Key").fill("nobody")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#runs tr")).to_have_count(0)

@@ -77,6 +77,10 @@ async def test_every_flow_is_played_and_kept(
     shown = re.search(r"up --port (\d+) *http://localhost:(\d+)/mailbox", hint)
     assert shown, hint
     assert shown[1] == shown[2] != str(taken)
+    async with Yamchi(Settings(home=tmp_path / "demo")) as app:
+        ready = await app.queue("notifications").page("completed", search="report_url")
+        assert ready.jobs
+        assert f"http://localhost:{shown[1]}/reports/" in str(ready.jobs[0])
 
 
 def test_somebodys_folder_is_left_alone(tmp_path: Path) -> None:

@@ -38,12 +38,12 @@ def run(
             _print(step, is_first=not steps or steps[-1].feature != step.feature)
         steps.append(step)
 
-    places = run_async(play(home.resolve(), tell))
+    port = _free_port()
+    places = run_async(play(home.resolve(), tell, port))
     if as_json:
         look = [{"path": path, "what": what} for path, what in places]
         print_json({"home": str(home), "steps": [step.to_dict() for step in steps], "look": look})
         return
-    port = _free_port()
     option = "" if port == PORT else f" --port {port}"
     console.print(f"\nLook at all of it: [cyan]YAMCHI_HOME={home} {typed()} up{option}[/]")
     for path, what in places:
