@@ -1,6 +1,8 @@
 """`yamchi up`: board, API and workers in one process."""
 
+import json
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -8,6 +10,9 @@ from typing import Annotated
 
 import structlog
 import typer
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+from rich.markup import escape
 from rich.panel import Panel
 
 from yamchi.app import Yamchi
@@ -15,8 +20,21 @@ from yamchi.cli.loading import load_app
 from yamchi.cli.serving import address_of, listen, live, make_server, start_logging
 from yamchi.console.loading import AppOption, run_async
 from yamchi.console.output import console
+from yamchi.errors import InvalidJob
+from yamchi.queues.handlers import Handler
 
 log = structlog.get_logger("yamchi")
+
+EXAMPLES = {
+    "string": "you",
+    "integer": 1,
+    "number": 1,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "null": None,
+}
+"""A value of each kind that JSON Schema has."""
 
 HostOption = Annotated[
     str | None, typer.Option(help="The address to listen on; HOST or 127.0.0.1 by default.")
@@ -92,12 +110,35 @@ def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
     option, yamchi = f" --app {reference}" if reference else "", typed()
     lines = [f"Board   [cyan]{url}[/]", f"API     [cyan]{url}/docs[/]"]
     features = {queue for name in app.plugins for queue in app.queues_of(name)}
-    handled = [queue.name for queue in app.queues if queue.definition.handlers and queue.name not in features]
-    if handled:
-        queue = "hello" if "hello" in handled else handled[0]
-        data = '\'{"name": "you"}\'' if queue == "hello" else "'{}'"
+    own = [one.definition for one in app.queues if one.name not in features and not one.definition.is_own]
+    tries = {
+        one.name: data
+        for one in own
+        if one.handlers and (data := _example(one.handler(one.default_name))) is not None
+    }
+    if tries:
+        queue = "hello" if "hello" in tries else next(iter(tries))
+        data = escape(shlex.quote(tries[queue]))
         lines.append(f"Try     [cyan]{yamchi} jobs add {queue} {data}{option}[/]")
     for plugin in app.plugins.values():
         lines += [f"{word:<7} [cyan]{line}[/]" for word, line in plugin.tips(url, yamchi, option)]
     lines += [f"Look    [cyan]{yamchi} top{option}[/]", "Stop    Ctrl+C"]
     return "\n".join(lines)
+
+
+def _example(handler: Handler) -> str | None:
+    """Data that this handler takes, as JSON; None where its model asks for more than the kinds of its fields tell."""
+    try:
+        schema = TypeAdapter(handler.model).json_schema() if handler.model else {}
+        properties = schema.get("properties", {})
+        names = schema.get("required") or [name for name, one in properties.items() if "type" in one][:1]
+        is_object = schema.get("type", "object") == "object"
+        data = (
+            {name: EXAMPLES[properties[name]["type"]] for name in names}
+            if is_object
+            else EXAMPLES[schema["type"]]
+        )
+        handler.encode(data)
+    except (KeyError, PydanticUserError, InvalidJob):
+        return None
+    return json.dumps(data)

@@ -1,0 +1,67 @@
+"""What `yamchi up` says first: the command it tells to try is one that works when pasted."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+from rich.text import Text
+
+from yamchi import Job, Yamchi
+from yamchi.cli.up import _what_to_try
+from yamchi.settings import Settings
+
+
+class Thumb(BaseModel):
+    url: str
+    width: int
+    tags: list[str] = []
+
+
+class Greeting(BaseModel):
+    name: str = "world"
+
+
+class Order(BaseModel):
+    number: Annotated[str, Field(pattern=r"^[A-Z]{2}-\d+$")]
+
+
+class Nested(BaseModel):
+    thumb: Thumb
+
+
+def tried(home: Path, model: Any) -> list[str] | None:
+    """The words of the command that is told for a job with this data; None if none is told."""
+    app = Yamchi(Settings(home=home), plugins=[])
+
+    @app.job("work")
+    async def handle(job: Job[model]) -> None: ...
+
+    said = Text.from_markup(_what_to_try(app, "http://localhost:3030", "shop:app")).plain
+    line = next((line for line in said.splitlines() if line.startswith("Try ")), None)
+    return shlex.split(line) if line else None
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (Thumb, {"url": "you", "width": 1}),
+        (Greeting, {"name": "you"}),
+        (dict, {}),
+        (list[int], []),
+        (str, "you"),
+    ],
+)
+def test_the_command_to_try_has_data_that_fits(own_home: Path, model: Any, data: object) -> None:
+    command = tried(own_home, model)
+    assert command is not None
+    assert command[2:5] == ["jobs", "add", "work"]
+    assert json.loads(command[5]) == data
+    assert command[6:] == ["--app", "shop:app"]
+
+
+@pytest.mark.parametrize("model", [Order, Nested])
+def test_no_command_is_told_that_would_be_refused(own_home: Path, model: Any) -> None:
+    assert tried(own_home, model) is None
