@@ -15,6 +15,7 @@ import pytest
 from yamchi import Yamchi
 from yamchi.envfile import env_example
 from yamchi.notifications.people.recipients import User
+from yamchi.notifications.schemas.event import Event
 from yamchi.queues.engines.base import Capabilities
 from yamchi.queues.engines.bull import BullEngine
 from yamchi.queues.engines.kafka import KafkaEngine
@@ -23,6 +24,7 @@ from yamchi.queues.engines.pgmq import PgmqEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.supabase import SupabaseEngine
 from yamchi.settings import Settings
+from yamchi.testing import TestApp
 
 USER = "0b5e2f6c-5a0d-4b8e-9c44-3d1c7f1f3a10"
 ROOT = Path(__file__).parents[2]
@@ -207,3 +209,21 @@ def test_the_table_of_capabilities_is_true() -> None:
         engine = ENGINES[name]
         can = ["yes" if getattr(engine.can, ability) else "–" for ability in abilities]
         assert (kind.strip("`"), said) == (engine.type, can), f"docs/engines.md is wrong about {name}"
+
+
+async def test_the_recipe_of_a_scenario_sends_its_letters(tmp_path: Path) -> None:
+    recipe = (ROOT / "docs/recipes/own-scenario.md").read_text()
+    found = re.search(r"```yaml\n(.+?)```", recipe, re.DOTALL)
+    assert found
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios/left_cart.yaml").write_text(found[1])
+    data = {"cart_id": "c-1", "total": 9000}
+    async with TestApp(home=tmp_path) as app:
+        app.notifications.serve()
+        await app.notifications.recipients.put(USER, User(email="aya@example.com", locale="en"))
+        event = Event(event_type="cart.left", event_id="1", user_id=USER, data=data)
+        await app.notifications.service.handle_event(event)
+        await app.clock.advance("48h")
+        letters = await app.notifications.mailbox.list()
+    assert len(letters) == 2
+    assert "10% off" in str(letters[0]["subject"])
