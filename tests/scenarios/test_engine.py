@@ -325,7 +325,7 @@ async def test_an_erased_person_leaves_nothing(harness: Harness) -> None:
 
 
 async def test_data_too_large_for_a_job_fails_the_step_and_not_the_event(harness: Harness) -> None:
-    await harness.lead(name="x" * 1_200_000)
+    await harness.lead(name="x" * 600_000, email="y" * 600_000)
     await harness.event("lead.created")
     run = await harness.run("email_chain")
     assert run["status"] == "failed"

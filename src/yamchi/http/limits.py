@@ -39,7 +39,7 @@ MOST_READING = 1_000
 
 SENTENCE = "The body is larger than the {:,} bytes allowed: keep large things in a file and send its address."
 
-NUL_IN_ADDRESS = "The address has a NUL character (%00), which no id and no name can have."
+NUL = "has a NUL character (%00), which no id and no name can have."
 
 _FORM = b"application/x-www-form-urlencoded"
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
@@ -152,8 +152,8 @@ class StrictContent:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
-            await problem(HTTPStatus.UNPROCESSABLE_ENTITY, NUL_IN_ADDRESS)(scope, receive, send)
+        if place := _place_of_nul(scope):
+            await problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{place} {NUL}")(scope, receive, send)
             return
         if not _is_json(scope):
             await self.app(scope, receive, send)
@@ -169,6 +169,17 @@ class StrictContent:
             return  # nobody is there to be answered
         else:
             await self.app(scope, _again(body, receive), send)
+
+
+def _place_of_nul(scope: Scope) -> str | None:
+    """Where an address has a character that no table can keep."""
+    if "\0" in scope["path"]:
+        return "The address"
+    query: bytes = scope["query_string"]
+    if b"%00" not in query:
+        return None
+    names = (name for name, value in parse_qsl(query.decode("latin-1")) if "\0" in value)
+    return next(names, "The address")
 
 
 def _is_json(scope: Scope) -> bool:

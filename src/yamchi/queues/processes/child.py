@@ -79,7 +79,8 @@ class Child:
         self._main = threading.get_ident()
 
     def run(self, record: JobRecord) -> None:
-        """Run one job and say how it ended."""
+        """Run one job; say that it has begun, and how it ended."""
+        self._worker.send("begun")
         try:
             result = self._call(ChildJob(self._worker, record, self._handler.decode(record.payload)))
             if isinstance(result, errors.YamchiError):

@@ -59,21 +59,30 @@ class ProcessPool:
         With a `payload` the child gets that instead of the job's own data: a part of the work, not all of it.
         """
         async with self._free:
-            child = self._take_idle() or await _Child.start(self._hello)
-            is_whole = False
-            try:
-                running = child.run(job, payload)
-                result = await (within(running) if within else running)
-                is_whole = True
-            except _HandlerFailed as failed:
-                is_whole = True
-                raise failed.error from None
-            finally:
-                if is_whole and not child.is_bloated:
-                    self._idle.append(child)
-                else:
-                    self._retire(child)
-            return result
+            while idle := self._take_idle():
+                try:
+                    return await self._run_in(idle, job, payload, within)
+                except _NeverBegan:
+                    continue
+            return await self._run_in(await _Child.start(self._hello), job, payload, within)
+
+    async def _run_in(
+        self, child: "_Child", job: Job[Any], payload: bytes | None, within: Within | None
+    ) -> Any:
+        is_whole = False
+        try:
+            running = child.run(job, payload)
+            result = await (within(running) if within else running)
+            is_whole = True
+        except _HandlerFailed as failed:
+            is_whole = True
+            raise failed.error from None
+        finally:
+            if is_whole and not child.is_bloated:
+                self._idle.append(child)
+            else:
+                self._retire(child)
+        return result
 
     async def close(self) -> None:
         """End all children."""
@@ -101,6 +110,10 @@ class _HandlerFailed(Exception):
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+class _NeverBegan(Retryable):
+    """The child had ended before it was given the job."""
 
 
 class _Child:
@@ -160,10 +173,13 @@ class _Child:
         """One job, with its progress and log lines passed on as they come."""
         record = job.record if payload is None else replace(job.record, payload=payload)
         watch = asyncio.create_task(self._watch_memory()) if self._memory else None
+        has_begun = False
         try:
             self._writer.write(packed(Start(record)))
             while message := await receive(self._reader):
                 match message["type"]:
+                    case "begun":
+                        has_begun = True
                     case "progress":
                         await job.progress(message["value"])
                     case "log":
@@ -178,7 +194,7 @@ class _Child:
         finally:
             if watch:
                 watch.cancel()
-        raise Retryable(await self._describe_death(job.name))
+        raise (Retryable if has_begun else _NeverBegan)(await self._describe_death(job.name))
 
     async def _describe_death(self, name: str) -> str:
         self._kill()
