@@ -31,10 +31,14 @@ class Form:
         return self.fields.get(name) or None
 
 
+LONGEST_BOUNDARY = 70
+"""Characters, as RFC 2046 has it."""
+
+
 async def receive_form(request: Request, target: Path, most: int) -> Form:
     """Read a form whose `file` is written to `target`, as far as it has at most so many bytes."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
-    if kind != b"multipart/form-data" or b"boundary" not in options:
+    if kind != b"multipart/form-data" or not 0 < len(options.get(b"boundary", b"")) <= LONGEST_BOUNDARY:
         raise InvalidJob("file: send the picture as a part named file of multipart/form-data.")
     reader = _Reader(options[b"boundary"])
     await save(reader.file_parts(request.stream()), target, most)
