@@ -13,7 +13,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(she
     $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 
 # make test ARGS="tests/unit -k settings" runs a part; PYTEST_FLAGS= runs it in one process.
-PYTEST_FLAGS ?= -n auto --dist loadfile
+PYTEST_FLAGS ?= -n auto --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 .PHONY: help up test lint format bench mutants services install constraints clean $(VENV)

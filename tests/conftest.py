@@ -1,6 +1,7 @@
 """What holds for every test: it sees none of the developer's own settings and writes only into its own folder."""
 
 import os
+from collections import defaultdict
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +16,21 @@ hypothesis.settings.load_profile("yamchi")
 pytest_plugins = ["tests.services.plugin", "tests.faults.report", "tests.smalldisk"]
 
 _PER_QUEUE = ("QUEUE_URL_", "CONCURRENCY_")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: of so many tests of real processes one always waits."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests may take longest begin first, so that none of them is alone at the end."""
+    longest: dict[Path, float] = defaultdict(float)
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        longest[item.path] = max(longest[item.path], marker.args[0] if marker else 0)
+    items.sort(key=lambda item: -longest[item.path])
 
 
 @pytest.fixture(autouse=True)

@@ -3,11 +3,11 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.launcher import launch
 
 DEADLINE = 100.0
 """Seconds any step may take on a busy machine."""
@@ -18,14 +18,9 @@ class Process:
 
     def __init__(self, home: Path, *arguments: str, **environment: str) -> None:
         self.output = home / f"output-{time.monotonic_ns()}.txt"
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "yamchi", *arguments],
-                cwd=home,
-                env={**os.environ, "YAMCHI_HOME": str(home), "PYTHONUNBUFFERED": "1", **environment},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        self.output.touch()
+        whole = {**os.environ, "YAMCHI_HOME": str(home), **environment}
+        self.process = launch("yamchi", arguments, cwd=home, env=whole, output=self.output)
 
     @property
     def said(self) -> str:

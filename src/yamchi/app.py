@@ -100,7 +100,8 @@ class Yamchi:
         """Declare a queue, or say more about one. A process that only adds jobs needs no handlers, just this."""
         if self._acting and queue != CRON_QUEUE and queue not in self._definitions:
             self._owners[queue] = self._acting
-        known = self._definitions.setdefault(queue, QueueDefinition(queue, timeout=self._default_timeout))
+        fresh = QueueDefinition(queue, timeout=self._default_timeout, is_own=self._acting is not None)
+        known = self._definitions.setdefault(queue, fresh)
         if concurrency is not None and concurrency < 1:
             raise ConfigurationError(f"Queue {queue} has a concurrency of {concurrency}: give at least 1.")
         known.concurrency = self.settings.concurrency(queue, concurrency or known.concurrency)
@@ -314,7 +315,7 @@ class Yamchi:
     @cached_property
     def sync(self) -> Sync:
         """The same queues for code without an event loop: `app.sync.queue("mail").add(…)` returns when it is done."""
-        return Sync(self.queue, self.close)
+        return Sync(self.queue, self.close, lambda: self._engines.home)
 
     @property
     def queues(self) -> list[Queue]:
@@ -350,6 +351,7 @@ class Yamchi:
 
     async def work(self, queues: Sequence[str] | None = None) -> None:
         """Run a worker until cancelled."""
+        await self._settle()
         await self.worker(queues).run()
 
     def listen(self) -> None:
@@ -369,6 +371,17 @@ class Yamchi:
         if self._wants_remote:
             self.listen()
 
+    async def _settle(self) -> None:
+        """The event loop that runs here is where the application is used, unless another one is: what `app.sync` began comes here."""
+        if self._engines.is_settled:
+            return
+        remote, self._remote = self._remote, None
+        if remote:
+            await remote.stop()
+        await self._engines.settle_here()
+        if remote:
+            self.listen()
+
     async def close(self) -> None:
         """Finish what was begun and let go of the engines."""
         if self._remote:
@@ -384,6 +397,7 @@ class Yamchi:
             await self.database.close()
 
     async def __aenter__(self) -> Self:
+        await self._settle()
         return self
 
     async def __aexit__(

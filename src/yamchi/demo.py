@@ -68,7 +68,8 @@ class DemoApp(Yamchi):
         await super().close()
 
     async def _next_due(self) -> Millis | None:
-        delayed = [await queue.page("delayed", limit=1) for queue in self.queues]
+        running = [queue for queue in self.queues if not await queue.is_paused()]
+        delayed = [await queue.page("delayed", limit=1) for queue in running]
         moments = [page.jobs[0].run_at for page in delayed if page.jobs]
         moments += [schedule.line.after(self.clock.now()) for schedule in self.schedules()]
         return min(moments, default=None)

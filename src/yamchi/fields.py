@@ -4,15 +4,18 @@ Declared once, as annotated types; HTTP, messages of other systems, rules and th
 check is linear, and a length is looked at before anything else is.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
+from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import orjson
 from email_validator import EmailNotValidError, validate_email
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
 from yamchi.clock import check_zone, in_utc, to_millis, to_moment
 from yamchi.errors import InvalidJob
@@ -137,6 +140,21 @@ def _place(error: Any, given: Any) -> str:
 # ── Documents ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+MOST_KEYS = 1_000
+"""Fields of a document of ours, where each that is not known is a fault with a name; what is free-form inside may have more."""
+
+
+def check_few(value: T, most: int = MOST_KEYS) -> T:
+    if isinstance(value, dict | list) and len(value) > most:
+        raise InvalidJob(f"it has {len(value):,} entries, and may have {most:,}")
+    return value
+
+
+def few(most: int) -> BeforeValidator:
+    """An object or a list of at most so many entries. `max_length` counts an object's after a fault was found in each of them."""
+    return BeforeValidator(partial(check_few, most=most))
+
+
 def check_json(value: T) -> T:
     """The value, if every engine and every database can keep it as JSON; else a sentence that names the place."""
     try:
@@ -146,11 +164,14 @@ def check_json(value: T) -> T:
     except TypeError as error:
         raise InvalidJob(_find_fault(value) or f"It can't be written as JSON: {error}.") from error
     # orjson writes NaN as null, so what is read again is something else.
-    is_odd = (b"null" in encoded and orjson.loads(encoded) != value) or (
-        b"\\u0000" in encoded and _NUL.search(encoded)
-    )
-    if is_odd and (fault := _find_fault(value)):
+    is_odd = b"null" in encoded and orjson.loads(encoded) != value
+    has_nul = b"\\u0000" in encoded and _NUL.search(encoded) is not None
+    if (is_odd or has_nul) and (fault := _find_fault(value)):
         raise InvalidJob(fault)
+    if has_nul:
+        raise InvalidJob(_HAS_NUL)
+    if is_odd and _has_nan(value):
+        raise InvalidJob(_IS_NAN)
     return value
 
 
@@ -161,32 +182,53 @@ def _check_depth(value: Any) -> None:
     orjson.dumps(value)
 
 
+MOST_LOOKED_AT = 10_000
+"""Values among which a fault is looked for to name its place; that there is one is known before."""
+
+
 def _find_fault(value: Any) -> str | None:
-    """The first place that JSON can't carry, and why; None if there is none."""
-    for place, one in _walk(value):
+    """The first place that JSON can't carry, and why; None if there is none among the first values."""
+    for place, one in islice(_walk(value), MOST_LOOKED_AT):
         if (said := _fault_of(one)) is not None:
             return f"{place}: {said}" if place else said
     return None
 
 
+def _has_nan(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False, default=str)
+    except ValueError:
+        return True
+    return False
+
+
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every value of a document with its place, without recursion: it may be as deep as its sender liked."""
-    waiting: list[tuple[str, int, Any]] = [("", 0, value)]
-    while waiting:
-        place, depth, one = waiting.pop()
-        if depth >= MOST_DEPTH and isinstance(one, dict | list | tuple):
+    """Every value of a document and every name in it, in order, with its place; without recursion: it may be as deep as its sender liked."""
+    levels = [iter([("", value)])]
+    while levels:
+        place, one = next(levels[-1], (None, None))
+        if place is None:
+            levels.pop()
+        elif len(levels) > MOST_DEPTH and isinstance(one, dict | list | tuple):
             yield place, _TOO_DEEP
             return
-        yield place, one
-        if isinstance(one, dict):
-            for key, inner in one.items():
-                yield place, key
-                waiting.append((_join(place, key), depth + 1, inner))
-        elif isinstance(one, list | tuple):
-            waiting += ((_join(place, number), depth + 1, inner) for number, inner in enumerate(one))
+        else:
+            yield place, one
+            levels.append(_inside(place, one))
+
+
+def _inside(place: str, one: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(one, dict):
+        for key, inner in one.items():
+            yield place, key
+            yield _join(place, key), inner
+    elif isinstance(one, list | tuple):
+        yield from ((_join(place, number), inner) for number, inner in enumerate(one))
 
 
 _TOO_DEEP = object()
+_HAS_NUL = "it has a NUL character, which no database can keep"
+_IS_NAN = "NaN and Infinity are not numbers of JSON"
 _LONGEST_PLACE = 200
 
 
@@ -202,13 +244,13 @@ def _fault_of(value: Any) -> str | None:
         case bool() | None:
             return None
         case str() if "\0" in value:
-            return "it has a NUL character, which no database can keep"
+            return _HAS_NUL
         case str() if not value.isascii() and not _is_utf8(value):
             return "it has half of a surrogate pair, which is not a character"
         case int() if not -(2**63) <= value < 2**64:
             return "the number does not fit into 64 bits: send it as text"
         case float() if not math.isfinite(value):
-            return "NaN and Infinity are not numbers of JSON"
+            return _IS_NAN
     return f"it is more than {MOST_DEPTH} levels deep" if value is _TOO_DEEP else None
 
 

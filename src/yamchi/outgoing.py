@@ -1,19 +1,30 @@
 """Asking others over HTTP: for so long, and for so much, whoever they are and however they answer.
 
 A client's own timeouts are for each read and write: an answer that comes a byte at a time keeps within them for ever, and
-one that never ends fills the memory. Here the whole call has a deadline, and the answer a largest size.
+one that never ends fills the memory. Here the whole call has a deadline, and the answer a largest size. What fails is
+`NotAsked`, which may be repeated at once, or `NoAnswer`, after which it may have been done all the same.
 """
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from yamchi.errors import MissingExtra
 
 if TYPE_CHECKING:
     import httpx2
 
 AS_IT_IS = {"Accept-Encoding": "identity"}
 """A small answer that unpacks to a huge one is asked of nobody."""
+
+IDLE_SECONDS = 5.0
+LONGEST_WAIT = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +40,107 @@ class Answer:
     def is_success(self) -> bool:
         return 200 <= self.status < 300
 
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """The object that the answer is in JSON; an empty one if it is none."""
+        try:
+            body = orjson.loads(self.content)
+        except orjson.JSONDecodeError:
+            return {}
+        return body if isinstance(body, dict) else {}
 
-class TooMuch(Exception):
+    @property
+    def retry_after(self) -> timedelta | None:
+        """For how long to wait, if that was said in seconds, and no longer than an hour."""
+        said = self.headers.get("retry-after", "")
+        is_number = said.isascii() and said.isdecimal()
+        return min(timedelta(seconds=int(said[:9])), LONGEST_WAIT) if is_number else None
+
+
+class NotAsked(Exception):
+    """The request did not get through: there is no such address, no connection, or it broke before all was written."""
+
+
+class NoAnswer(Exception):
+    """The request was written, but no answer came, or not in time."""
+
+
+class TooMuch(NoAnswer):
     """The answer is larger than asked for; the rest of it was not read."""
 
 
-async def ask(
-    client: "httpx2.AsyncClient",
-    method: str,
-    url: str,
-    *,
-    seconds: float,
-    most: int,
-    headers: Mapping[str, str] | None = None,
-    **request: Any,
-) -> Answer:
-    """The answer; a `ReadTimeout` of httpx2 when it is not all there in time, as with any other answer that does not come."""
+class Client:
+    """A pool of connections for one event loop, made by the first call. Each call is one request, repeated by nobody here."""
+
+    def __init__(
+        self,
+        extra: str,
+        purpose: str,
+        *,
+        timeout: float,
+        connections: int = 100,
+        idle_seconds: float = IDLE_SECONDS,
+        **options: Any,
+    ) -> None:
+        """The extra installs httpx2 for this purpose. The timeout, in seconds, is for each read and write; options are httpx2's."""
+        self._extra, self._purpose = extra, purpose
+        self._timeout, self._connections, self._idle_seconds = timeout, connections, idle_seconds
+        self._options = options
+        self._made: httpx2.AsyncClient | None = None
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        seconds: float,
+        most: int,
+        headers: Mapping[str, str] | None = None,
+        **request: Any,
+    ) -> Answer:
+        """The answer, whatever it is, if it is all there in so many seconds and has no more than `most` bytes."""
+        client = self._made or await self._make()
+        import httpx2
+
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                client.stream(method, url, headers={**(headers or {}), **AS_IT_IS}, **request) as response,
+            ):
+                content = await _read(response, most)
+        except TimeoutError as error:
+            raise NoAnswer(f"it took longer than {seconds:g} s") from error
+        except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError, httpx2.CloseError) as error:
+            raise NoAnswer(_why(error)) from error
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise NotAsked(_why(error)) from error
+        return Answer(response.status_code, response.reason_phrase, response.headers, content)
+
+    async def close(self) -> None:
+        made, self._made = self._made, None
+        if made:
+            await made.aclose()
+
+    async def _make(self) -> "httpx2.AsyncClient":
+        try:
+            trusted = await asyncio.to_thread(_trusted)
+            import httpx2
+        except ImportError as error:
+            raise MissingExtra(self._extra, self._purpose) from error
+        if self._made is None:  # by another call meanwhile
+            limits = httpx2.Limits(max_connections=self._connections, keepalive_expiry=self._idle_seconds)
+            self._made = httpx2.AsyncClient(
+                verify=trusted, timeout=self._timeout, limits=limits, **self._options
+            )
+        return self._made
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Whose certificates are trusted: reading them takes a tenth of a second, which is too long for an event loop."""
     import httpx2
 
-    try:
-        async with (
-            asyncio.timeout(seconds),
-            client.stream(method, url, headers={**(headers or {}), **AS_IT_IS}, **request) as response,
-        ):
-            content = await _read(response, most)
-    except TimeoutError as error:
-        raise httpx2.ReadTimeout(f"it took longer than {seconds:g} s") from error
-    return Answer(response.status_code, response.reason_phrase, response.headers, content)
+    return httpx2.create_ssl_context()
 
 
 async def _read(response: "httpx2.Response", most: int) -> bytes:
@@ -65,3 +150,8 @@ async def _read(response: "httpx2.Response", most: int) -> bytes:
         if len(content) > most:
             raise TooMuch(f"the answer is larger than {most:,} bytes")
     return bytes(content)
+
+
+def _why(error: Exception) -> str:
+    """Without the address, which may hold a token."""
+    return str(error) or type(error).__name__

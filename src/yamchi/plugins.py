@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, overlo
 import structlog
 
 from yamchi.clock import Clock, Span
-from yamchi.errors import ConfigurationError, MissingExtra, YamchiError
+from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.observe.metrics import Metrics
 from yamchi.queues.handlers import KeyOf, QueueDefinition
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from yamchi.http.links import Links
     from yamchi.http.signing import Signer
     from yamchi.http.tokens import PageToken
+    from yamchi.queues.runner import Observer
     from yamchi.storage.database import Database
     from yamchi.storage.keys import Keys
 
@@ -93,6 +94,7 @@ class Application(Protocol):
     settings: Settings
     clock: Clock
     metrics: Metrics
+    observers: "list[Observer]"
 
     @property
     def database(self) -> "Database": ...
@@ -218,7 +220,10 @@ class Plugin:
         return ()
 
     def body_limits(self) -> Mapping[str, int]:
-        """Bytes that the body of a request may have where that is more than usual, by a regular expression of the path."""
+        """Bytes that the body of a request may have where that is more than usual, by a regular expression of the path.
+
+        Not for JSON, which is read whole before the route asks who calls: read such a body as a stream.
+        """
         return {}
 
     def tips(self, url: str, command: str, options: str) -> Iterable[tuple[str, str]]:
@@ -274,8 +279,6 @@ def find_plugins(settings: Settings, own: Sequence[type[Plugin]] = ()) -> Found:
         try:
             loaded[name] = _checked(offered[name]())
         except ConfigurationError as error:
-            found.fail(name, str(error))
-        except MissingExtra as error:
             found.fail(name, str(error))
         except Exception as error:
             found.fail(name, f"it can't be imported ({type(error).__name__}: {error})")

@@ -33,6 +33,7 @@ from yamchi.settingtypes import (
     LogLevel,
     Names,
     Origins,
+    Proxies,
     PublicUrl,
     QueueUrl,
     Quota,
@@ -234,6 +235,10 @@ class Settings(_Environment):
     secret_key_previous: Annotated[Tokens, AfterValidator(check_previous_keys)] = Field(
         default=(),
         description="Keys that SECRET_KEY was before, separated by commas: what they signed is still good. The word kept stands for the key in the database.",
+    )
+    forwarded_allow_ips: Proxies = Field(
+        default=("127.0.0.1", "::1"),
+        description="Addresses or networks of your proxies, separated by commas, whose X-Forwarded-For and X-Forwarded-Proto are believed; * for everybody's.",
     )
     cors_origins: Origins = Field(
         default=(),

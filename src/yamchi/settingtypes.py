@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -132,6 +133,16 @@ def read_level(value: object) -> object:
     return "warning" if name == "warn" else name
 
 
+def _check_proxy(value: str) -> str:
+    """An address, a network, or * for everybody; a name would never be the address of a connection."""
+    if value != "*":
+        try:
+            ip_network(value)
+        except ValueError:
+            raise ValueError(f"{value[:64]!r} is no address and no network such as 10.0.0.0/8") from None
+    return value
+
+
 Span = Annotated[timedelta, BeforeValidator(read_span)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)]
 QueueUrl = Annotated[str, AfterValidator(_check_queue_url), AfterValidator(_check_readable)]
@@ -139,6 +150,9 @@ ServerUrl = Annotated[str, AfterValidator(_check_readable)]
 Tokens = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split)]
 Origins = Annotated[
     tuple[Annotated[str, AfterValidator(_check_origin)], ...], NoDecode, BeforeValidator(split)
+]
+Proxies = Annotated[
+    tuple[Annotated[str, AfterValidator(_check_proxy)], ...], NoDecode, BeforeValidator(split)
 ]
 RateOrOff = Annotated[Quota | None, NoDecode, BeforeValidator(_read_quota)]
 Home = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]

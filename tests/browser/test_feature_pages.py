@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import httpx2
 import pytest
@@ -13,7 +14,8 @@ from sqlalchemy import Engine, NullPool, create_engine, insert, inspect
 from tests.browser.conftest import APP, Board
 from tests.processes import Process
 from yamchi.clock import SystemClock
-from yamchi.payments.tables import payments
+from yamchi.payments.providers.base import Status
+from yamchi.payments.tables import payment_refunds, payments
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
 NOW = SystemClock().now()
@@ -146,6 +148,16 @@ def test_a_payment_and_what_is_known_of_it(page: Page, board: Board, board_home:
     expect(page.locator("h1")).to_have_text("1200.50 KZT")
     expect(page.get_by_role("button", name="Refund")).to_be_visible()
     expect(page.get_by_role("button", name="Ask the provider")).to_have_count(0)
+    page.get_by_role("button", name="Refund").click()
+    expect(page.locator("dialog")).to_contain_text(
+        "Give back 1100.05 KZT?"
+    )  # 50.05 and 50.40 are on their way
+
+
+def test_the_filter_of_payments_offers_every_status(page: Page, board: Board) -> None:
+    open_page(page, board, "payments")
+    offered = page.get_by_label("Status").locator("option").evaluate_all("all => all.map(one => one.value)")
+    assert set(offered) - {""} == set(get_args(Status))
 
 
 def remember_payment(home: Path) -> None:
@@ -157,7 +169,14 @@ def remember_payment(home: Path) -> None:
         "status": "succeeded",
         "currency": "KZT",
     }
-    row |= {"amount": 120050, "captured": 120050, "refunded": 0, "capture": True, "metadata": {}, "checks": 1}
+    row |= {
+        "amount": 120050,
+        "captured": 120050,
+        "refunded": 5005,
+        "capture": True,
+        "metadata": {},
+        "checks": 1,
+    }
     row |= {"order_id": "order-7", "created_at": NOW, "updated_at": NOW, "final_at": NOW}
     file = next(
         one for one in (home / "var").glob("*.db") if "payments" in inspect(_engine(one)).get_table_names()
@@ -165,6 +184,11 @@ def remember_payment(home: Path) -> None:
     engine = _engine(file)
     with engine.begin() as db:
         db.execute(insert(payments).values(row))
+        for number, (amount, status) in enumerate(
+            ((5005, "succeeded"), (5040, "pending"), (9000, "refused"))
+        ):
+            refund = {"id": f"r-{number}", "payment_id": "pay-1", "status": status, "amount": amount}
+            db.execute(insert(payment_refunds).values(**refund, created_at=NOW, updated_at=NOW))
 
 
 def _engine(file: Path) -> Engine:

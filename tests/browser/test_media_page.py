@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -11,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.media import pictures
 from tests.processes import Process
+from tests.services.s3 import S3
 
 expect.set_options(timeout=60_000)
 
@@ -20,6 +22,34 @@ def url(tmp_path: Path) -> Iterator[str]:
     process = Process(tmp_path, "up", "--port", "0", MEDIA_PROCESSES="1")
     yield process.url
     process.end(signal.SIGTERM)
+
+
+@pytest.mark.services
+def test_pictures_that_are_only_in_the_bucket_are_shown(tmp_path: Path, page: Page) -> None:
+    s3 = S3()
+    s3.start()
+    told = {name.upper(): value for name, value in s3.settings.items()}
+    told["S3_ENDPOINT"] = f"http://localhost:{s3.port}"
+    process = Process(tmp_path, "up", "--port", "0", MEDIA_PROCESSES="1", **told)
+    try:
+        upload(process.url, pictures.scene(), "hills.jpg")
+        page.goto(f"{process.url}/media")
+        card = page.locator("#pictures li")
+        process.wait_for(lambda: listed(process.url)[0]["variants"], "the variants")
+        wanted = {"all": True, "operation": "upload", "deleteSource": True}
+        httpx2.post(f"{process.url}/api/admin/media/sync", json=wanted).raise_for_status()
+        files = tmp_path / "public" / "uploads" / "company_photo"
+        process.wait_for(lambda: not list(files.iterdir()), "the copies")
+        page.reload()
+        expect(card).to_contain_text("in the bucket")
+        expect(card.locator("img")).not_to_have_js_property("naturalWidth", 0)
+    finally:
+        process.end(signal.SIGTERM)
+        s3.stop()
+
+
+def listed(url: str) -> list[dict[str, Any]]:
+    return list(httpx2.get(f"{url}/api/admin/media").json()["items"])
 
 
 def upload(url: str, content: bytes, name: str, kind: str = "company_photo") -> None:
@@ -41,9 +71,8 @@ def test_the_page_of_media(url: str, page: Page) -> None:
     hills = cards.filter(has_text="hills.jpg")
     expect(hills).to_contain_text("1600 × 1200")
     expect(hills.locator("img")).to_be_visible()
-    page.wait_for_function(
-        "[...document.querySelectorAll('#pictures img')].every((one) => one.naturalWidth > 0)"
-    )
+    for picture in cards.locator("img").all():
+        expect(picture).not_to_have_js_property("naturalWidth", 0)
     broken = cards.filter(has_text="<b>broken.jpg")
     expect(broken).to_contain_text("The file is damaged")
     expect(page.locator("#queues")).to_contain_text("processing: 0 to do, 1 failed")

@@ -117,7 +117,7 @@ def test_a_photo_from_choice_to_picture(product: PhotoProduct, page: Page) -> No
     news.release()
     expect(page.locator("#photo output")).to_have_text("Saved.")
     expect(photo).to_have_attribute("src", re.compile(rf"^{product.yamchi}/media/[\w-]+/medium-\w+\.webp$"))
-    page.wait_for_function("document.querySelector('#photo img').naturalWidth === 256")
+    expect(photo).to_have_js_property("naturalWidth", 256)
     expect(bar).to_be_hidden()
     keep(page, "photo")
     assert [one.get("progress") for one in news.heard] == [5, 30, 51, 73, 95, None]

@@ -110,7 +110,7 @@ def test_the_list_the_timeline_and_stopping(page: Page, board: Board) -> None:
     row.get_by_role("button", name="aida").click()
     timeline = page.get_by_role("img", name="The timeline of the run")
     expect(timeline).to_be_visible()
-    page.wait_for_function("document.querySelector('#picture img').naturalWidth > 0")
+    expect(timeline).not_to_have_js_property("naturalWidth", 0)
     shown = page.request.get(f"{board.url}{timeline.get_attribute('src')}").text()
     assert "letter" in shown
     assert "call" in shown

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.services.kafka import Kafka
@@ -184,6 +185,25 @@ class TestManyMachines:
             return await worker.cancelled(queue, [held]) == ["runs"] and parked == "cancelled"
 
         await eventually(told)
+
+    async def test_what_others_write_to_the_control_topic_is_skipped(
+        self, machine: Machine, queue: str
+    ) -> None:
+        one, other = await machine("one"), await machine("other")
+        fields = {"origin": "another", "do": "cancel", "queue": queue, "ids": ["a"]}
+        wrong = [
+            {"ids": None},
+            {"ids": [1]},
+            {"ids": "a"},
+            {"queue": {}},
+            {"queue": None},
+            {"do": []},
+            {"origin": 1},
+        ]
+        written = [b"no json", b"[]", b"null", *(orjson.dumps(fields | change) for change in wrong)]
+        await one._producer.send(one._address.control_topic, [(b"key", value, []) for value in written])
+        await one.pause(queue)
+        await eventually(lambda: other.paused(queue))
 
     async def test_a_cancelled_job_that_has_not_arrived_never_runs_and_its_id_may_be_used_again(
         self, machine: Machine, queue: str

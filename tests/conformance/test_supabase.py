@@ -8,7 +8,7 @@ import orjson
 import psycopg
 import pytest
 
-from tests.services.postgrest import KEY, Postgrest, prepare
+from tests.services.postgrest import KEY, NEW_KEY, Postgrest, prepare
 from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, InvalidJob
@@ -204,6 +204,17 @@ async def test_ping_needs_no_queue(
     await strangers(project.url, KEY).ping()
     with pytest.raises(EngineUnavailable, match="refused the key"):
         await strangers(project.url, "wrong").ping()
+
+
+@pytest.mark.parametrize("key", [KEY, NEW_KEY], ids=["service_role", "sb_secret"])
+async def test_both_makes_of_keys_send_and_read(
+    project: Postgrest, strangers: Callable[[str, str], SupabaseEngine], own_queue: str, key: str
+) -> None:
+    engine = strangers(project.url, key)
+    await engine.open()
+    await engine.add(own_queue, [NewJob("a", "email", b"{}")])
+    assert len(await claim_all(engine, own_queue, 1)) == 1
+    await engine.close()
 
 
 async def test_a_project_that_is_away(strangers: Callable[[str, str], SupabaseEngine]) -> None:

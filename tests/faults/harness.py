@@ -12,10 +12,7 @@ import asyncio
 import inspect
 import os
 import random
-import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,11 +20,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
+from tests.launcher import launch
 from yamchi import Queue, Yamchi
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 
-FULL = os.environ.get("FAULTS") == "full"
 ROOT = Path(__file__).parents[2]
 TIMEOUT_SECONDS = 100.0
 """How long a test waits for what must happen, in seconds: generous, since only a failure takes that long."""
@@ -68,18 +65,12 @@ class Process:
     """One process of the application."""
 
     def __init__(self, arguments: Iterable[str], environment: dict[str, str], log: Path) -> None:
-        setpriv = shutil.which("setpriv")  # ends it if the tests themselves are killed
-        guard = [setpriv, "--pdeathsig=KILL"] if setpriv else []
-        command = [*guard, sys.executable, "-m", "tests.faults.app", *arguments]
         self.log_file = log
-        with log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        self._child = launch("tests.faults.app", list(arguments), cwd=ROOT, env=environment, output=log)
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._child.pid
 
     @property
     def log(self) -> str:
@@ -87,20 +78,25 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        return self._popen.poll()
+        return self._child.poll()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it sleeps since a SIGSTOP."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def signal(self, which: signal.Signals) -> None:
-        self._popen.send_signal(which)
+        self._child.send_signal(which)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
-        self._popen.kill()
-        self._popen.wait()
+        self._child.kill()
+        self._child.wait()
 
     async def ended(self, within: float = TIMEOUT_SECONDS) -> int:
         """Its exit code, when it has one."""
         await eventually(lambda: self.exit_code is not None, within)
-        return self._popen.returncode
+        return self._child.returncode
 
 
 @dataclass
@@ -165,7 +161,7 @@ class Site:
         """SIGSTOP a worker, but not amid a transaction: one asleep with SQLite's write lock keeps everybody waiting."""
         while True:
             worker.signal(signal.SIGSTOP)
-            await asyncio.to_thread(os.waitid, os.P_PID, worker.pid, os.WSTOPPED)  # the signal takes its time
+            await self.until(lambda: worker.is_stopped)  # the signal takes its time
             try:
                 async with asyncio.timeout(1):
                     return await self.queue.resume()  # changes nothing, but has to be written
@@ -289,11 +285,6 @@ class Monkey:
         """One that has done something already: killing one that is still starting proves nothing."""
         busy = {entry.pid for entry in self._site.entries("ran")}
         return random.choice([worker for worker in self._workers if worker.pid in busy] or [None])
-
-
-def scaled(usual: int, full: int) -> int:
-    """A size for everyday runs, and the one of FAULTS=full."""
-    return full if FULL else usual
 
 
 def _entry(line: str) -> Entry:

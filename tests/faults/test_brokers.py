@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import BROKERS
-from tests.faults.harness import Site, Tally, scaled
+from tests.faults.harness import Site, Tally
 from tests.faults.proxy import ChaosProxy
+from tests.scale import scaled
 from tests.services.server import Server, free_port
 from yamchi import New
 from yamchi.queues.records import NewJob

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 from tests.faults.campaign_runs import CampaignRuns
-from tests.faults.harness import FULL
+from tests.scale import FULL
 from yamchi.notifications.tables import notification_delivery
 
 pytestmark = [pytest.mark.timeout(7_200 if FULL else 300)]

@@ -16,15 +16,16 @@ import pytest
 
 from tests.processes import Process
 from yamchi.http.connections import LARGEST_HEADERS, MOST_HEADERS, MOST_WAITING_OF_ADDRESS
-from yamchi.http.limits import BODY_WITHIN
+from yamchi.http.limits import BODY_LIMIT, BODY_WITHIN, MOST_HELD, MOST_READING
 
 TIMEOUT_SECONDS = 60.0
 HALF_OPEN = 1_500
+TOKEN = "x" * 32
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    process = Process(tmp_path_factory.mktemp("connections"), "up", "--port", "0", ADMIN_TOKEN="x" * 32)
+    process = Process(tmp_path_factory.mktemp("connections"), "up", "--port", "0", ADMIN_TOKEN=TOKEN)
     yield process
     assert process.process.poll() is None, process.said
     process.end(signal.SIGTERM)
@@ -71,11 +72,15 @@ def memory(server: Process) -> int:
     return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[0])
 
 
-async def test_a_header_of_a_hundred_megabytes_is_cut_off(server: Process) -> None:
+@pytest.mark.parametrize(
+    "request_line", [b"GET /healthz", b"POST /sign-in"], ids=["before a body", "behind a body"]
+)
+async def test_a_header_of_a_hundred_megabytes_is_cut_off(server: Process, request_line: bytes) -> None:
     assert await is_served(server)
     before = memory(server)
     connection = await Connection.to(server)
-    await connection.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: ")
+    chunked = b"" if request_line.startswith(b"GET") else b"transfer-encoding: chunked\r\n\r\n0\r\n"
+    await connection.send(request_line + b" HTTP/1.1\r\nhost: localhost\r\n" + chunked + b"x-long: ")
     sent, piece = 0, b"x" * 65_536
     while sent < 100_000_000 and await connection.send(piece):
         sent += len(piece)
@@ -148,6 +153,46 @@ async def test_a_body_that_never_comes_is_answered_408(server: Process) -> None:
     assert BODY_WITHIN < TIMEOUT_SECONDS
     answer = await connection.rest()
     assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_bodies_that_never_come_keep_no_other_out(server: Process) -> None:
+    """The one that has been silent longest gives way, so a body that is there is always read."""
+    announced = b"POST /sign-in HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
+    connections = []
+    try:
+        for _ in range(MOST_READING + 50):
+            connections.append(await Connection.to(server))
+            await connections[-1].send(announced)
+        async with httpx2.AsyncClient(base_url=server.url, timeout=TIMEOUT_SECONDS) as client:
+            assert (await client.post("/sign-in", data={"token": TOKEN})).status_code in (200, 303)
+        first = await asyncio.wait_for(connections[0].reader.readline(), BODY_WITHIN / 2)
+        assert first.startswith(b"HTTP/1.1 408 ")
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+async def test_large_bodies_that_never_end_have_one_memory_in_common(server: Process) -> None:
+    """A key may send 4 MiB at a time, and as often as it likes: what all of them keep waiting has a limit."""
+    head = b"POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %b\r\n" % TOKEN.encode()
+    head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % BODY_LIMIT
+    before, most = memory(server), MOST_HELD // BODY_LIMIT
+    connections = []
+    try:
+        for _ in range(2 * most):
+            connections.append(await Connection.to(server))
+            await connections[-1].send(head + b" " * (BODY_LIMIT - 1))
+        assert memory(server) - before < 1.5 * MOST_HELD / 1024
+        first = await asyncio.wait_for(connections[0].reader.readline(), BODY_WITHIN / 2)
+        assert first.startswith(b"HTTP/1.1 408 ")
+        async with httpx2.AsyncClient(base_url=server.url, timeout=TIMEOUT_SECONDS) as client:
+            body, sender = b" " * (BODY_LIMIT - 2) + b"{}", {"authorization": f"Bearer {TOKEN}"}
+            sender |= {"content-type": "application/json"}
+            assert (await client.post("/api/v1/events", content=body, headers=sender)).status_code == 422
+    finally:
+        for connection in connections:
+            connection.close()
+    assert await is_served(server)
 
 
 async def test_a_form_of_a_million_fields_costs_nothing(server: Process) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,10 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.faults.harness import FULL, ROOT, Tally
+from tests.faults.harness import ROOT, Tally
+from tests.faults.proxy import ChaosProxy
+from tests.launcher import Child, launch
+from tests.scale import FULL
 from yamchi import Job, Yamchi
+from yamchi.queues.probes import ping_engines
 from yamchi.settings import Settings
 from yamchi.testing import eventually
+from yamchi.web.routes.health import scrape
 
 OUTAGE = 20.0 if FULL else 3.0
 
@@ -35,14 +38,13 @@ class Run:
             "RAN": str(self.ran_file),
             "LEASE": "2s",
         }
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Child] = []
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.faults.spool_app", *arguments]
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
-        self.processes.append(process)
-        return process
+    def start(self, *arguments: str) -> Child:
+        self.processes.append(
+            launch("tests.faults.spool_app", arguments, cwd=ROOT, env=self._environment, output=self.log)
+        )
+        return self.processes[-1]
 
     @property
     def acked(self) -> list[int]:
@@ -118,7 +120,8 @@ async def test_an_outage_with_a_kill_in_it_loses_nothing(
         once = list(dict.fromkeys(spooled))  # the add under way at the stop may be on both sides
         assert once == sorted(once), "what waited in the spool keeps its order"
     assert doubled <= 1, "at most the add that was under way at the stop"
-    assert len(run.switches) == 2, run.switches
+    # The producer to the spool; the worker to what was left in it, and back.
+    assert len(run.switches) == 3, run.switches
 
 
 @pytest.mark.services
@@ -161,3 +164,24 @@ async def test_work_goes_on_in_the_spool_and_moves_back(
 
 async def _type_is(app: Yamchi, kind: str) -> bool:
     return (await app.queue("numbers").stats())["type"] == kind
+
+
+async def test_a_broker_that_is_away_is_shown_as_down_while_the_spool_works(
+    redis_url: str, tmp_path: Path
+) -> None:
+    with ChaosProxy(redis_url) as proxy:
+        settings = Settings(home=tmp_path, plugins=(), default_queue_url=proxy.through(redis_url))
+        async with Yamchi(settings) as app:
+
+            @app.job("numbers")
+            async def count(job: Job[str]) -> None: ...
+
+            await app.queue("numbers").add("before")
+            assert b'yamchi_engine_up{engine="bull"} 1.0' in await scrape(app)
+            proxy.cut()
+            await app.queue("numbers").add("spooled")
+            assert app.queue("numbers").type == "sqlite"
+            assert b'yamchi_engine_up{engine="bull"} 0.0' in await scrape(app)
+            (state,) = await ping_engines(app.queues)
+            assert (state.type, state.error is None) == ("bull", False)
+            proxy.heal()

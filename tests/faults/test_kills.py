@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.conftest import ENGINES
-from tests.faults.harness import Monkey, Site, Tally, scaled
+from tests.faults.harness import Monkey, Site, Tally
+from tests.scale import scaled
 
 pytestmark = pytest.mark.timeout(600)
 MakeSite = Callable[..., Site]

@@ -10,7 +10,7 @@ from secrets import token_hex
 import pytest
 
 from tests.faults.conftest import ENGINES, require
-from tests.faults.harness import scaled
+from tests.scale import scaled
 from yamchi import Yamchi
 from yamchi.queues.cron import Scheduler
 from yamchi.queues.engines import EngineContext, make_engine

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.conftest import ENGINES
-from tests.faults.harness import Site, Tally, scaled
+from tests.faults.harness import Site, Tally
+from tests.scale import scaled
 from yamchi import New
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.parametrize("engine_name", ENGINES)]

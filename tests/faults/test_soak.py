@@ -26,8 +26,8 @@ import httpx2
 import pytest
 
 from tests.faults import hostile
-from tests.notifications.fleet import FULL
 from tests.processes import Process
+from tests.scale import FULL
 from tests.services import telegram, yookassa
 from tests.services.telegram import BotServer
 from tests.services.yookassa import YooKassaServer

@@ -43,7 +43,7 @@ class Harness:
         """The id of a lead that has come in."""
         answer = await self.form(**fields)
         assert (answer.status_code, answer.text) == (200, "ok"), answer.text
-        return self.leads.read({**FORM, **fields}).id
+        return await self.leads.service.id_of(self.leads.read({**FORM, **fields}))
 
     async def event(self, event_type: str, lead_id: str, event_id: str, **data: Any) -> httpx2.Response:
         event = {"event_type": event_type, "event_id": event_id, "data": {"lead_id": lead_id, **data}}

@@ -17,6 +17,7 @@ from tests.services.telegram import TOKEN, BotServer, Sent, refusal
 from tests.services.webserver import Response
 from tests.services.zoom import ZoomServer
 from yamchi.errors import Snooze
+from yamchi.leads.listening import LOOK_AGAIN, POLLER, Listener
 from yamchi.testing.waiting import eventually
 
 WORD = "a-word_of-Telegram"
@@ -24,7 +25,7 @@ GROUP = "-100200300"
 MARAT, AISHA = 777, 888
 
 
-@dataclass
+@dataclass(eq=False)
 class Messenger:
     """Telegram, as people use it."""
 
@@ -164,6 +165,19 @@ async def test_from_the_letter_to_a_lesson(telegram: Messenger, locale: str) -> 
         str(MARAT),
     )
     assert [job.name for job in await harness.jobs("reminders")] == ["remind24h"]
+
+
+@pytest.mark.parametrize(
+    ("locale", "day"),
+    [("kz", FRIDAYS["kk"]), ("ru-RU", FRIDAYS["ru"]), ("en-US", "Fri, 2 Jan"), ("x", "Fri, 2 Jan")],
+)
+async def test_a_language_as_forms_write_it(telegram: Messenger, locale: str, day: str) -> None:
+    lead_id = await telegram.harness.lead()
+    await telegram.harness.client.patch(f"/v1/leads/{lead_id}", json={"locale": locale})
+    (welcome,) = await telegram.say(MARAT, f"/start {lead_id}")
+    assert (day, "day:2026-01-02") in keys(welcome)
+    (times, _) = await telegram.press(MARAT, "day:2026-01-02")
+    assert "16:00" in [text for text, _ in keys(times)]
 
 
 async def test_reminders_are_answered_by_their_buttons(telegram: Messenger) -> None:
@@ -416,15 +430,47 @@ async def test_asking_for_updates(tmp_path: Path, server: BotServer) -> None:
         lead_id = await telegram.harness.lead()
         message = {"from": _person(MARAT, "ru"), "chat": _private(MARAT), "text": f"/start {lead_id}"}
         server.updates = [{"update_id": 41, "message": message}]
-        listener = telegram.harness.leads.listener
-        assert listener is not None
-        polling = asyncio.create_task(listener.poll())
+        polling = asyncio.create_task(listener_of(telegram).poll())
         await eventually(lambda: server.updates == [])
-        polling.cancel()
-        with suppress(asyncio.CancelledError):
-            await polling
+        await stop(polling)
         await telegram.harness.app.drain()
         assert server.texts(str(MARAT)) == [WELCOME["ru"]]
+
+
+async def test_one_process_asks_for_updates_and_takes_the_webhook_back(
+    tmp_path: Path, server: BotServer
+) -> None:
+    """Telegram answers 409 to whoever asks while a webhook is set, and to the second who asks."""
+    settings = {"telegram_bot": "polling", "database_url": f"sqlite:///{tmp_path}/shared.db"}
+    server.webhook = "https://old.example/telegram"
+    server.updates = [{"update_id": 41}]
+    async with (
+        a_bot(tmp_path, server, **settings) as first,
+        a_bot(tmp_path, server, **settings) as second,
+    ):
+        polling = {one: asyncio.create_task(listener_of(one).poll()) for one in (first, second)}
+        await eventually(lambda: server.updates == [])
+        assert server.webhook == ""
+        await eventually(lambda: any(one.harness.app.clock.sleepers for one in polling))
+        (asking,) = (one for one in polling if listener_of(one)._holds.has(POLLER))
+        (waiting,) = (one for one in polling if one.harness.app.clock.sleepers)
+        assert asking is not waiting
+        await stop(polling[asking])
+        await waiting.harness.app.clock.advance(LOOK_AGAIN / 1000)
+        server.updates = [{"update_id": 42}]
+        await eventually(lambda: server.updates == [])
+        await stop(polling[waiting])
+
+
+def listener_of(telegram: Messenger) -> Listener:
+    assert telegram.harness.leads.listener is not None
+    return telegram.harness.leads.listener
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 # ── Answers by a model ────────────────────────────────────────────────────────────────────────────────────────────

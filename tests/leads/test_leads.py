@@ -316,6 +316,10 @@ async def test_listing_in_pages(harness: Harness) -> None:
     assert sorted(seen) == [f"Lead {number}" for number in range(7)]
     found = (await harness.client.get("/v1/leads", params={"search": "LEAD 3"})).json()["items"]
     assert [lead["name"] for lead in found] == ["Lead 3"]
+    await harness.form(tranid="марат", Name="Марат Әлиев")
+    for search in ("марат", "ӘЛИ"):
+        found = (await harness.client.get("/v1/leads", params={"search": search})).json()["items"]
+        assert [lead["name"] for lead in found] == ["Марат Әлиев"]
     assert (await harness.client.get("/v1/leads", params={"status": "CALL_NEEDED"})).json()["items"] == []
     assert (await harness.client.get("/v1/leads", params={"cursor": "rubbish"})).status_code == 422
 
@@ -355,6 +359,15 @@ async def test_changing_a_lead_tells_the_scenarios(harness: Harness) -> None:
         answer = await harness.client.patch(url, json=bad)
         assert answer.status_code == 422, bad
     assert (await harness.client.patch("/v1/leads/nobody", json={"name": "x"})).status_code == 404
+
+
+async def test_a_lesson_that_is_moved_and_confirmed_at_once(harness: Harness) -> None:
+    url = f"/v1/leads/{await harness.lead()}"
+    await harness.client.patch(url, json={"lesson_datetime": "2026-01-05T15:00", "confirmed": True})
+    await harness.app.clock.advance("1s")
+    moved = {"lesson_datetime": "2026-01-06T15:00", "confirmed": True}
+    changed = (await harness.client.patch(url, json=moved)).json()
+    assert (changed["confirmed"], changed["lesson_datetime"][:10]) == (True, "2026-01-06")
 
 
 async def test_all_of_them_as_csv(harness: Harness) -> None:

@@ -1,11 +1,13 @@
 """A lesson's meeting at Zoom: one while there is a lesson, at its time, never two, whatever fails on the way."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from tests.leads.harness import Harness, open_harness
 from tests.processes import DEADLINE, Process
@@ -13,7 +15,9 @@ from tests.services import zoom
 from tests.services.zoom import ZoomServer, said
 from yamchi import Yamchi
 from yamchi.clock import isoformat
-from yamchi.errors import ConfigurationError
+from yamchi.errors import ConfigurationError, Outage, Snooze
+from yamchi.leads.meetings import Meetings
+from yamchi.leads.model import Lead
 from yamchi.leads.plugin import Leads
 from yamchi.leads.tables import zoom_meetings
 from yamchi.settings import Settings
@@ -42,6 +46,12 @@ def settings_of(server: ZoomServer) -> dict[str, Any]:
 async def harness(tmp_path: Path, server: ZoomServer) -> AsyncIterator[Harness]:
     async with open_harness(tmp_path, **settings_of(server)) as harness:
         yield harness
+
+
+@pytest.fixture
+def meetings(harness: Harness) -> Meetings:
+    assert harness.leads.meetings is not None
+    return harness.leads.meetings
 
 
 async def book(
@@ -133,6 +143,136 @@ async def test_a_crash_after_creation_makes_no_second_meeting(
     assert (await harness.get(lead_id))["zoom_meeting_id"] in server.meetings
 
 
+def before_created(
+    meetings: Meetings, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]
+) -> None:
+    """Let something happen between the question to Zoom and the meeting, once."""
+    create = meetings._zoom.create
+
+    async def act_and_create(*asked: Any) -> Any:
+        monkeypatch.undo()
+        await act()
+        return await create(*asked)
+
+    monkeypatch.setattr(meetings._zoom, "create", act_and_create)
+
+
+async def test_cancelled_while_it_is_created(
+    harness: Harness, meetings: Meetings, server: ZoomServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead_id = await harness.lead()
+
+    async def cancel() -> None:
+        await harness.event("lesson.cancelled", lead_id, "gone")
+        with suppress(Snooze):
+            await meetings.handle(job_of(lead_id))
+
+    before_created(meetings, monkeypatch, cancel)
+    await book(harness, lead_id)
+    await harness.app.clock.advance("5m")
+    assert (server.created, server.meetings) == (1, {})
+
+
+async def test_a_meeting_that_nobody_knows_of_is_deleted(
+    harness: Harness, meetings: Meetings, server: ZoomServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zoom took longer than anybody waits for: the row is gone when the meeting is there."""
+    lead_id = await harness.lead()
+
+    async def forget() -> None:
+        await harness.app.database.write(lambda c: c.execute(delete(zoom_meetings)).rowcount)
+
+    before_created(meetings, monkeypatch, forget)
+    await book(harness, lead_id)
+    assert (server.created, server.meetings) == (1, {})
+
+
+@pytest.mark.parametrize("is_handled", [True, False])
+async def test_booked_again_while_it_is_deleted(
+    harness: Harness,
+    meetings: Meetings,
+    server: ZoomServer,
+    monkeypatch: pytest.MonkeyPatch,
+    is_handled: bool,
+) -> None:
+    lead_id, moment = await harness.lead(), "2026-01-05T10:00:00Z"
+    await book(harness, lead_id, moment)
+    end = meetings._zoom.delete
+
+    async def booked_meanwhile(meeting_id: str) -> None:
+        monkeypatch.undo()
+        await harness.event("lesson.booked", lead_id, "again", lesson_datetime=moment)
+        if is_handled:
+            await meetings.handle(job_of(lead_id))
+        await end(meeting_id)
+
+    monkeypatch.setattr(meetings._zoom, "delete", booked_meanwhile)
+    await harness.event("lesson.cancelled", lead_id, "gone")
+    await harness.app.drain()
+    await harness.app.clock.advance("5m")
+    assert list(server.meetings) == [(await harness.get(lead_id))["zoom_meeting_id"]]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_the_slower_of_two_moves_does_not_win(
+    harness: Harness, meetings: Meetings, server: ZoomServer, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """While Zoom is asked for the older date, another job asks for the newer one and is done; the first answer may be lost."""
+    lead_id = await harness.lead()
+    await book(harness, lead_id)
+    move, queue = meetings._zoom.move, harness.app.queue("lessons")
+
+    async def slowly(*asked: Any) -> bool:
+        monkeypatch.undo()
+        await harness.event("lesson.rescheduled", lead_id, "newer", lesson_datetime="2026-01-09T10:00:00Z")
+        (newer,) = await queue.jobs("waiting")
+        await queue.remove([newer.id])
+        await meetings.handle(newer)
+        server.lost = lost
+        return await move(*asked)
+
+    monkeypatch.setattr(meetings._zoom, "move", slowly)
+    await book(harness, lead_id, "2026-01-07T10:00:00Z", "lesson.rescheduled")
+    await harness.app.clock.advance("5m")
+    (meeting,) = server.meetings.values()
+    assert meeting["start_time"] == "2026-01-09T10:00:00Z"
+
+
+async def test_a_link_that_could_not_be_told_is_told_later_and_once(
+    harness: Harness, meetings: Meetings, server: ZoomServer
+) -> None:
+    lead_id = await harness.lead()
+    answers: list[Exception] = [Outage("Telegram is away"), RuntimeError("killed")]
+    told = []
+
+    async def tell(lead: Lead) -> None:
+        if answers:
+            raise answers.pop(0)
+        told.append(lead.zoom_link)
+
+    meetings._tell = tell
+    await book(harness, lead_id)
+    await harness.app.clock.advance("3h")
+    ((number, _),) = server.meetings.items()
+    assert told == [f"https://zoom.us/j/{number}"]
+    await book(harness, lead_id, "2026-01-07T10:00:00Z", "lesson.rescheduled")
+    await harness.app.clock.advance("3h")
+    assert (len(told), server.created) == (1, 1)
+
+
+async def test_a_link_given_by_hand_with_the_date_stays(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
+    change = {"lesson_datetime": "2026-01-05T10:00:00Z", "zoom_link": "https://meet.example/1"}
+    assert (await harness.client.patch(f"/v1/leads/{lead_id}", json=change)).is_success
+    await harness.app.drain()
+    assert (server.created, (await harness.get(lead_id))["zoom_link"]) == (0, "https://meet.example/1")
+
+
+def job_of(lead_id: str) -> Any:
+    """As much of a job as the handler reads."""
+    return SimpleNamespace(data={"leadId": lead_id})
+
+
 async def test_many_dates_at_once_are_one_meeting(harness: Harness, server: ZoomServer) -> None:
     lead_id = await harness.lead()
     for hour in range(10, 20):
@@ -178,7 +318,7 @@ async def test_what_zoom_refuses_is_a_dead_letter(harness: Harness, server: Zoom
     assert server.created == 0
 
 
-async def test_a_lost_job_is_found(harness: Harness, server: ZoomServer) -> None:
+async def test_a_lost_job_is_found(harness: Harness, meetings: Meetings, server: ZoomServer) -> None:
     lead_id = await harness.lead()
     await harness.event("lesson.booked", lead_id, "e1", lesson_datetime="2026-01-05T10:00:00Z")
     queue = harness.app.queue("lessons")
@@ -186,8 +326,7 @@ async def test_a_lost_job_is_found(harness: Harness, server: ZoomServer) -> None
     assert await queue.remove([job.id]) == [job.id]
     await harness.app.clock.advance("3m")
     assert server.created == 0
-    assert harness.leads.meetings is not None
-    assert await harness.leads.meetings.sweep() == 1
+    assert await meetings.sweep() == 1
     await harness.app.drain()
     assert server.created == 1
 

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tests.leads.harness import Harness, open_harness
+from tests.leads.test_people import person, register
 from yamchi.clock import to_moment
 
 pytestmark = pytest.mark.services
@@ -16,6 +18,16 @@ pytestmark = pytest.mark.services
 async def harness(tmp_path: Path, postgres_database) -> AsyncIterator[Harness]:
     async with open_harness(tmp_path, database_url=postgres_database().url) as harness:
         yield harness
+
+
+async def test_only_the_person_whom_a_lead_brought_follows_it(harness: Harness) -> None:
+    theirs, ours = str(uuid4()), await harness.lead()
+    known = await register(harness, theirs, email="aisha@example.com")
+    await harness.event("lead.created", theirs, "x", email="me@evil.example")
+    for lead_id in (theirs, ours):
+        await harness.event("bot.activated", lead_id, f"bot-{lead_id}", tg_id="777")
+    assert await person(harness, theirs) == known
+    assert (await person(harness, ours))["telegram_id"] == "777"
 
 
 async def test_a_lead_from_the_form_to_its_end(harness: Harness) -> None:

@@ -16,7 +16,7 @@ from yamchi import Yamchi
 from yamchi.errors import ConfigurationError
 from yamchi.leads.plugin import Leads
 from yamchi.leads.sheets.cells import COLUMNS
-from yamchi.leads.tables import sheet_lines, sheet_rows, sheet_writers
+from yamchi.leads.tables import lead_holds, sheet_lines, sheet_rows
 from yamchi.settings import Settings
 from yamchi.testing import TestApp, eventually
 
@@ -341,7 +341,7 @@ async def test_killed_at(tmp_path: Path, server: SheetsServer, point: str) -> No
 def _age(connection: Any) -> None:
     """What the dead process held and asked, it did long ago."""
     long_ago = 1_700_000_000_000
-    connection.execute(update(sheet_writers).values(held_until=long_ago))
+    connection.execute(update(lead_holds).values(held_until=long_ago))
     for table in (sheet_rows, sheet_lines):
         connection.execute(update(table).where(table.c.asked_at.is_not(None)).values(asked_at=long_ago))
 

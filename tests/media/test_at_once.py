@@ -1,6 +1,7 @@
 """What happens twice, at once, or in an order nobody planned: the picture is what was last asked for, and no file is lost or left."""
 
 import asyncio
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ from tests.media import pictures
 from tests.media.conftest import Studio, a_studio
 from tests.services.s3 import S3
 from yamchi.errors import Retryable, Unrecoverable, WrongState
-from yamchi.media.model import Media
-from yamchi.media.processing import Made, process
+from yamchi.media.files import is_unfinished
+from yamchi.media.model import MediaProcessingJobData, Picture
+from yamchi.media.processing import Made, process, unfinished_beside
+from yamchi.media.reporting import News
 from yamchi.media.store import Changed
+from yamchi.queues.handlers import Handler
+from yamchi.queues.job import Job
+from yamchi.testing.waiting import eventually
 
 LOGO = pictures.white(80, 40)
 MARK = {"watermarkId": "wm", "position": "center", "opacity": 1.0, "scale": 0.5}
@@ -32,7 +38,7 @@ async def logo(studio: Studio) -> None:
     assert (await studio.client.post("/api/admin/watermarks", files=files, data=fields)).status_code == 201
 
 
-async def made_of(studio: Studio, found: Media) -> Made:
+async def made_of(studio: Studio, found: Picture) -> Made:
     """What a child would give for this picture now."""
     return process(await studio.app.media.service.task_for(found, None))
 
@@ -248,3 +254,91 @@ async def test_two_uploads_of_one_file_at_once(studio: Studio) -> None:
     ids = {answer.json()["mediaId"] for answer in answers}
     assert len(ids) == 3
     assert len(studio.public_files) == 15
+
+
+async def test_made_by_somebody_else_while_a_job_fails(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a worker that lost its lease, but not its child: the upload is gone for the other, the picture is there."""
+    service, queue = studio.app.media.service, studio.app.queue("media-processing")
+    studio.app.define(queue.name, attempts=1)
+    sent = (await studio.upload(pictures.jpeg())).json()
+    held: list[Job[MediaProcessingJobData]] = []
+
+    async def handle(job: Job[MediaProcessingJobData]) -> dict[str, Any]:
+        held.append(job)
+        return await service.handle(job)
+
+    async def meanwhile(_found: Picture, _news: News) -> None:
+        if held:
+            await service.handle(held.pop())
+
+    queue.definition.handlers["process"] = Handler("process", handle)
+    monkeypatch.setattr(service, "_on_news", meanwhile)
+    await studio.app.drain()
+    assert (await queue.job(sent["jobId"])).state == "failed"
+    found = await studio.show(sent["mediaId"])
+    assert (found["status"], found["error"], len(found["variants"])) == ("ready", None, 5)
+
+
+async def test_the_sweeper_leaves_what_somebody_waits_for(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, swept = studio.app.media.service, []
+
+    async def is_touched(found: Picture) -> bool:
+        return (await service.store.get(found.id)).updated_at == studio.app.clock.now()
+
+    async def meanwhile(found: Picture, _news: News) -> None:
+        for _ in range(6):
+            await studio.app.clock.advance(timedelta(seconds=10))
+            await eventually(lambda: is_touched(found))
+        swept.append(await service.sweep())
+
+    monkeypatch.setattr(service, "_on_news", meanwhile)
+    file = pictures.write(studio.home, "mine.jpg", pictures.jpeg())
+    assert (await studio.app.media.process_upload(file, "user_avatar")).status == "ready"
+    assert set(swept) == {0}
+    assert (await studio.app.queue("media-processing").stats())["waiting"] == 0
+
+
+async def test_two_at_once_do_not_write_each_others_unfinished_files(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    media = studio.app.media
+    found = await media.get((await studio.made(pictures.jpeg(1200, 900)))["id"])
+    task = await media.service.task_for(found, None)
+    fsync, others = os.fsync, [task]
+
+    def meanwhile(file: int) -> None:
+        fsync(file)
+        if others:
+            process(others.pop())
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    made = process(task)
+    assert others == []
+    assert [(task.folder / one.file).stat().st_size for one in made.variants] == [
+        one.size for one in made.variants
+    ]
+    assert [path.name for path in task.folder.iterdir() if is_unfinished(path)] == []
+
+
+async def test_a_worker_on_another_machine_says_that_the_upload_is_not_there(studio: Studio) -> None:
+    sent = (await studio.upload(pictures.jpeg())).json()
+    for file in studio.temp_files:
+        file.unlink()
+    await studio.app.drain()
+    await studio.app.clock.advance(timedelta(minutes=1))
+    assert "not on this machine" in (await studio.show(sent["mediaId"]))["error"]
+
+
+async def test_halves_that_a_crash_left_are_removed(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg())
+    files = studio.app.media.files
+    halves = [unfinished_beside(files.original_of(found["id"])), unfinished_beside(files.uploads / "a.webp")]
+    for half in halves:
+        half.write_bytes(b"half")
+        os.utime(half, (0, 0))
+    assert (await studio.app.media.cleanup.run(30)).freed_bytes == 8
+    assert not any(half.exists() for half in halves)

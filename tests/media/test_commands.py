@@ -34,14 +34,39 @@ def test_a_folder_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [line.partition(": ")[2][:30] for line in first["refused"]] == ["The file is not a picture that"]
     again = imported(folder)
     assert (again["imported"], len(again["known"])) == ([], 2)
-    shown = json.loads(media("show", first["imported"][0]["id"]))
-    assert shown == first["imported"][0]
+    one = first["imported"][0]
+    assert json.loads(media("show", one["id"], "--json")) == one
+    said = media("show", one["id"])
+    words = {one["id"], *one["variants"], *(variant["url"] for variant in one["variants"].values())}
+    assert {word for word in words if word not in said} == set()
     assert len(json.loads(media("list", "--entity-type", "user_avatar", "--json"))) == 2
+    assert "in the bucket" in media("list")
+
+
+@pytest.mark.usefixtures("own_home")
+def test_an_import_that_finds_the_disk_full_says_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures.write(tmp_path, "a.jpg", pictures.jpeg())
+    monkeypatch.setenv("MEDIA_PROCESSES", "1")
+    imported(tmp_path)
+    pictures.write(tmp_path, "b.jpg", pictures.jpeg(300, 200))
+    monkeypatch.setenv("MEDIA_FREE_BYTES", str(10**18))
+    said = media("import", str(tmp_path), "--entity-type", "user_avatar", code=1)
+    assert "0 imported, 1 were there already" in said
+    assert "The disk is nearly full" in said
+    told = json.loads(media("import", str(tmp_path), "--entity-type", "user_avatar", "--json", code=1))
+    assert (len(told["known"]), told["refused"]) == (1, [])
+    assert "nearly full" in told["stopped"]
+    audit = json.loads(CliRunner().invoke(cli, ["audit", "--json"]).output)
+    assert {entry["outcome"] for entry in audit} == {"done"}, audit
 
 
 @pytest.mark.usefixtures("own_home")
 def test_mistakes_get_one_sentence() -> None:
     assert "position: Input should be" in media("watermark", "x", "wm", "--position", "middle", code=1)
     assert "There is no watermark 'wm'" in media("watermark", "x", "wm", code=1)
+    assert "Name a watermark, or say --off" in media("watermark", "x", code=1)
+    assert "There is no media 'x'" in media("watermark", "x", "--off", code=1)
     assert "S3 is not set up" in media("sync", "upload", code=1)
     assert "choose upload, download or delete" in media("sync", "sideways", code=1)

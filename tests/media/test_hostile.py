@@ -142,7 +142,7 @@ async def test_a_decoder_that_crashes_each_time(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_a_full_disk_while_variants_are_written(tmp_path: Path, disk: Disk) -> None:
-    async with a_studio(tmp_path, uploads_dir=disk.folder / "uploads") as studio:
+    async with a_studio(tmp_path, uploads_dir=disk.folder / "uploads", media_free_bytes=0) as studio:
         sent = (await studio.upload(pictures.jpeg(1600, 1200))).json()
         studio.app.media.files.folder_of("company_photo")
         disk.fill()
@@ -162,7 +162,7 @@ async def test_a_full_disk_while_variants_are_written(tmp_path: Path, disk: Disk
 
 async def test_a_full_disk_while_an_upload_comes_in(tmp_path: Path, disk: Disk) -> None:
     tables = f"sqlite:///{tmp_path}/data.db"
-    async with a_studio(disk.folder, database_url=tables) as studio:
+    async with a_studio(disk.folder, database_url=tables, media_free_bytes=0) as studio:
         studio.app.media.files.prepare()
         disk.fill()
         refused = await studio.upload(pictures.jpeg(1600, 1200))

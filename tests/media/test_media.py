@@ -122,10 +122,13 @@ async def test_another_programs_job_reads_only_uploads(studio: Studio) -> None:
         {"entityType": "user_avatar", "tempPath": str(outside), "originalFilename": "a.jpg"}
     )
     await studio.app.drain()
-    assert (await job.refresh()).failed_reason == "That file is not among the uploads."
+    assert (await job.refresh()).failed_reason == (
+        "That file is not among the uploads: put it into var/media/temp."
+    )
     studio.app.media.files.prepare()
     inside = pictures.write(studio.app.media.files.temp, "upload-abc.jpg", pictures.jpeg())
-    job = await queue.add({"entityType": "user_avatar", "tempPath": str(inside), "originalFilename": "a.jpg"})
+    data = {"entityType": "user_avatar", "tempPath": str(inside), "originalFilename": "a.jpg"}
+    job = await queue.add({**data, "mediaId": None, "userId": None, "metadata": None})
     await studio.app.drain()
     done = await job.refresh()
     assert (await studio.show(done.returned["mediaId"]))["status"] == "ready"
@@ -222,6 +225,17 @@ async def test_the_counts_have_the_shape_that_dashboards_know(studio: Studio) ->
         "media_sync_queue_size",
     ):
         assert name in said
+
+
+async def test_syncs_are_counted_by_what_they_ask_for(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg())
+    queue = studio.app.queue("media-sync")
+    studio.app.define(queue.name, attempts=1)
+    await queue.add({"mediaId": found["id"], "operation": "delete"})
+    await studio.app.drain()
+    said = (await studio.client.get("/metrics")).text
+    counted = {line for line in said.splitlines() if line.startswith("media_sync_jobs_total")}
+    assert counted == {'media_sync_jobs_total{operation="delete",status="failed"} 1.0'}
 
 
 async def test_lists_and_duplicates(studio: Studio) -> None:

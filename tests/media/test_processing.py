@@ -1,5 +1,9 @@
 """What becomes of a file, good or hostile: the right sizes, nothing but pixels, and one sentence for what can't be used."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +85,13 @@ def test_an_animation_stays_one(tmp_path: Path) -> None:
         small = made.variants[-1] if preset is AVATAR else made.variants[0]
         shown = pictures.open_any((tmp_path / small.file).read_bytes())
         assert (shown.get("n-pages"), shown.width, shown.get("page-height")) == (4, *size)
+
+
+def test_the_first_frame_of_an_animation(tmp_path: Path) -> None:
+    still = PHOTO.model_copy(update={"animated": False})
+    made = made_of(pictures.animation(frames=4, width=2_000, height=1_000), tmp_path, preset=still)
+    assert (made.frames, made.width, made.height) == (1, 2_000, 1_000)
+    assert {(one.width, one.height) for one in made.variants} >= {(640, 320), (1_920, 960)}
 
 
 def test_the_point_that_matters_is_kept(tmp_path: Path) -> None:
@@ -188,3 +199,52 @@ def test_the_sheet_of_watermarks_in_the_docs(tmp_path: Path) -> None:
     make_sheet(tmp_path / "sheet.png")
     sheet = pictures.open_png((tmp_path / "sheet.png").read_bytes())
     assert (sheet.width, sheet.height) == (3 * 400 + 24, 2 * 300 + 12)
+
+
+LOGGING = """
+import sys
+from pathlib import Path
+from yamchi.media.presets import Presets
+from yamchi.media.processing import Task, process
+from yamchi.observe.logging import configure
+
+configure(level="debug")
+folder, preset = Path(sys.argv[1]), Presets(Path("/nowhere")).get("user_avatar")
+process(Task(source=folder / "a.jpg", folder=folder, stem="a", preset=preset, max_pixels=50_000_000))
+"""
+
+
+def test_the_decoder_writes_no_lines_of_its_own(tmp_path: Path) -> None:
+    pictures.write(tmp_path, "a.jpg", pictures.jpeg())
+    ran = subprocess.run(
+        [sys.executable, "-c", LOGGING, tmp_path], check=True, capture_output=True, text=True
+    )
+    assert ran.stdout + ran.stderr == ""
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from yamchi.media.presets import Presets
+from yamchi.media.processing import Task, process
+
+os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+folder, preset = Path(sys.argv[1]), Presets(Path("/nowhere")).get("user_avatar")
+process(Task(source=folder / "a.jpg", folder=folder / "out", stem="a", preset=preset, max_pixels=50_000_000))
+"""
+
+
+def test_a_kill_while_a_variant_is_written_leaves_nothing(tmp_path: Path) -> None:
+    pictures.write(tmp_path, "a.jpg", pictures.jpeg())
+    (tmp_path / "out").mkdir()
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_variants_are_written_where_files_need_a_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    made = made_of(pictures.jpeg(), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"source", *(one.file for one in made.variants)}

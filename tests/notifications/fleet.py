@@ -8,7 +8,6 @@ await fleet.all_sent(400)
 """
 
 import asyncio
-import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from yamchi.notifications.tables import delivery_attempts, notification_delivery
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 
-FULL = os.environ.get("FAULTS") == "full"
 APPLICATION = Path(__file__).with_name("app.py")
 LEASE = timedelta(seconds=3)
 SLOTS = 10

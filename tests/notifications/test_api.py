@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from tests.notifications.conftest import USER
+from yamchi.notifications.sending.service import PRIORITIES
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 
@@ -113,6 +114,8 @@ async def test_templates_have_versions(app: TestApp, client: httpx2.AsyncClient)
     assert [row["version"] for row in (await client.get(f"{one}/versions")).json()] == [2, 1]
     sent = await client.post(f"{one}/test", json={"to": "me@example.com"})
     assert sent.status_code == 202
+    (waiting,) = await app.notifications.queue.jobs("waiting")
+    assert waiting.priority == PRIORITIES["normal"], "none would go before all others on Redis"
     await app.drain()
     assert (await client.get("/mailbox")).json()[0]["subject"] == "Second for Ann"
 

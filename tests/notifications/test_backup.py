@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from tests.notifications.fleet import FULL, SLOTS, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer
+from tests.notifications.fleet import SLOTS, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer
+from tests.scale import FULL
 from tests.services.databases import Database
 from yamchi.errors import UnknownJob
 from yamchi.notifications.tables import notification_delivery

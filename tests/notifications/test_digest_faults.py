@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import select
 
 from tests.notifications.conftest import USER
-from tests.notifications.fleet import FULL, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer, address_of, number_of
+from tests.notifications.fleet import TIMEOUT_SECONDS, Fleet, UnhurriedMailServer, address_of, number_of
 from tests.notifications.harness import ScriptedChannel
+from tests.scale import FULL
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.plugin import Notifications

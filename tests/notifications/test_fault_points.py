@@ -10,8 +10,9 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from tests.notifications.fleet import FULL, Fleet, address_of, number_of
+from tests.notifications.fleet import Fleet, address_of, number_of
 from tests.processes import DEADLINE, Process
+from tests.scale import FULL
 from tests.services.mail import MailServer
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.tables import events

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.notifications.fleet import FULL, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer, address_of
+from tests.notifications.fleet import TIMEOUT_SECONDS, Fleet, UnhurriedMailServer, address_of
+from tests.scale import FULL
 from yamchi.testing import eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]

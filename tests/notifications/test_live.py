@@ -18,6 +18,7 @@ from tests.notifications.pages import TIMEOUT_SECONDS, OpenedPage, serving, toke
 from tests.processes import Process
 from yamchi import Yamchi
 from yamchi.errors import EngineUnavailable
+from yamchi.http.failures import OF_AN_ADDRESS
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.inbox.hub import Limits
 from yamchi.notifications.templates.model import Rendered
@@ -374,6 +375,18 @@ async def test_a_token_is_in_no_log(tmp_path: Path) -> None:
     assert "/ws" in process.said
     assert token not in process.said
     assert token.rpartition(".")[2] not in process.said
+
+
+async def test_forged_tokens_are_counted_and_shut_out_no_page(embedded: Yamchi) -> None:
+    async with serving(embedded) as url:
+        token = await token_of(embedded, USER)
+        codes = []
+        for number in range(OF_AN_ADDRESS.count + 1):
+            async with OpenedPage(url, f"{token}{number}") as forged:
+                codes.append((await forged.is_closed())[0])
+        assert codes == [4401] * OF_AN_ADDRESS.count + [4429]
+        async with OpenedPage(url, token) as page:
+            await page.hears("welcome")
 
 
 async def test_a_person_may_have_so_many_pages(embedded: Yamchi) -> None:

@@ -1,5 +1,6 @@
 """The mail server is gone for a while, in the middle of the work: nobody pays an attempt, nobody storms its door, all arrives."""
 
+import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.notifications.fleet import FULL, SLOTS, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer
+from tests.notifications.fleet import SLOTS, TIMEOUT_SECONDS, Fleet, UnhurriedMailServer
+from tests.scale import FULL
 from yamchi.notifications.channels.circuits import Circuit
 from yamchi.testing import eventually
 
@@ -97,7 +99,8 @@ async def test_an_outage_costs_nobody_an_attempt(fleet: Fleet) -> None:
         expiring = await fleet.send(1, expires_at=datetime.now(UTC) + timedelta(seconds=1))
         circuit = await probed(fleet)
         tried = (await fleet.outcomes())["outage"]
-        assert "can't be reached" in (circuit.reason or "")
+        # Letters that were under way when it went may be the last to say so.
+        assert re.search(r"can't be reached|broke off", circuit.reason or "")
     await fleet.all_sent(LETTERS)
 
     received, outcomes = fleet.mail.by_recipient(), await fleet.outcomes()

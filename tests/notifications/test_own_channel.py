@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.notifications.harness import Harness, open_harness
+from tests.notifications.harness import Harness, ScriptedChannel, open_harness
 from tests.services.mail import MailServer
 from yamchi import Outage, Retryable, Unrecoverable
 from yamchi.errors import ConfigurationError
@@ -145,5 +145,7 @@ def test_what_is_no_channel_is_refused(harness: Harness) -> None:
     not_one: Any = Fax()
     with pytest.raises(ConfigurationError, match="Fax is not a channel: derive it from"):
         harness.app.notifications.register(not_one)
+    with pytest.raises(ConfigurationError, match="1 to 32 characters, not 33"):
+        harness.app.notifications.register(ScriptedChannel(name="x" * 33))
     with pytest.raises(TypeError, match="abstract"):
         type("Half", (Channel,), {"name": "half"})()

@@ -1,17 +1,21 @@
 """The same story on PostgreSQL: choices, quiet hours, suppression, digest, cap, escalation, pages and erasing."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
 from tests.notifications.conftest import USER
 from tests.notifications.harness import ADDRESS, Harness, open_harness
 from tests.services.mail import MailServer
+from yamchi.errors import Outage, Unrecoverable
 from yamchi.notifications.channels.base import Unreachable
 from yamchi.notifications.people.recipients import _PEOPLE
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.tables import users
+from yamchi.notifications.templates.locales import LONGEST_LOCALE
 from yamchi.storage.database import Database
 
 pytestmark = pytest.mark.services
@@ -100,3 +104,60 @@ async def test_people_are_loaded_by_indexes(harness: Harness) -> None:
 
     plan = await harness.app.database.write(explain)
     assert "Seq Scan on suppressions" not in plan, plan
+
+
+async def test_whatever_the_provider_says_is_kept(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that takes no such text must not make a message that has left leave again."""
+    channel = harness.channel
+    monkeypatch.setattr(channel, "send", AsyncMock(side_effect=["1234567890," * 30, "a\0b", 42]))
+    found = []
+    for _ in range(3):
+        job_id = await harness.notify(channel="telegram")
+        await harness.app.drain()
+        found.append(await harness.delivery(job_id))
+    assert [one["status"] for one in found] == ["SENT"] * 3
+    ids = [one["provider_message_id"] for one in found]
+    assert ids[0].startswith("1234567890,1234567890,")
+    assert ids[1:] == ["a\\0b", "42"]
+    assert channel.send.await_count == 3
+
+
+@pytest.mark.parametrize("kind", [Unrecoverable, Outage])
+async def test_a_reason_that_no_table_takes_is_kept_in_its_own_way(
+    harness: Harness, kind: type[Exception]
+) -> None:
+    harness.channel.answers = [kind("no \0 \ud800")]
+    job_id = await harness.notify(channel="telegram")
+    await harness.app.drain()
+    found = await harness.delivery(job_id)
+    assert found["timeline"][1]["answer"] == "no \\0 \\ud800"
+    assert (found["status"], len(harness.channel.sent)) in [("FAILED", 0), ("RETRYING", 0)]
+    if kind is Outage:
+        await harness.app.clock.advance(timedelta(minutes=1))
+        await harness.app.drain()
+        assert await harness.status(job_id) == "SENT"
+
+
+async def test_a_long_locale_fits_as_on_sqlite(harness: Harness) -> None:
+    locale = "zh-Hant-HK-aaaaaaaa-bbbbbbbb-cccccc"
+    assert len(locale) == LONGEST_LOCALE
+    await harness.person(locale=locale)
+    new = {"subject": "Hi", "body": "<p>there</p>"}
+    answer = await harness.client.put(f"/templates/greeting/email/{locale}", json=new)
+    assert answer.status_code == 200, answer.text
+    job_id = await harness.notify("greeting", locale=locale)
+    await harness.app.drain()
+    assert (await harness.status(job_id), harness.mail.by_recipient()) == ("SENT", {ADDRESS: 1})
+
+
+async def test_an_outage_of_a_provider_with_a_long_name_costs_no_attempt(harness: Harness) -> None:
+    harness.channel.provider = "vpce-0123456789abcdef0-01234567.email-smtp.us-east-1.vpce.amazonaws.com:587"
+    harness.channel.answers = [Outage("away")]
+    job_id = await harness.notify(channel="telegram")
+    await harness.app.drain()
+    (circuit,) = await harness.app.notifications.circuits.all()
+    assert circuit.is_open
+    await harness.app.clock.advance(timedelta(minutes=1))
+    await harness.app.drain()
+    found = await harness.delivery(job_id)
+    assert (found["status"], found["attempts"]) == ("SENT", 1)

@@ -12,10 +12,11 @@ import pytest
 from tests.notifications.conftest import USER
 from tests.services.mail import MailServer
 from yamchi.clock import isoformat
-from yamchi.errors import WrongState
+from yamchi.errors import InvalidJob, WrongState
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.queues.records import NewJob
+from yamchi.storage.database import Database
 from yamchi.testing import TestApp
 
 ADDRESS = "nurzhan@example.com"
@@ -152,6 +153,17 @@ async def test_broken_json_and_wrong_shapes_are_dead_letters(app: TestApp, welco
     assert "template_code" in by_id["shapeless"]["error_message"]
 
 
+@pytest.mark.parametrize("variant", [{"name": "B"}, ["B"], 7, True, "long" * 100])
+async def test_a_variant_that_is_none_is_no_reason_to_send_again(
+    app: TestApp, mail_server: MailServer, welcome: Any, variant: Any
+) -> None:
+    welcome["meta"]["variant"] = variant
+    await put(app, welcome)
+    await app.drain()
+    assert (await status(app, welcome), mail_server.by_recipient()) == ("SENT", {ADDRESS: 1})
+    assert (await app.notifications.deliveries.get(welcome["job_id"]))["variant"] is None
+
+
 async def test_an_event_becomes_letters_by_the_rules(app: TestApp, mail_server: MailServer) -> None:
     event = Event(event_type="user_registered", event_id="e-1", user_id=USER, data={"first_name": "Нуржан"})
     answer = await app.notifications.service.handle_event(event)
@@ -216,6 +228,36 @@ async def test_a_direct_message_to_several(app: TestApp, mail_server: MailServer
     assert mail_server.by_recipient() == {"a@example.com": 1, "b@example.com": 1}
 
 
+async def test_a_direct_message_to_nobody_is_refused(app: TestApp) -> None:
+    message = {"channel": "email", "options": {"to": [], "subject": "Hi", "text": "there"}}
+    with pytest.raises(InvalidJob, match=r"options\.to"):
+        await app.notifications.queue.add(message)
+    await app.notifications.queue.engine.add(
+        "notifications", [NewJob("1", "send", orjson.dumps(message))]
+    )  # by another program
+    await app.drain()
+    (letter,) = await letters(app)
+    assert "options.to" in letter["error_message"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_a_number_that_begins_again_loses_no_direct_message(
+    app: TestApp, mail_server: MailServer, several: bool
+) -> None:
+    """The ids of a broker start again when its queue is emptied or made anew; the same message again is still one."""
+    queue = app.notifications.queue
+    to = [ADDRESS, "other@example.com"] if several else ADDRESS
+    for text in ("first", "second", "second"):
+        options = {"to": to, "subject": "Hi", "text": text}
+        message = orjson.dumps({"channel": "email", "options": options})
+        await queue.engine.add(queue.name, [NewJob("1", "send", message)])
+        await app.drain()
+        done = await queue.jobs("completed")
+        assert len(done) == (3 if several else 1)
+        await queue.engine.remove(queue.name, [job.id for job in done])
+    assert mail_server.by_recipient() == dict.fromkeys(to if several else [to], 2)
+
+
 async def test_an_interrupted_event_is_finished_by_the_sweeper(app: TestApp, mail_server: MailServer) -> None:
     service = app.notifications.service
     event = Event(event_type="user_registered", event_id="e-5", user_id=USER)
@@ -237,3 +279,22 @@ async def test_header_injection_is_refused(app: TestApp, mail_server: MailServer
     await app.drain()
     assert mail_server.letters == []
     assert "line break" in (await letters(app))[0]["error_message"]
+
+
+async def test_a_batch_sent_again_costs_a_few_queries(app: TestApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = [Event(event_id=f"e-{n}", event_type="user_registered", user_id=USER) for n in range(700)]
+    first = await app.notifications.service.handle_events(batch)
+    reads: list[object] = []
+    real = Database.read
+
+    async def counted(self: Database, op: Any) -> Any:
+        reads.append(op)
+        return await real(self, op)
+
+    monkeypatch.setattr(Database, "read", counted)
+    stranger = Event(event_id="e-1", event_type="lead_created", user_id=USER)
+    again = await app.notifications.service.handle_events([*batch, stranger, batch[0]])
+    assert len(reads) < 12, "some for each 500, none for each event"
+    assert [answer.jobs for answer in again] == [*(answer.jobs for answer in first), [], first[0].jobs]
+    assert all(answer.duplicate for answer in again)
+    assert first[0].jobs

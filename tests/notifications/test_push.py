@@ -22,7 +22,7 @@ from yamchi.notifications.channels.parts import Parts
 from yamchi.notifications.channels.push.channel import WebPushChannel
 from yamchi.notifications.channels.push.client import PushClient
 from yamchi.notifications.channels.push.encryption import MAX_MESSAGE_BYTES, encrypt
-from yamchi.notifications.channels.push.endpoints import NotPublic, check_endpoint
+from yamchi.notifications.channels.push.endpoints import Lookups, NotPublic, check_endpoint
 from yamchi.notifications.channels.push.subscriptions import MOST_BROWSERS, BrowserSubscription, Subscriptions
 from yamchi.notifications.channels.push.vapid import VapidKey
 from yamchi.notifications.plugin import Notifications
@@ -320,8 +320,10 @@ async def test_connections_are_used_again(app: TestApp, service: PushService) ->
     ],
 )
 async def test_endpoints_inside_are_refused(endpoint: str) -> None:
+    lookups = Lookups(1, "test")
     with pytest.raises(NotPublic):
-        await check_endpoint(endpoint)
+        await check_endpoint(endpoint, USER, lookups)
+    lookups.close()
 
 
 async def test_a_name_that_leads_inside_later_is_not_connected_to(

@@ -1,6 +1,7 @@
 """Endpoints that people chose badly, or on purpose: what they do is theirs alone."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,8 +20,9 @@ from yamchi.clock import to_millis
 from yamchi.notifications.channels.base import AnswerLost
 from yamchi.notifications.channels.circuits import SOURCES_TO_OPEN
 from yamchi.notifications.channels.push import client as push_client
-from yamchi.notifications.channels.push.client import MAX_ANSWER_BYTES, PushClient
-from yamchi.notifications.channels.push.endpoints import is_public
+from yamchi.notifications.channels.push import endpoints
+from yamchi.notifications.channels.push.client import MAX_ANSWER_BYTES, BadEndpoint, PushClient
+from yamchi.notifications.channels.push.endpoints import NotFound, NotPublic, is_public
 from yamchi.notifications.channels.push.subscriptions import BrowserSubscription
 from yamchi.testing import MovableClock, TestApp, eventually
 
@@ -119,6 +121,45 @@ async def push_client_for_tests() -> AsyncIterator[PushClient]:
 )
 def test_which_addresses_are_public(address: str, public: bool) -> None:
     assert is_public(address) is public
+
+
+async def test_a_slow_name_server_delays_only_who_chose_it(
+    service: PushService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, asked = threading.Event(), []
+
+    def ask(host: str, _port: int) -> list[str]:
+        if host.endswith("slow.example"):
+            asked.append(host)
+            answers.wait(60)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(endpoints, "_ask_name_server", ask)
+    monkeypatch.setattr(endpoints, "LOOKUP_SECONDS", 0.2)
+    keys = {"vapid_private_key": KEY.private_text, "vapid_subject": SUBJECT}
+    async with TestApp(home=tmp_path, **keys) as app:
+        push = channel(app)
+        given = service.subscribe(push.public_key).as_json()
+
+        def browser(host: str) -> BrowserSubscription:
+            return BrowserSubscription.model_validate({**given, "endpoint": f"https://{host}/push"})
+
+        slow = [push.subscribe(USER, browser(f"{number}.slow.example")) for number in range(20)]
+        refused = await asyncio.gather(*slow, return_exceptions=True)
+        assert {type(error) for error in refused} == {NotFound}
+        assert len(asked) == 1, "one thread"
+        with pytest.raises(NotPublic, match="not public"):
+            await push.subscribe(str(uuid4()), browser("inside.example"))
+        others = [push.subscribe(str(uuid4()), browser(f"{number}.slow.example")) for number in range(20)]
+        await asyncio.gather(*others, return_exceptions=True)
+        with pytest.raises(BadEndpoint, match="not public"):  # those who send have threads of their own
+            await push._client.send("https://inside.example/push", {}, b"", "inside.example")
+        answers.set()
+        async with asyncio.timeout(60):
+            while push._lookups._under_way:
+                await asyncio.wait(push._lookups._under_way.values())
+        with pytest.raises(NotPublic, match="not public"):
+            await push.subscribe(USER, browser("1.slow.example"))
 
 
 # ── Answers ───────────────────────────────────────────────────────────────────────────────────────────────────────

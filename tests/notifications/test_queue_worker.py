@@ -141,11 +141,17 @@ def test_a_letter_over_rest(database: str, start: Start, mail_server: MailServer
         )
         assert sent.json() == [1]
         arrives(worker, mail_server)
+        # A slot that comes free while the others are asked for is asked for alone: the looks of an idle worker come later.
+        worker.wait_for(
+            lambda: psql(database, "SELECT msg_id FROM pgmq.q_email_queue") == "", "the task leaves the queue"
+        )
+        server.reads.clear()
+        worker.wait_for(lambda: len(server.reads) > 2, "the worker is idle")
         server.reads.clear()
         worker.wait_for(lambda: len(server.reads) > 5, "an idle worker looks now and then")
         moments = [moment for moment, _ in server.reads]
         assert min(after - before for before, after in itertools.pairwise(moments)) > 0.15
-        assert max(wanted for _, wanted in server.reads) == 3
+        assert {wanted for _, wanted in server.reads} == {3}
     finally:
         server.stop()
 
@@ -158,7 +164,7 @@ def test_a_wrong_key_is_one_clear_line(database: str, start: Start) -> None:
             "--queues", "email_queue", SUPABASE_URL=server.url, SUPABASE_SERVICE_ROLE_KEY="sb_secret_wrong"
         )
         worker.wait_to_say("Error reading from queue")
-        said = re.findall(r"^\[(?:WARN|ERROR)\] (?!the event loop).*$", worker.said, re.MULTILINE)
+        said = re.findall(r"^\[(?:WARN|ERROR)\] .*$", worker.said, re.MULTILINE)
         why = f"Supabase at {server.url} refused the key: correct SUPABASE_SERVICE_ROLE_KEY."
         assert said == [f"[WARN] queues switched from pgmq to sqlite: Error reading from queue: {why}"]
     finally:

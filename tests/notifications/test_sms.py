@@ -83,6 +83,18 @@ async def test_a_lost_answer_is_left_to_a_person(app: TestApp, gateway: Gateway)
     assert "answer was lost" in found["last_error"]
 
 
+async def test_what_is_left_to_a_person_is_not_sent_by_a_job_that_comes_again(
+    app: TestApp, gateway: Gateway
+) -> None:
+    """As when its worker was killed after the delivery was written and before the job was settled."""
+    gateway.answers.append(0)
+    found = await send(app)
+    assert await app.queue("notifications").retry([found["job_id"]]) == [found["job_id"]]
+    await app.drain()
+    assert len(gateway.taken) == 1
+    assert (await app.notifications.deliveries.get(found["job_id"]))["status"] == "UNKNOWN"
+
+
 @pytest.mark.parametrize(("decision", "sent"), [("confirm", 1), ("resend", 2)])
 async def test_a_person_decides(app: TestApp, gateway: Gateway, decision: str, sent: int) -> None:
     gateway.answers.append(0)

@@ -106,6 +106,21 @@ async def test_a_plain_text_is_escaped_and_the_admin_group_has_a_name(app: TestA
     assert sent.fields["text"] == "<b>1 &lt; 2</b>\n\n&lt;b&gt;not bold&lt;/b&gt; &amp; so on"
 
 
+@pytest.mark.parametrize("result", [None, True, {"chat": {"id": 1001}}])
+async def test_a_message_that_was_taken_without_an_id_is_sent_once(
+    app: TestApp, bot: BotServer, monkeypatch: pytest.MonkeyPatch, result: Any
+) -> None:
+    """As servers that only imitate the Bot API answer."""
+    ask = bot._answer
+    monkeypatch.setattr(bot, "_answer", lambda *asked: ask(*asked) and (200, {"ok": True, "result": result}))
+    message = job()
+    await put(app, message)
+    await app.clock.advance("1m")
+    assert bot.by_chat() == {CHAT: 1}
+    found = await delivery(app, message)
+    assert (found["status"], found["provider_message_id"]) == ("SENT", None)
+
+
 async def test_a_long_text_arrives_in_parts_and_none_twice(app: TestApp, bot: BotServer) -> None:
     words = "слово 😀 " * 1_500
     message = direct(html=f"<b>{words}</b> <i>end</i>")

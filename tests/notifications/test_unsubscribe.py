@@ -151,6 +151,9 @@ async def test_forged_links_get_one_clear_page(harness: Harness, stranger: httpx
             )
             assert answer.status_code == 404, token
             assert "Ссылка не работает" in answer.text
+    assert (
+        await stranger.post("/unsubscribe/%00%ff")
+    ).status_code == 422  # as with any address that has a NUL
     assert await allowed(harness) == {}
 
 

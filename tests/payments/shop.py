@@ -83,6 +83,13 @@ class Shop:
         }
 
 
+async def paid(shop: Shop, **fields: Any) -> dict[str, Any]:
+    """A payment that its customer has paid, and we know it."""
+    payment = await shop.create(**fields)
+    shop.ledger.pay(shop.ledger.entries[payment["provider_id"]])
+    return dict((await shop.client.post(f"/v1/payments/{payment['id']}/check")).json())
+
+
 def _books(payment: Payment) -> tuple[str, int, int, int]:
     return payment.status, payment.money.minor, payment.captured.minor, payment.refunded.minor
 

@@ -6,23 +6,18 @@ import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
-from tests.payments.shop import USER, Shop, a_shop, settings_of
+from tests.payments.shop import USER, Shop, a_shop, paid, settings_of
 from tests.services import stripe
 from tests.services.yookassa import YooKassaServer, webhook
-from yamchi.payments.plugin import UNKNOWN_WEBHOOKS
+from yamchi.errors import InvalidJob
+from yamchi.payments.plugin import KNOWN_WEBHOOKS, UNKNOWN_WEBHOOKS
+from yamchi.payments.providers.base import ProviderRefund
 from yamchi.payments.tables import payment_events
-
-
-async def paid(shop: Shop, **fields: Any) -> dict[str, Any]:
-    """A payment that its customer has paid, and we know it."""
-    payment = await shop.create(**fields)
-    shop.ledger.pay(shop.ledger.entries[payment["provider_id"]])
-    return dict((await shop.client.post(f"/v1/payments/{payment['id']}/check")).json())
+from yamchi.payments.tables import payments as payments_table
 
 
 async def test_paid(shop: Shop) -> None:
@@ -110,6 +105,18 @@ async def test_the_same_id_is_the_same_payment(shop: Shop) -> None:
     assert "use another id" in other.json()["detail"]
 
 
+@pytest.mark.parametrize("order", ["order:7", "x" * 64], ids=["no id of a job", "as long as can be"])
+async def test_any_id_of_the_products_own_is_followed_to_the_end(shop: Shop, order: str) -> None:
+    payment = await shop.create(id=order)
+    assert payment["id"] == order
+    service = shop.app.payments.service
+    await service.recheck(await service.store.get(order), shop.app.clock.now())
+    shop.ledger.pays_after[payment["provider_id"]] = 1
+    await shop.app.clock.advance(timedelta(minutes=1))
+    assert await shop.kinds() == ["payment.succeeded"]
+    await shop.agrees()
+
+
 async def test_repeated_and_late_webhooks_change_nothing(shop: Shop) -> None:
     await shop.create()
     entry = shop.ledger.only
@@ -157,6 +164,35 @@ async def test_money_set_aside_is_given_back(shop: Shop) -> None:
     await shop.agrees()
 
 
+@pytest.mark.parametrize(("act", "outcome"), [("cancel", "canceled"), ("capture", "succeeded")])
+async def test_what_was_refused_is_asked_for_anew(shop: Shop, act: str, outcome: str) -> None:
+    """Stripe keeps its no under the key of the call; what it refuses while a payment is being worked on, it may do later."""
+    payment = await shop.create(capture=False)
+    entry = shop.ledger.only
+    shop.ledger.pay(entry)
+    await shop.client.post(f"/v1/payments/{payment['id']}/check")
+    url = f"/v1/payments/{payment['id']}/{act}"
+    entry.status = "processing"
+    assert (await shop.client.post(url)).status_code == 409
+    assert (await shop.client.post(url)).status_code == 409
+    entry.status = "waiting_for_capture"
+    assert (await shop.client.post(url)).json()["status"] == outcome
+    await shop.agrees()
+
+
+@pytest.mark.parametrize("act", ["cancel", "capture"])
+async def test_a_repeat_after_an_unclear_answer_is_the_same_call(shop: Shop, act: str) -> None:
+    payment = await shop.create(capture=False)
+    shop.ledger.pay(shop.ledger.only)
+    await shop.client.post(f"/v1/payments/{payment['id']}/check")
+    url = f"/v1/payments/{payment['id']}/{act}"
+    shop.server.troubles = [500]
+    assert (await shop.client.post(url)).status_code == 502
+    known = set(shop.ledger.keys)
+    assert (await shop.client.post(url)).status_code == 200
+    assert set(shop.ledger.keys) == known
+
+
 async def test_refunds(shop: Shop) -> None:
     payment = await shop.create()
     shop.ledger.pay(shop.ledger.only)
@@ -185,8 +221,11 @@ async def test_a_refund_whose_answer_was_lost_is_given_once(shop: Shop) -> None:
     await shop.client.post(f"/v1/payments/{payment['id']}/check")
     shop.server.troubles = [None]
     answer = await shop.client.post(f"/v1/payments/{payment['id']}/refund", json={"amount": "30.00"})
-    assert answer.status_code == 502
+    assert (answer.status_code, answer.json()["status"]) == (202, "new")
     assert shop.ledger.only.refunded == 3000
+    again = {"amount": "30.00", "id": answer.json()["id"]}
+    answer = await shop.client.post(f"/v1/payments/{payment['id']}/refund", json=again)
+    assert (answer.status_code, answer.json()["status"]) == (200, "succeeded")
     await shop.app.clock.advance(timedelta(hours=1))
     assert shop.ledger.only.refunded == 3000
     assert sorted(await shop.kinds()) == ["payment.refunded", "payment.succeeded"]
@@ -198,8 +237,11 @@ async def test_a_refund_that_takes_its_time_is_followed_to_its_end(shop: Shop) -
     shop.ledger.refunds_begin_as = "pending"
     asked = {"amount": "30.00", "id": "slow"}
     answer = await shop.client.post(f"/v1/payments/{payment['id']}/refund", json=asked)
-    assert answer.json()["status"] == "pending"
+    assert (answer.status_code, answer.json()["status"]) == (202, "pending")
     await shop.app.clock.advance(timedelta(hours=25))  # longer than a key is remembered
+    shop.ledger.forget_keys()
+    answer = await shop.client.post(f"/v1/payments/{payment['id']}/refund", json=asked)
+    assert (answer.status_code, answer.json()["status"]) == (202, "pending")
     (refund,) = shop.ledger.refunds.values()
     shop.ledger.settle(refund, "succeeded")
     await shop.app.clock.advance(timedelta(hours=2))
@@ -224,6 +266,21 @@ async def test_a_refund_that_comes_back_can_be_given_again(shop: Shop) -> None:
     assert (kept["refunded"], kept["refunds"][0]["status"]) == ("0.00", "canceled")
     shop.ledger.refunds_begin_as = "succeeded"
     assert (await shop.client.post(url, json={"amount": "60.00"})).json()["status"] == "succeeded"
+    await shop.agrees()
+
+
+async def test_a_refund_that_came_back_and_is_given_again_is_told_again(shop: Shop) -> None:
+    payment = await paid(shop)
+    url = f"/v1/payments/{payment['id']}/refund"
+    await shop.client.post(url, json={"id": "first"})
+    (refund,) = shop.ledger.refunds.values()
+    shop.ledger.settle(refund, "canceled")
+    await shop.app.clock.advance(timedelta(minutes=1))
+    await shop.client.post(f"/v1/payments/{payment['id']}/check")
+    await shop.app.payments.store.settle_refund("first", ProviderRefund(refund["id"], "canceled"))
+    await shop.app.clock.advance(timedelta(minutes=1))
+    assert (await shop.client.post(url, json={"id": "second"})).json()["status"] == "succeeded"
+    assert (await shop.kinds()).count("payment.refunded") == 2
     await shop.agrees()
 
 
@@ -312,6 +369,43 @@ async def test_after_a_day_an_unanswered_payment_is_given_up(shop: Shop) -> None
     )  # its key is no longer remembered: asking again might have taken money twice
 
 
+async def test_the_same_id_after_a_day_takes_no_money_twice(shop: Shop) -> None:
+    """Nobody was running to give it up, and the provider has forgotten the key."""
+    shop.server.troubles = [None]
+    payment = await shop.create(id="order-42")
+    yesterday = {"created_at": shop.app.clock.now() - 25 * 3_600_000}
+    change = update(payments_table).where(payments_table.c.id == "order-42").values(yesterday)
+    await shop.app.database.write(lambda c: c.execute(change).rowcount)
+    shop.ledger.forget_keys()
+    again = await shop.create(id="order-42")
+    assert (payment["status"], again["status"]) == ("new", "refused")
+    assert len(shop.ledger.entries) == 1
+
+
+async def test_a_refund_without_a_clear_answer_keeps_no_other_waiting(shop: Shop) -> None:
+    payment = await paid(shop)
+    url = f"/v1/payments/{payment['id']}/refund"
+    shop.server.troubles = [500, 500]
+    first = await shop.client.post(url, json={"amount": "30.00", "id": "first"})
+    second = await shop.client.post(url, json={"amount": "20.00", "id": "second"})
+    assert (first.json()["status"], second.json()["status"]) == ("new", "succeeded")
+    assert "payment.refunded" in await shop.kinds()
+    await shop.app.clock.advance(timedelta(hours=1))
+    assert shop.ledger.only.refunded == 5_000
+    await shop.agrees()
+
+
+async def test_a_refused_refund_is_refused_again(shop: Shop) -> None:
+    payment = await paid(shop)
+    shop.ledger.give_back(shop.ledger.only, 9_000)  # at the provider's own page; we don't know yet
+    for _ in range(2):
+        asked = {"amount": "30.00", "id": "too-much"}
+        answer = await shop.client.post(f"/v1/payments/{payment['id']}/refund", json=asked)
+        assert answer.status_code == 409
+    await shop.app.clock.advance(timedelta(hours=1))
+    await shop.agrees()
+
+
 async def test_what_was_given_up_counts_when_the_provider_has_it_after_all(shop: Shop) -> None:
     shop.server.troubles = [None] * 500
     payment = await shop.create()
@@ -357,6 +451,22 @@ async def test_a_provider_in_trouble_is_asked_by_one_check_only(shop: Shop) -> N
     assert 5 < posted < 20  # 15 s, 5 s, 10 s … up to an hour
     stats = await shop.app.queue("payment_queue").stats()
     assert (stats["delayed"], stats["failed"]) == (1, 0)
+
+
+async def test_a_check_that_is_late_is_not_multiplied(shop: Shop) -> None:
+    """The sweeper can't tell a check that waits in a long queue from one that got lost."""
+    payment = await shop.app.payments.get((await shop.create())["id"])
+    queue, service = shop.app.queue("payment_queue"), shop.app.payments.service
+    for minutes in range(6):
+        await service.recheck(payment, shop.app.clock.now() - minutes * 60_000)
+    stats = await queue.stats()
+    assert stats["waiting"] + stats["delayed"] <= 3  # the payment's own, and one an hour
+    await shop.app.clock.advance(timedelta(minutes=5))
+    stats = await queue.stats()
+    assert (stats["waiting"], stats["delayed"], stats["failed"]) == (0, 1, 0)
+    asked = shop.ledger.only.gets
+    await shop.app.clock.advance(timedelta(hours=1))
+    assert shop.ledger.only.gets - asked < 6
 
 
 async def test_a_lost_check_is_found(shop: Shop) -> None:
@@ -439,7 +549,7 @@ async def test_strangers_fill_no_table_and_wait_behind_customers(shop: Shop) -> 
         assert (await shop.webhook(entry, kind)).status_code == 200
     queue = shop.app.queue("payment_queue")
     priorities = {job.data["providerId"]: job.priority for job in await queue.jobs("waiting")}
-    assert priorities[payment["provider_id"]] > priorities[nobody.id]
+    assert priorities[payment["provider_id"]] > priorities[nobody.id] > 0, "none would go first on Redis"
     await shop.app.drain()
     learned = (await shop.client.get(f"/v1/payments/{payment['id']}")).json()["events"]
     assert [one["kind"] for one in learned] == ["webhook"]
@@ -518,6 +628,47 @@ async def test_made_up_webhooks_are_few_and_real_ones_come_through(shop: Shop) -
     answers = [await about(f"made-up-{number}") for number in range(UNKNOWN_WEBHOOKS.count + 20)]
     assert answers == [200] * UNKNOWN_WEBHOOKS.count + [429] * 20
     assert await about(entry.id) == 200
+
+
+@pytest.mark.parametrize("server", [YooKassaServer], indirect=True)
+async def test_made_up_webhooks_about_a_payment_are_few(shop: Shop) -> None:
+    await shop.create()
+    entry = shop.ledger.only
+
+    async def about(number: int) -> int:
+        refund = {"id": f"made-up-{number}", "payment_id": entry.id}
+        body = {"event": "refund.succeeded", "object": refund}
+        return (await shop.client.post("/webhooks/payments/yookassa", json=body)).status_code
+
+    answers = [await about(number) for number in range(KNOWN_WEBHOOKS.count + 5)]
+    assert answers == [200] * KNOWN_WEBHOOKS.count + [429] * 5
+    await shop.app.clock.advance(timedelta(minutes=1))
+    assert (await shop.webhook(entry, "payment.succeeded")).status_code == 200
+
+
+async def test_an_event_that_cannot_be_told_keeps_no_other_waiting(shop: Shop) -> None:
+    with pytest.raises(InvalidJob, match="user_id: '42' is no UUID"):
+        await shop.app.payments.create("100.00", user_id="42")
+    payments = [await shop.create(id=f"order-{number}") for number in range(2)]
+    wrong = update(payments_table).where(payments_table.c.id == "order-0").values(user_id="42")
+    await shop.app.database.write(lambda c: c.execute(wrong).rowcount)
+    provider, store = shop.app.payments.providers[shop.name], shop.app.payments.store
+    for payment in payments:
+        shop.ledger.pay(shop.ledger.entries[payment["provider_id"]])
+        await store.apply(payment["id"], await provider.get(payment["provider_id"]))
+    await shop.app.payments.payment_checks.sweep()
+    ((kind, data),) = await shop.told()
+    assert (kind, data["payment_id"]) == ("payment.succeeded", "order-1")
+    assert await store.unpublished() == []
+
+
+async def test_a_provider_that_is_no_longer_set_up_is_named(shop: Shop) -> None:
+    payment = await shop.create()
+    known = shop.app.payments.providers.pop(shop.name)
+    await shop.app.clock.advance(timedelta(minutes=1))
+    job = await shop.app.queue("payment_queue").job(f"check-{payment['id']}")
+    shop.app.payments.register(known)
+    assert f"There is no payment provider '{shop.name}'" in (job.failed_reason or "")
 
 
 async def test_bad_requests(shop: Shop) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import yamchi
+from tests.scale import FULL
 from yamchi.plugins import SHIPPED
 
 SOURCE = Path(yamchi.__file__).parent
-FULL = os.environ.get("FAULTS") == "full"
 SUITES = Path(__file__).parents[1] / "conformance"
 
 

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
-from pydantic import BaseModel, Field
 
 from yamchi.clock import as_datetime
 from yamchi.errors import YamchiError
@@ -24,7 +23,6 @@ from yamchi.reports.charts import stacked_bars
 from yamchi.reports.kinds import Content, Format, Rows
 from yamchi.reports.rendering import write
 from yamchi.testing import TestApp
-from yamchi.web import create_app
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
 RESULTS = {
@@ -36,33 +34,6 @@ RESULTS = {
     ],
     "conclusion": "Қант деңгейі жоғары. Стоимость повторного анализа: 4 500 ₸ или 800 ₽.",
 }
-
-
-class SalesParams(BaseModel):
-    rows: int = Field(default=3, ge=0)
-
-
-@pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[TestApp]:
-    async with TestApp(home=tmp_path) as app:
-
-        @app.reports.kind("sales", params=SalesParams, summary="What was sold.")
-        async def sales(params: SalesParams) -> Content:
-            async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
-                for begin in range(0, params.rows, 1000):
-                    yield [(n, "=1+1", "Қаз") for n in range(begin, min(begin + 1000, params.rows))]
-
-            return Content("Продажи", {}, Rows(("номер", "формула", "слово"), batches, params.rows))
-
-        app.serve()
-        yield app
-
-
-@pytest.fixture
-async def client(app: TestApp) -> AsyncIterator[httpx2.AsyncClient]:
-    transport = httpx2.ASGITransport(create_app(app))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        yield client
 
 
 async def made(app: TestApp, client: httpx2.AsyncClient, **asked: Any) -> dict[str, Any]:
@@ -237,7 +208,8 @@ async def test_the_letter_has_it_attached_and_its_link_ends(app: TestApp, client
 async def test_what_is_too_large_is_linked(tmp_path: Path) -> None:
     async with TestApp(home=tmp_path, attachments_max_bytes=10) as app:
         app.serve()
-        await app.reports.request("checkup", RESULTS, notify=[{"email": "a@example.com"}])
+        wish = {"kind": "checkup", "params": RESULTS, "notify": {"email": "a@example.com"}}
+        await app.queue("report_queue").add(wish)  # as another program does, with one whom it concerns
         await app.drain()
         (letter,) = await app.notifications.mailbox.list(offset=0, limit=5)
         assert b"Content-Disposition: attachment" not in await app.notifications.mailbox.get(
@@ -397,6 +369,41 @@ async def test_a_person_who_is_erased_leaves_no_report(app: TestApp, client: htt
     assert (await app.erase(USER))["reports"] == 1
     assert not file.exists()
     assert [one.id for one in await app.reports.store.page(None, None, 5)] == [other["id"]]
+
+
+@pytest.mark.parametrize("by", ["route", "erase"])
+async def test_deleted_before_it_is_made(app: TestApp, client: httpx2.AsyncClient, by: str) -> None:
+    await client.put(f"/api/v1/users/{USER}", json={"email": "a@example.com"})
+    asked = {"kind": "sales", "format": "csv", "notify": {"user_id": USER}}
+    report = (await client.post("/api/v1/reports", json=asked)).json()
+    if by == "route":
+        assert (await client.delete(f"/api/v1/reports/{report['id']}")).status_code == 204
+    else:
+        assert (await app.erase(USER))["reports"] == 1
+    await app.drain()
+    assert (await app.queue("report_queue").job(report["jobId"])).state == "cancelled"
+    assert await app.reports.store.page(None, None, 5) == []
+    assert (await app.queue("notifications").stats())["completed"] == 0
+
+
+async def test_deleted_while_it_is_made(app: TestApp, client: httpx2.AsyncClient) -> None:
+    @app.reports.kind("deleted")
+    async def deleted(_params: Any) -> Content:
+        (report,) = await app.reports.store.page("deleted", None, 5)
+        assert (await client.delete(f"/api/v1/reports/{report.id}")).status_code == 204
+
+        async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
+            yield [(1,)]
+
+        return Content("Deleted", {}, Rows(("n",), batches, 1))
+
+    asked = {"kind": "deleted", "format": "csv", "notify": {"email": "me@example.com"}}
+    report = (await client.post("/api/v1/reports", json=asked)).json()
+    await app.drain()
+    assert (await app.queue("report_queue").job(report["jobId"])).state == "cancelled"
+    assert await app.reports.store.page(None, None, 5) == []
+    assert list((app.settings.var / "reports").glob("*")) == []
+    assert (await app.queue("notifications").stats())["completed"] == 0
 
 
 async def test_ids_can_not_be_guessed(app: TestApp) -> None:

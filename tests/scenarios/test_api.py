@@ -3,14 +3,21 @@
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import select
 
 from tests.scenarios.harness import LEAD, Harness, open_harness
+from yamchi.notifications.schemas.event import Event
+from yamchi.scenarios.actions import Link
 from yamchi.scenarios.commands import scenario_schema
+from yamchi.scenarios.entities import Change, Entity
+from yamchi.scenarios.store import StepId
+from yamchi.scenarios.tables import scenario_runs
 from yamchi.web import create_app
 
 BASE = "http://localhost:3030"
@@ -148,6 +155,16 @@ async def test_links_that_do_nothing_say_why(client: httpx2.AsyncClient, harness
     assert "confirmed" not in {k for k, v in (await harness.leads.fields(LEAD)).items() if v is True}
 
 
+async def test_a_link_of_a_lesson_that_was_cancelled_confirms_nothing(
+    client: httpx2.AsyncClient, harness: Harness
+) -> None:
+    links = await reminded(harness)
+    await harness.event("lesson.cancelled", lesson_datetime=None)
+    pressed = await client.post(links["confirm"])
+    assert (pressed.status_code, "has been cancelled, or has another date" in pressed.text) == (410, True)
+    assert "confirmed" not in await harness.leads.fields(LEAD)
+
+
 async def test_a_button_in_a_chat_acts_at_once(harness: Harness) -> None:
     await harness.lead()
     await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
@@ -159,6 +176,79 @@ async def test_a_button_in_a_chat_acts_at_once(harness: Harness) -> None:
         await harness.scenarios.act("lesson_reminders", LEAD, "dance", by="telegram:777")
     with pytest.raises(LookupError, match="has no run of 'nobody'"):
         await harness.scenarios.act("lesson_reminders", "nobody", "confirm", by="telegram:777")
+
+
+CALLED = """
+scenario: order_chain
+on: order.placed
+entity: order
+key: "{{ order.id }}"
+actions:
+  paid: {set: {paid: true}, stop: true}
+steps:
+  - {job: remind, wait: 1h, set: {reminded: true}}
+"""
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+@dataclass
+class Orders:
+    """Orders that another system keeps."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    is_down: bool = False
+
+    def id_of(self, event: Event) -> str | None:
+        found = event.data.get("order_id")
+        return None if found is None else str(found)
+
+    async def get(self, entity_id: str) -> Entity:
+        return Entity(entity_id, {"id": entity_id, **self.fields})
+
+    async def note(self, event: Event) -> None:
+        """Nothing is said of an order."""
+
+    async def apply(self, entity_id: str, change: Change) -> None:
+        if self.is_down:
+            raise Killed
+        self.fields |= change.fields
+
+
+async def link_of(harness: Harness, scenario: str, action: str) -> str:
+    """The address of an action, in the message of the step that is pending."""
+    query = select(scenario_runs).where(scenario_runs.c.scenario == scenario)
+    row = await harness.app.database.read(lambda connection: connection.execute(query).one())
+    url = await harness.scenarios.actions.url(Link(StepId(row.run_id, row.armed_step, row.arming), action))
+    return url.removeprefix(BASE)
+
+
+async def test_a_link_that_is_used_up_has_stopped_its_run(
+    client: httpx2.AsyncClient, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = Orders()
+    harness.scenarios.entities.register("order", orders)
+    harness.scenario(CALLED)
+    await harness.event("order.placed", None, order_id="7")
+    link = await link_of(harness, "order_chain", "paid")
+    orders.is_down = True
+    with pytest.raises(Killed):
+        await client.post(link)
+    orders.is_down = False
+
+    def kill(point: str) -> None:
+        raise Killed
+
+    monkeypatch.setattr("yamchi.scenarios.scenario_engine.fault_point", kill)
+    with pytest.raises(Killed):
+        await client.post(link)  # not used up: the order could not be changed
+    monkeypatch.undo()
+    run = await harness.run("order_chain", "7")
+    assert (run["status"], orders.fields) == ("stopped", {"paid": True})
+    assert "has been used already" in (await client.post(link)).text
+    await harness.scenarios.sweeper.sweep()
 
 
 # ── Schema ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -114,9 +114,11 @@ async def test_one_that_fails_for_good_is_a_dead_letter_and_its_replay_goes_on(h
     assert len(letters) == 1
     await harness.app.queue("emailChain").dead_letters.replay(letters[0].id)
     await harness.pass_time("1s")
+    await harness.check()
     assert harness.letters() == ["email_1"]
     await harness.pass_time("48h")
     assert harness.letters() == ["email_1", "email_2"]
+    assert harness.chats() == ["call_needed"]
     assert (await harness.run("email_chain"))["status"] == "finished"
 
 
@@ -130,6 +132,38 @@ async def test_the_same_event_twice_is_one_run(harness: Harness) -> None:
 
 
 # ── lesson_reminders ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("tg_id", ["777", None], ids=["chat", "letter"])
+async def test_a_field_of_the_form_does_not_change_what_a_reminder_says(
+    harness: Harness, tg_id: str | None
+) -> None:
+    """The form asks for a convenient time, in a field named lesson_time."""
+    await harness.lead(tg_id=tg_id, lesson_time="in the evening", zone="Asia/Almaty")
+    await harness.event("lesson.booked", lesson_datetime="2026-01-05T15:00:00+05:00")
+    await harness.pass_time("10d")
+    sent = harness.telegram.sent if tg_id else harness.email.sent
+    assert [message.template_code for _, message in sent] == ["remind_24h", "remind_5h"]
+    for _, message in sent:
+        said = message.rendered.html or message.rendered.text or ""
+        assert "15:00" in said
+        assert "evening" not in said
+
+
+@pytest.mark.parametrize(("hours", "sent"), [(20, ["remind_24h", "remind_5h"]), (3, ["remind_5h"])])
+async def test_a_reminder_that_failed_is_replayed_only_before_the_next(
+    harness: Harness, hours: int, sent: list[str]
+) -> None:
+    """Of the two reminders each is for itself: that the first can't be sent does not keep back the second."""
+    harness.email.answers = [Retryable("no") for _ in range(3)]
+    await harness.lead(tg_id=None)
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(hours=48))
+    await harness.pass_time(f"{48 - hours}h")
+    (letter,) = (await harness.app.queue("reminders").dead_letters.list()).letters
+    await harness.app.queue("reminders").dead_letters.replay(letter.id)
+    await harness.pass_time("48h")
+    assert harness.letters() == sent
+    await harness.check()
 
 
 async def test_both_reminders_with_the_seeds_data(harness: Harness) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import delete, func, inspect, select, update
+from sqlalchemy import func, inspect, select, update
 
 from tests.scenarios.harness import LEAD, Harness, open_harness
 from tests.scenarios.leads import RemoteLeads
@@ -14,7 +14,9 @@ from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
+from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.performing import Context
+from yamchi.scenarios.scenario_engine import ScenarioEngine
 from yamchi.scenarios.sweeping import LATE
 from yamchi.scenarios.tables import (
     metadata,
@@ -253,6 +255,29 @@ async def test_a_run_keeps_its_version_until_it_is_told_otherwise(harness: Harne
     assert len(harness.telegram.sent) == 5
 
 
+async def test_versions_that_make_their_key_alike_are_asked_for_it_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_key = VERSIONED.replace('"{{{{ lead.id }}}}"', '"other:{{{{ lead.id }}}}"')
+    for number, text in enumerate([other_key, *[VERSIONED] * 4]):
+        harness.scenario(text.format(second="second", wait=f"{number + 1}h") + "stop_on: [halt]\n")
+        await harness.lead(f"lead-{number}")
+        await harness.event("go", f"lead-{number}")
+    asked = []
+    match = ScenarioEngine._match
+
+    def ask(engine: ScenarioEngine, connection: Any, definition: Definition, *rest: Any) -> Any:
+        asked.append(definition.key)
+        return match(engine, connection, definition, *rest)
+
+    monkeypatch.setattr(ScenarioEngine, "_match", ask)
+    for number in range(5):
+        await harness.event("halt", f"lead-{number}")
+    assert len(asked) == 5 * 2, "the five versions have two ways to make a key"
+    await harness.pass_time("1d")
+    assert harness.letters() == [], "every run heard of it, whichever version it follows"
+
+
 async def test_a_step_that_is_gone_from_the_new_version_gives_way_to_the_next(harness: Harness) -> None:
     harness.scenario(VERSIONED.format(second="second", wait="1h"))
     await harness.lead()
@@ -324,6 +349,22 @@ async def test_an_erased_person_leaves_nothing(harness: Harness) -> None:
     assert await harness.jobs("scenarios") == []
 
 
+async def test_an_erased_lead_leaves_no_job_and_no_dead_letter(harness: Harness) -> None:
+    harness.telegram.answers = [Unrecoverable("no")]
+    await harness.lead()
+    await harness.event("lead.created")
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=9))
+    await harness.pass_time("3d")
+    queue = harness.app.queue("emailChain")
+    assert [len(await harness.jobs("emailChain", state)) for state in ("completed", "failed")] == [2, 1]
+    assert await harness.scenarios.forget("lead", LEAD) == 2
+    assert sum((await queue.counts()).values()) == 0
+    assert sum((await harness.app.queue("reminders").counts()).values()) == 0
+    assert (await queue.dead_letters.list()).letters == []
+    rows = select(func.count()).select_from(scenario_events)
+    assert await harness.app.database.read(lambda c: c.execute(rows).scalar_one()) == 0
+
+
 async def test_data_too_large_for_a_job_fails_the_step_and_not_the_event(harness: Harness) -> None:
     await harness.lead(name="x" * 600_000, email="y" * 600_000)
     await harness.event("lead.created")
@@ -358,16 +399,54 @@ async def test_a_strange_job_is_a_dead_letter_with_a_reason(harness: Harness) ->
     assert "is no step of a run" in letter.error
 
 
-async def test_a_version_that_is_gone_is_said_and_others_go_on(harness: Harness) -> None:
+async def broken_version(harness: Harness) -> Any:
+    """A run follows a version that this process can't use, as one of a newer process; gives what mends it."""
+    old = VERSIONED.format(second="second", wait="1h") + "stop_on: halt\n"
+    harness.scenario(old)
     await harness.lead()
+    await harness.event("go")
+    version = harness.scenarios.library.get("versioned").version
+    harness.scenario(VERSIONED.format(second="second", wait="9h") + "stop_on: halt\n")
+    which = scenario_definitions.c.version == version
+    query = select(scenario_definitions.c.body).where(which)
+    body = await harness.app.database.read(lambda c: c.execute(query).scalar_one())
+
+    async def become(body: Any) -> None:
+        changed = update(scenario_definitions).where(which).values(body=body)
+        await harness.app.database.write(lambda c: c.execute(changed).rowcount)
+        harness.scenarios.library._versions.clear()
+
+    await become({**body, "nonsense": 1})
+    return lambda: become(body)
+
+
+async def test_a_run_of_a_version_that_cannot_be_used_here_waits_and_others_go_on(harness: Harness) -> None:
+    mend = await broken_version(harness)
     await harness.event("lead.created")
-    broken = update(scenario_definitions).values(body={"scenario": "email_chain", "nonsense": 1})
-    await harness.app.database.write(lambda c: c.execute(broken).rowcount)
-    await harness.lead("other")
-    await harness.event("lead.created", "other")
-    await harness.pass_time("31m")
-    assert len(harness.letters()) == 2, "the current version is the same, and is at hand"
-    await harness.app.database.write(lambda c: c.execute(delete(scenario_runs)).rowcount)
+    await harness.scenarios.changed("lead", LEAD)
+    await harness.pass_time("61m")
+    assert harness.letters() == ["email_1"], "the lead's other run goes on"
+    harness.app.clock._now += LATE
+    await harness.scenarios.sweeper.sweep()
+    (job,) = await harness.jobs("scenarios")
+    assert (job.name, job.attempts_made) == ("first", 0)
+    await mend()
+    await harness.pass_time("2m")
+    assert harness.letters() == ["email_1", "note"]
+
+
+async def test_a_run_of_a_version_that_cannot_be_used_here_can_be_stopped(harness: Harness) -> None:
+    mend = await broken_version(harness)
+    await harness.event("halt")
+    await mend()
+    assert (await harness.run("versioned"))["reason"] == "halt came"
+    assert await harness.jobs("scenarios") == []
+
+
+async def test_a_run_of_a_version_that_cannot_be_used_here_can_be_erased(harness: Harness) -> None:
+    await broken_version(harness)
+    assert await harness.scenarios.forget("lead", LEAD) == 1
+    assert await harness.jobs("scenarios") == []
 
 
 async def test_a_lesson_in_the_past_and_one_without_a_date_are_skipped_with_a_reason(
@@ -383,6 +462,18 @@ async def test_a_lesson_in_the_past_and_one_without_a_date_are_skipped_with_a_re
     assert "'some day' is not a date" in run["timeline"][0]["reason"]
     await harness.pass_time("30d")
     assert harness.chats() == []
+
+
+async def test_what_an_editor_keeps_beside_a_scenario_stops_no_event(harness: Harness) -> None:
+    harness.scenario("scenario: own\non: go\nkey: k\nsteps: [{job: note, wait: 1h}]\n")
+    folder = harness.app.settings.home / "scenarios"
+    (folder / ".#own.yaml").symlink_to("me@machine.123:456")  # Emacs, while the file is changed
+    (folder / "gone.yaml").symlink_to(folder / "nowhere.yaml")
+    harness.scenarios.library.refresh()
+    await harness.event("go", None)
+    assert (await harness.run("own", "k"))["status"] == "running"
+    (problem,) = harness.scenarios.library.problems
+    assert "gone.yaml: it can't be read: No such file or directory" in str(problem)
 
 
 async def test_lint_names_what_is_missing(harness: Harness) -> None:

@@ -1,14 +1,15 @@
 """The shipped scenarios on every engine, in real time: short waits, a real mail server, and Node's BullMQ looking on."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from tests.interop.node import peer
 from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
@@ -17,10 +18,13 @@ from tests.scenarios.invariants import check_invariants, check_leads
 from tests.scenarios.leads import TableLeads
 from tests.services.mail import MailServer
 from yamchi import Yamchi
-from yamchi.clock import isoformat
+from yamchi.clock import isoformat, to_moment
 from yamchi.notifications.schemas.event import Event
 from yamchi.queues.job import Job
+from yamchi.scenarios import store as scenario_store
 from yamchi.scenarios.defaults import FOLDER
+from yamchi.scenarios.entities import Change
+from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.plugin import QUEUE_LIMITS, Scenarios
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
@@ -379,6 +383,62 @@ steps:
                 ("stopped", None) if is_stopped else ("running", "later")
             ), run
         await check_invariants(one)
+
+
+@pytest.mark.services
+async def test_a_date_that_changes_while_a_run_begins(
+    postgres_database: Any,
+    tmp_path: Path,
+    mail_server: MailServer,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run was begun with the old date, in a transaction that nobody sees yet: it follows the new one all the same."""
+    url = postgres_database().url
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "visit.yaml").write_text("""
+scenario: visit
+on: visit.wanted
+entity: lead
+key: "{{ lead.id }}"
+steps:
+  - {job: remind, at: lead.lesson_datetime - 1h}
+""")
+    async with an_app(tmp_path, url, url, mail_server) as app:
+        leads, scenarios = TableLeads(app.database), app.plugin(Scenarios)
+        before, after = (isoformat(app.clock.now() + days * 86_400_000) for days in (2, 9))
+        await leads.create(LEAD, email="marat@example.com", lesson_datetime=before)
+        has_begun, may_go_on = threading.Event(), threading.Event()
+        add = scenario_store.add
+
+        def add_slowly(*given: Any) -> None:
+            add(*given)
+            has_begun.set()
+            assert may_go_on.wait(TIMEOUT_SECONDS)
+
+        monkeypatch.setattr(scenario_store, "add", add_slowly)
+        beginning = asyncio.create_task(happen(app, "visit.wanted", "e-1"))
+        await asyncio.to_thread(has_begun.wait, TIMEOUT_SECONDS)
+
+        other = Database(url, [])
+
+        def change(connection: Connection) -> list[Entry]:
+            leads.apply_in(connection, LEAD, Change({"lesson_datetime": after}, None))
+            return scenarios.changed_in(connection, "lead", LEAD)
+
+        changing = asyncio.create_task(other.write(change))
+
+        async def is_waiting_or_done() -> bool:
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            return changing.done() or await other.read(lambda c: c.execute(text(waiting)).scalar_one()) > 0
+
+        await eventually(is_waiting_or_done, TIMEOUT_SECONDS)
+        may_go_on.set()
+        await beginning
+        await scenarios.follow(await changing)
+        await other.close()
+        (run,) = await scenarios.timelines.find()
+        due = isoformat(to_moment(datetime.fromisoformat(after)) - 3_600_000)
+        assert run["due_at"] == due, run
 
 
 @pytest.mark.services

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import update
 
 from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
-from tests.notifications.fleet import FULL
 from tests.processes import DEADLINE, Process
+from tests.scale import FULL
 from tests.scenarios.harness import LEAD, PLUGINS
 from tests.scenarios.invariants import check_invariants, check_leads
 from tests.scenarios.leads import TableLeads

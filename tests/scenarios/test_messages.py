@@ -10,6 +10,7 @@ import pytest
 
 from tests.scenarios.harness import LEAD, Harness, open_harness
 from yamchi.errors import Retryable, Unrecoverable
+from yamchi.notifications.channels.base import Unreachable
 from yamchi.scenarios import performing, store
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.testing import eventually
@@ -221,3 +222,52 @@ async def test_one_event_ends_one_wait(harness: Harness) -> None:
 
 
 WAITS = {"one": "paid", "two": "paid", "three": "other"}
+
+
+# ── Who can't be reached ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_lead_that_blocked_the_bot_is_reminded_by_mail(harness: Harness) -> None:
+    harness.telegram.answers = [Unreachable("Forbidden: bot was blocked by the user")]
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.pass_time("3d")
+    assert harness.letters() == ["remind_24h", "remind_5h"]
+    assert harness.chats() == []
+    run = await harness.run("lesson_reminders")
+    assert run["status"] == "finished"
+    assert [line["effects"]["channel"] for line in run["timeline"]] == ["email", "email"]
+    await harness.check()
+
+
+async def test_a_chat_that_was_suppressed_before_is_passed_by(harness: Harness) -> None:
+    await harness.app.notifications.suppressions.add("telegram", "777", "blocked")
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.pass_time("3d")
+    assert harness.letters() == ["remind_24h", "remind_5h"]
+
+
+async def test_a_message_that_left_over_one_channel_does_not_leave_over_another(harness: Harness) -> None:
+    """The letter left since the chat could not be reached, and the rest failed; then the chat was open again."""
+
+    def interrupted(*_: Any) -> None:
+        raise Retryable("the database went away")
+
+    harness.telegram.answers = [Unreachable("Forbidden: bot was blocked by the user")]
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness.scenarios.performer._writing, "complete", interrupted)
+        await harness.pass_time("1d")
+    await harness.app.notifications.suppressions.remove("telegram", "777")
+    await harness.pass_time("10m")
+    assert (harness.letters(), harness.chats()) == (["remind_24h"], [])
+    assert await harness.leads.log(LEAD) == ["REMINDER_24H_SENT"]
+    await harness.check()
+
+
+async def test_who_can_be_reached_nowhere_is_said(harness: Harness) -> None:
+    for channel, address in (("telegram", "777"), ("email", "marat@example.com")):
+        await harness.app.notifications.suppressions.add(channel, address, "gone")
+    await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))
+    await harness.pass_time("3d")
+    said = "suppressed: The address is suppressed: gone"
+    assert [reason for _, _, reason in await harness.steps("lesson_reminders")] == [said, said]

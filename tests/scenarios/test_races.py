@@ -1,7 +1,6 @@
 """Orders that break other engines, each over many random interleavings: what is shared waits at random before it goes on."""
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.scale import FULL
 from tests.scenarios.harness import Harness, open_harness
 from tests.scenarios.invariants import check_leads
 from yamchi.storage.database import Database
 
-FULL = os.environ.get("FAULTS") == "full"
 SCHEDULES = 3_000 if FULL else 40
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(5_400 if FULL else 600)]
 

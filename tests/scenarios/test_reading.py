@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from yamchi.errors import ConfigurationError
 from yamchi.scenarios.definition import Definition
-from yamchi.scenarios.reading import check_together, read_folder, read_text
+from yamchi.scenarios.reading import find_cycle, read_folder, read_text
 from yamchi.yamlfiles import InvalidDocument
 
 GOOD = """\
@@ -40,7 +39,12 @@ WRONG = [
     ("log: EMAIL_2_SENT", "past: now", 14, "only a step with 'at' can have"),
     ("entity: lead", "entity: *x", 3, "'*x' repeats another part"),
     ("entity: lead", "entity: event", 3, "is not the name of a kind of thing"),
-    ("entity: lead\n", "", 6, "'set' and 'log' write to an entity"),
+    (
+        'entity: lead\nkey: "{{ lead.id }}"',
+        'key: "{{ event.data.lead_id }}"',
+        6,
+        "'set' and 'log' write to an entity",
+    ),
     ("lead.bot_activated", "lead.(", 10, "is not an expression"),
     ("channel: email", "channel: fax", 11, "there is no channel 'fax'"),
     ("channel: email, ", "", 11, "name either 'channel' or 'first_of'"),
@@ -81,13 +85,35 @@ def test_the_version_is_of_what_it_says_and_not_how_it_is_written() -> None:
     assert Definition.model_validate(read_text(GOOD).body).version == version
 
 
-def test_scenarios_that_start_each_other_are_refused() -> None:
+def test_the_key_names_the_kind_where_the_file_does_not() -> None:
+    without = read_text(GOOD.replace("entity: lead\n", ""))
+    assert without.entity == "lead"
+    assert without.version == read_text(GOOD).version
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "{{ event.event_id }}",
+        "{{ user.id }}",
+        "{{ order }}",
+        "{% set a = event.data %}{{ a.id }}",
+        "order.id",
+    ],
+)
+def test_a_key_of_something_else_names_no_kind(key: str) -> None:
+    """Runs of such scenarios may be on their way, under the version without a kind."""
+    definition = Definition.model_validate({"scenario": "a", "on": "b", "key": key, "steps": [{"job": "c"}]})
+    assert definition.entity is None
+
+
+def test_scenarios_that_start_each_other_are_found() -> None:
     def one(name: str, on: str, emits: str) -> Definition:
         return read_text(f"{{scenario: {name}, on: {on}, key: k, steps: [{{job: a, emit: {emits}}}]}}")
 
-    check_together([one("first", "a", "b"), one("second", "b", "c")])
-    with pytest.raises(ConfigurationError, match="first → second → third → first"):
-        check_together([one("first", "a", "b"), one("second", "b", "c"), one("third", "c", "a")])
+    assert find_cycle([one("first", "a", "b"), one("second", "b", "c")]) == []
+    cycle = find_cycle([one("first", "a", "b"), one("second", "b", "c"), one("third", "c", "a")])
+    assert [member.scenario for member in cycle] == ["first", "second", "third", "first"]
 
 
 def test_a_folder_gives_what_it_can(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Many pending runs: what concerns one of them costs the same; and what waited under older code goes on under the new."""
 
-import os
 import shutil
 from pathlib import Path
 from statistics import median
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, inspect, select
 
+from tests.scale import FULL
 from tests.scenarios.harness import Harness, open_harness
 from yamchi.queues.records import NewJob
 from yamchi.scenarios.entities import Entity
@@ -20,7 +20,6 @@ from yamchi.scenarios.plugin import Scenarios
 from yamchi.scenarios.store import StepId, _row, run_id_of
 from yamchi.scenarios.tables import scenario_definitions, scenario_events, scenario_runs, scenario_steps
 
-FULL = os.environ.get("FAULTS") == "full"
 FEW, MANY = (1_000, 100_000) if FULL else (500, 10_000)
 AT_ONCE = 2_000
 TURNS = 60

@@ -29,7 +29,8 @@ def install_all() -> int:
 
 def run() -> int:
     """Start every server, print where it is, and keep them all until Ctrl-C or SIGTERM."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     servers = OwnedServers()
     try:
         with ThreadPoolExecutor() as pool:

@@ -10,6 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+BUSY, PROXY, CUT = 202, 203, 206
+"""Troubles of both providers: it is done, but said is that it is being worked on (YooKassa 202, Stripe 409); a page of some
+proxy; an object without most of its fields."""
+
+A_PAGE = b"<html><body>We'll be right back</body></html>"
+
 
 @dataclass
 class Entry:
@@ -81,6 +87,11 @@ class Ledger:
         refund["status"] = status
         if status == "canceled":
             self.entries[refund["payment"]].refunded -= refund["amount"]
+
+    def forget_keys(self) -> None:
+        """A day has passed."""
+        self.keys.clear()
+        self.requests.clear()
 
     def is_reused(self, key: str, request: str) -> bool:
         """Whether this key was that of another request."""

@@ -17,6 +17,8 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 KEY = "service-role-key"
+NEW_KEY = "sb_secret_of_this_project"
+"""As projects have them now: the gateway takes it as `apikey`, and PostgREST refuses it, because it is no JWT."""
 
 # As Supabase installs them.
 FUNCTIONS = """
@@ -104,8 +106,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.headers.get("apikey") != KEY or self.headers.get("Authorization") != f"Bearer {KEY}":
+        key, bearer = self.headers.get("apikey"), self.headers.get("Authorization")
+        if key not in (KEY, NEW_KEY) or (key == KEY and bearer != f"Bearer {KEY}"):
             return self._answer(401, {"message": "Invalid API key"})
+        if key == NEW_KEY and bearer is not None:
+            return self._answer(401, {"code": "PGRST301", "message": "Expected 3 parts in JWT; got 1"})
         function = self.path.removeprefix("/rest/v1/rpc/")
         if self.headers.get("Content-Profile") != "pgmq_public" or not self.server.exposed:
             said = "The schema must be one of the following: public, graphql_public"

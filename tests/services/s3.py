@@ -60,6 +60,8 @@ class S3(Server):
             *(f"-{part}.port={port}" for part, port in ports.items()),
             *(f"-{part}.port.grpc={port}" for part, port in self._grpc.items()),
             "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-master.telemetry=false",
             "-webdav=false",
             "-admin.ui=false",
         ]

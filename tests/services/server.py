@@ -4,6 +4,7 @@
 its log. However this process ends, its servers end with it.
 """
 
+import errno
 import os
 import random
 import shutil
@@ -25,6 +26,9 @@ LOG_TAIL_LINES = 25
 
 # Linux ends a child when the *thread* that made it ends, so every child is made by one thread that never does.
 _spawner = ThreadPoolExecutor(1, thread_name_prefix="spawn-servers")
+
+_held: list[socket.socket] = []
+_any = random.SystemRandom()  # a test may have set the seed of the usual one
 
 
 class ServerMissing(Exception):
@@ -150,12 +154,23 @@ class Server(ABC):
 
 
 def free_port() -> int:
-    """A free loopback port below those the system lends to clients, so that it stays free while a server is down."""
+    """A loopback port for a server of this process: below those the system lends to clients, and nobody else's.
+
+    A socket stays bound to it, which keeps it free while its server is down: whoever looks for a port, in any
+    process of the tests, passes over it, and a server (all of them set SO_REUSEADDR) can listen beside it.
+    """
     while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
+        held, port = socket.socket(), _any.randrange(20_000, 32_000)
+        try:
+            held.bind(("127.0.0.1", port))
+        except OSError as error:
+            held.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            continue
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _held.append(held)
+        return port
 
 
 def ask(port: int, request: bytes, size: int = 4096) -> bytes:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.services.ledger import Entry, Ledger
+from tests.services.ledger import A_PAGE, BUSY, CUT, PROXY, Entry, Ledger
 from tests.services.webserver import Response, WebService
 
 STUCK = 599
@@ -92,15 +92,20 @@ class StripeServer(WebService):
             return _error(trouble, "Too many requests", "rate_limit_error")
         if key not in self.ledger.keys:
             answer = self._act(parts, body)
-            if answer.status >= 400:
-                return answer
             if trouble == STUCK:
                 answer = _error(500, "An error occurred", "api_error")
             self.ledger.keys[key] = (answer.status, answer)
         if trouble is None:
             return None
-        if trouble == 500:
-            return _error(500, "An error occurred", "api_error")
+        match trouble:
+            case 500:
+                return _error(500, "An error occurred", "api_error")
+            case code if code == BUSY:
+                return _error(409, "There is currently another in-progress request", "idempotency_error")
+            case code if code == PROXY:
+                return Response(200, A_PAGE, {"Content-Type": "text/html"})
+            case code if code == CUT:
+                return _said(200, {"object": "payment_intent"})
         return self.ledger.keys[key][1]
 
     def _act(self, parts: list[str], body: dict[str, str]) -> Response:

@@ -77,6 +77,7 @@ class BotServer(WebService):
     paused_at: float | None = None
     hang_ups: int = 0
     updates: list[dict[str, Any]] = field(default_factory=list)
+    webhook: str = ""
     log: list[Sent] = field(default_factory=list)
     clock: Callable[[], float] = time.time
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -121,11 +122,16 @@ class BotServer(WebService):
             return refusal(401, "Unauthorized")
         if method == "getMe":
             return 200, {"ok": True, "result": {"id": 123456, "is_bot": True, "username": "yamchi_bot"}}
+        if method == "deleteWebhook":
+            self.webhook = ""
+            return 200, {"ok": True, "result": True}
         if method == "getUpdates":
+            if self.webhook:
+                return refusal(409, "Conflict: can't use getUpdates method while webhook is active")
             first = fields.get("offset") or 0
             with self._lock:
                 self.updates = [one for one in self.updates if one["update_id"] >= first]
-                return 200, {"ok": True, "result": list(self.updates)}
+                return 200, {"ok": True, "result": self.updates[: fields.get("limit", 100)]}
         with self._lock:
             status, body = self._judge(fields)
             self.log.append(Sent(self.clock(), method, fields, file, status))

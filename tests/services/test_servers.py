@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.services.server import Server, ServerFailed
+from tests.services.server import Server, ServerFailed, free_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,6 @@ def test_a_killed_postgres_comes_back_while_clients_were_busy(private_postgres):
 def test_kafka_sends_clients_to_the_advertised_port(private_kafka):
     pytest.importorskip("confluent_kafka")
     from tests.faults.proxy import ChaosProxy
-    from tests.services.server import free_port
 
     port = free_port()
     server = private_kafka({"auto.create.topics.enable": "true"}, advertised_port=port)
@@ -185,3 +184,12 @@ def test_kafka_can_forbid_new_topics_and_still_work(private_kafka):
         create_topic(server.url, "new")
     produce(server.url, "old", "still here")
     assert consume(server.url, "old") == ["still here"]
+
+
+def test_a_port_stays_its_owners_while_nobody_listens_on_it():
+    port = free_port()
+    for _ in range(2):  # a server, and the same one restarted
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))

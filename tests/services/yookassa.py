@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.services.ledger import Entry, Ledger
+from tests.services.ledger import A_PAGE, BUSY, CUT, PROXY, Entry, Ledger
 from tests.services.webserver import Response, WebService
 
 SHOP, SECRET = "500001", "test_secret"
@@ -81,8 +81,15 @@ class YooKassaServer(WebService):
             self.ledger.keys[key] = (answer.status, answer)
         if trouble is None:
             return None
-        if trouble == 500:
-            return _error(500, "internal_server_error", "Internal server error")
+        match trouble:
+            case 500:
+                return _error(500, "internal_server_error", "Internal server error")
+            case code if code == BUSY:
+                return _said(202, {"type": "processing", "description": "In work", "retry_after": 1800})
+            case code if code == PROXY:
+                return Response(200, A_PAGE, {"Content-Type": "text/html"})
+            case code if code == CUT:
+                return _said(200, {"type": "payment"})
         return self._again(self.ledger.keys[key][1])
 
     def _again(self, answer: Response) -> Response:

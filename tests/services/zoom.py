@@ -73,7 +73,7 @@ class ZoomServer(WebService):
             self.meetings[meeting_id] |= body
         elif method == "DELETE":
             del self.meetings[meeting_id]
-        return said(204)
+        return Response(204)
 
     def _list(self, query: dict[str, str]) -> Response:
         size = min(int(query.get("page_size", 30)), self.page)

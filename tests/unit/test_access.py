@@ -1,5 +1,6 @@
 """Keys, scopes, sessions, limits and the audit, over HTTP: what each caller may do, and what each could do before."""
 
+import asyncio
 import io
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +18,8 @@ from yamchi.http.access import Requires
 from yamchi.http.apikeys import ApiKeys
 from yamchi.http.audit import AuditLog, Entry, short
 from yamchi.http.buckets import Buckets
+from yamchi.http.failures import OF_ALL
+from yamchi.http.limits import BODY_LIMIT, KEYLESS_LIMIT
 from yamchi.http.scopes import Caller, check_scopes
 from yamchi.observe import logging
 from yamchi.queues.job import Job
@@ -64,6 +67,11 @@ async def key(client: httpx2.AsyncClient, *scopes: str, **fields: Any) -> dict[s
     made = await client.post("/api/v1/keys", json=asked, headers=bearer(ADMIN))
     assert made.status_code == 201, made.text
     return bearer(made.json()["key"])
+
+
+def web_of(client: httpx2.AsyncClient) -> Any:
+    """The application that it calls."""
+    return client._transport.app  # type: ignore[attr-defined]
 
 
 async def audit(client: httpx2.AsyncClient, **filters: Any) -> list[dict[str, Any]]:
@@ -166,6 +174,36 @@ async def test_a_sender_does_not_run_the_applications_own_jobs(
         assert (await client.post(path, json=body, headers=named)).status_code in (201, 422)
 
 
+async def test_a_sender_adds_to_no_queue_of_a_feature_but_those_that_look_at_what_comes_from_outside(
+    tmp_path: Path,
+) -> None:
+    bot = {"telegram_bot_token": "1:x", "telegram_bot": "polling"}
+    zoom = {"zoom_account_id": "a", "zoom_client_id": "b", "zoom_client_secret": "c"}
+    async with TestApp(home=tmp_path, admin_token=ADMIN, api_tokens=(SENDER,), **bot, **zoom) as app:
+        app.serve()
+        transport = httpx2.ASGITransport(app=create_app(app))
+        async with httpx2.AsyncClient(transport=transport, base_url=API) as client:
+            features = {name for plugin in app.plugins for name in app.queues_of(plugin)}
+            assert {
+                "report_queue",
+                "payment_queue",
+                "watermark",
+                "media-sync",
+                "telegram-updates",
+                "lessons",
+            } < features
+            task = {"kind": "deliveries", "format": "csv", "notify": [{"email": "me@example.org"}]}
+            is_open = set()
+            for queue in features:
+                path, body = f"/api/queues/{queue}/jobs", {"data": task}
+                answer = await client.post(path, json=body, headers=bearer(SENDER))
+                is_open |= {queue} if answer.status_code != 403 else set()
+            assert is_open == {"notifications", "email_queue"}
+            named = await key(client, "send:report_queue")
+            answer = await client.post("/api/queues/report_queue/jobs", json={"data": task}, headers=named)
+            assert answer.status_code == 201
+
+
 async def test_a_sender_does_not_add_to_queues_of_other_programs(
     app: TestApp, client: httpx2.AsyncClient
 ) -> None:
@@ -265,6 +303,20 @@ async def test_a_session_ends_with_its_key(app: TestApp, client: httpx2.AsyncCli
     assert (await client.get("/api/queues")).status_code == 200
     await client.delete("/api/v1/keys/eye", headers=bearer(ADMIN))
     assert (await client.get("/api/queues")).status_code == 401
+
+
+async def test_rotating_a_key_ends_its_sessions(app: TestApp, client: httpx2.AsyncClient) -> None:
+    old = (await key(client, "read", name="eye"))["authorization"].removeprefix("Bearer ")
+    await client.post("/sign-in", data={"token": old})
+    assert (await client.get("/api/queues")).status_code == 200
+    asked = {"grace": "1h"}
+    rotated = await client.post("/api/v1/keys/eye/rotate", json=asked, headers=bearer(ADMIN))
+    await app.clock.advance("3s")
+    assert (await client.get("/api/queues")).status_code == 401
+    assert (await client.get("/api/queues", headers=bearer(old))).status_code == 200
+    assert (await client.post("/sign-in", data={"token": old})).status_code == 401
+    assert (await client.post("/sign-in", data={"token": rotated.json()["key"]})).status_code == 303
+    assert (await client.get("/api/queues")).status_code == 200
 
 
 # ── Keys ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -413,6 +465,105 @@ async def test_failed_sign_ins_are_throttled_and_logged(
     codes = [(await client.post("/sign-in", data={"token": f"x{n}"})).status_code for n in range(12)]
     assert codes == [401] * 10 + [429] * 2
     assert logged.getvalue().count("refused a sign-in") == 10
+
+
+async def test_a_stranger_who_guesses_shuts_out_nobody_whose_token_cannot_be_guessed(
+    app: TestApp, client: httpx2.AsyncClient
+) -> None:
+    shop, eyes = await key(client, "read"), await key(client, "read")
+    minted = await client.post(f"/api/v1/users/{PERSON}/token", headers=bearer(ADMIN))
+    page = bearer(minted.json()["token"])
+    failures = web_of(client).state.access.failures
+    for number in range(OF_ALL.count):
+        failures.wrong(f"10.0.{number // 250}.{number % 250}", "a token", "/api/queues")
+    elsewhere = httpx2.ASGITransport(app=web_of(client), client=("192.0.2.7", 1))
+    async with httpx2.AsyncClient(transport=elsewhere, base_url=API) as anew:
+
+        async def status(path: str, headers: dict[str, str]) -> int:
+            return (await anew.get(path, headers=headers)).status_code
+
+        inbox = f"/api/v1/users/{PERSON}/inbox"
+        assert await status("/api/queues", shop) == 200
+        assert await status(inbox, page) == 200
+        assert (await anew.post("/sign-in", data={"token": eyes["authorization"][7:]})).status_code == 303
+        anew.cookies.clear()
+        assert await status("/api/queues", bearer(ADMIN)) == 429, "somebody may have chosen a short one"
+        assert await status("/api/queues", bearer(f"{shop['authorization'][7:]}0")) == 429
+        assert await status(inbox, bearer(f"{minted.json()['token']}0")) == 429
+    assert (await client.get("/api/queues", headers=bearer(ADMIN))).status_code == 200, "at work before"
+
+
+async def test_many_unknown_keys_at_once_are_one_look_at_the_database(
+    app: TestApp, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, read = 0, app.database.read
+
+    async def counted(*given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await read(*given)
+
+    keys = web_of(client).state.access.keys
+    monkeypatch.setattr(app.database, "read", counted)
+    assert await asyncio.gather(*(keys.find(f"yk_{number}_x") for number in range(100))) == [None] * 100
+    assert looks == 1
+
+
+# ── Bodies ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PIECE = b" " * 65_536
+JSON, CSV, PLAIN = (("content-type", kind) for kind in ("application/json", "text/csv", "text/plain"))
+LIST = ("PUT", "/api/v1/campaigns/x/audience")
+
+
+@pytest.mark.parametrize(
+    ("who", "route", "kinds", "status", "most"),
+    [
+        ("sender", LIST, [JSON], 413, BODY_LIMIT),
+        ("sender", LIST, [JSON, CSV], 413, BODY_LIMIT),
+        ("sender", LIST, [CSV, JSON], 403, 0),
+        ("sender", LIST, [CSV], 403, 0),
+        ("sender", ("POST", "/api/admin/media/upload-async"), [JSON], 413, BODY_LIMIT),
+        ("person", ("POST", f"/api/v1/users/{PERSON}/media"), [JSON], 413, KEYLESS_LIMIT),
+        ("person", ("PUT", f"/api/v1/users/{PERSON}/preferences"), [JSON], 413, KEYLESS_LIMIT),
+        ("stranger", ("POST", "/api/webhooks/tilda"), [JSON], 413, KEYLESS_LIMIT),
+        ("stranger", ("POST", "/api/webhooks/tilda"), [PLAIN], 413, KEYLESS_LIMIT),
+        ("stranger", ("POST", "/sign-in"), [JSON], 413, KEYLESS_LIMIT),
+        ("stranger", ("POST", "/sign-in"), [PLAIN], 413, KEYLESS_LIMIT),
+    ],
+)
+async def test_little_is_read_of_a_body_before_its_sender_is_refused(
+    client: httpx2.AsyncClient,
+    who: str,
+    route: tuple[str, str],
+    kinds: list[tuple[str, str]],
+    status: int,
+    most: int,
+) -> None:
+    headers = {"sender": bearer(SENDER), "person": {}, "stranger": {}}[who]
+    if who == "person":
+        made = await client.post(f"/api/v1/users/{PERSON}/token", headers=bearer(ADMIN))
+        headers = bearer(made.json()["token"])
+    taken = 0
+
+    async def without_end() -> AsyncIterator[bytes]:
+        nonlocal taken
+        while taken < 2 * BODY_LIMIT:
+            taken += len(PIECE)
+            yield PIECE
+
+    method, path = route
+    answer = await client.request(method, path, content=without_end(), headers=[*headers.items(), *kinds])
+    assert answer.status_code == status, answer.text
+    assert taken <= most + len(PIECE)
+
+
+async def test_a_key_sends_more_than_a_stranger(client: httpx2.AsyncClient) -> None:
+    data = {"data": "x" * 2 * KEYLESS_LIMIT}
+    assert (await client.post(JOBS, json=data, headers=bearer(SENDER))).status_code == 201
+    refused = await client.post(JOBS, json={"data": "x" * BODY_LIMIT}, headers=bearer(SENDER))
+    assert refused.status_code == 413
+    assert (await client.post("/api/webhooks/tilda", json=data)).status_code == 413
 
 
 # ── Limits ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from yamchi.errors import ConfigurationError, UnknownJob
-from yamchi.http.apikeys import ApiKeys
+from yamchi.http.apikeys import ApiKeys, digest_of, parts_of
 from yamchi.http.audit import AuditLog, Entry
 from yamchi.http.sessions import Sessions
 from yamchi.storage.database import Database
@@ -97,6 +97,19 @@ async def test_a_session_is_everybodys(databases: list[Database], clock: Movable
     again = await first.begin(None, "127.0.0.1")
     await clock.advance("8d")
     assert await second.find(again) is None
+
+
+async def test_no_session_survives_a_rotation_at_the_same_moment(
+    databases: list[Database], clock: MovableClock
+) -> None:
+    keys, *stores = ApiKeys(databases[0], clock), *(Sessions(one, clock, b"x") for one in databases)
+    key, text = await keys.create("eye", ["read"], by="test")
+    digest = digest_of(parts_of(text)[1])
+    signing_in = [store.begin(key.key_id, "127.0.0.1", digest=digest) for _ in range(5) for store in stores]
+    *cookies, _ = await asyncio.gather(*signing_in, keys.rotate("eye"))
+    await clock.advance("3s")
+    assert [await stores[0].find(cookie) for cookie in cookies if cookie] == [None] * sum(map(bool, cookies))
+    assert await stores[1].begin(key.key_id, "127.0.0.1", digest=digest) is None
 
 
 async def test_entries_of_all_processes_are_in_one_audit(

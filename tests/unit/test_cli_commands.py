@@ -3,13 +3,12 @@
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from yamchi import Yamchi
@@ -47,8 +46,8 @@ class Command:
     def __call__(self, *arguments: str, given: str | None = None, code: int = 0) -> str:
         return self._run(arguments, given, code).output
 
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self._run([*arguments, "--json"]).stdout)
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self._run([*arguments, "--json"], code=code).stdout)
 
     def _run(self, arguments: Sequence[str], given: str | None = None, code: int = 0) -> Result:
         result = CliRunner().invoke(cli, list(arguments), input=given)
@@ -81,33 +80,6 @@ def work(module: str) -> None:
             await app.worker().drain()
 
     asyncio.run(body(__import__(module).app))
-
-
-PROMISED = """up api worker board demo doctor send queues jobs dlq scenario template campaign media report keys audit
-plugins schema bench top"""
-
-
-def test_every_command_has_help_with_an_example_and_every_list_has_json():
-    shell = get_command(cli)
-    found = dict(commands_of(shell, typer.Context(shell)))
-    assert set(PROMISED.split()) <= {words[0] for words in found}
-    assert [words for words, command in found.items() if "Example: " not in (command.help or "")] == []
-    lists = {
-        words: [option for one in command.params for option in one.opts]
-        for words, command in found.items()
-        if words[-1] in ("list", "runs", "kinds", "queues", "audit", "plugins", "top", "doctor")
-    }
-    assert len(lists) > 12
-    assert [words for words, options in lists.items() if "--json" not in options] == []
-
-
-def commands_of(command, context, *words):
-    """Every command that can be typed, those of the features too."""
-    names = command.list_commands(context) if hasattr(command, "list_commands") else ()
-    for name in names:
-        yield from commands_of(command.get_command(context, name), context, *words, name)
-    if not names or getattr(command, "invoke_without_command", False):
-        yield words, command
 
 
 def test_the_shipped_queues_are_there_without_any_setting(yamchi):
@@ -157,6 +129,41 @@ def test_a_queue_is_paused_resumed_cleaned_and_drained(yamchi):
     yamchi("jobs", "cancel", "hello", "h0")
     assert "1 cancelled jobs of hello removed" in yamchi("queues", "clean", "hello", "--state", "cancelled")
     assert "2 waiting jobs of hello removed" in yamchi("queues", "drain", "hello")
+
+
+def test_what_is_done_to_a_queue_is_told_to_programs_too(yamchi):
+    assert yamchi.json("queues", "pause", "hello") == {"name": "hello", "paused": True}
+    assert yamchi.json("queues", "resume", "hello") == {"name": "hello", "paused": False}
+    for number in range(3):
+        yamchi("jobs", "add", "hello", "{}", "--id", f"h{number}", "--delay", "1h")
+    assert yamchi.json("jobs", "promote", "hello", "h0", "h1") == {"done": ["h0", "h1"], "problems": []}
+    assert yamchi.json("jobs", "cancel", "hello", "h0", "h0") == {"done": ["h0"], "problems": []}
+    assert yamchi.json("jobs", "retry", "hello", "h0")["done"] == ["h0"]
+    assert yamchi.json("jobs", "remove", "hello", "h0")["done"] == ["h0"]
+    assert yamchi.json("queues", "drain", "hello", "--delayed") == {"count": 2}
+    assert yamchi.json("queues", "clean", "hello") == {"count": 0}
+
+
+def test_of_several_jobs_programs_are_told_which_were_done_and_which_not(yamchi):
+    yamchi("jobs", "add", "hello", "{}", "--id", "h1")
+    told = yamchi.json("jobs", "remove", "hello", "nope", "h1", code=1)
+    (problem,) = told["problems"]
+    assert (told["done"], problem["id"]) == (["h1"], "nope")
+    assert "Queue hello has no job 'nope'" in problem["error"]
+
+
+def test_dead_letters_for_programs(yamchi, failed):
+    of = ["--app", failed]
+    told = yamchi.json("dlq", "replay", "thumbnails", "nope", "n1", *of, code=1)
+    assert (told["done"], [one["id"] for one in told["problems"]]) == (["n1"], ["nope"])
+    mended = yamchi.json("dlq", "edit", "thumbnails", "n2", '{"url": "bad"}', *of)
+    assert mended == {"done": ["n2"], "problems": []}
+    work(failed.partition(":")[0])
+    assert yamchi.json("dlq", "replay-all", "thumbnails", *of) == {"count": 2}
+    work(failed.partition(":")[0])
+    assert yamchi.json("jobs", "retry-all", "thumbnails", *of) == {"count": 2}
+    work(failed.partition(":")[0])
+    assert yamchi.json("dlq", "purge", "thumbnails", "--all", *of) == {"count": 2}
 
 
 def test_dead_letters_from_the_command_line(yamchi, failed):
@@ -210,7 +217,7 @@ def test_an_app_may_be_a_file_or_a_function(yamchi, failed, own_home):
         (["jobs", "list", "hello", "--state", "sleeping"], "There is no state 'sleeping'"),
         (["jobs", "retry", "hello", "a", "b"], "Queue hello has no job 'a'"),
         (["dlq", "show", "hello", "nope"], "no dead letter 'nope'"),
-        (["dlq", "purge", "hello"], "Name the letters to purge, or say --all."),
+        (["dlq", "purge", "hello"], "Name the dead letters to purge, or say --all."),
         (["queues", "--app", "nowhere:app"], "there is no module 'nowhere'"),
         (["queues", "--app", "broken:app"], "broken can't be imported: No module named 'not_installed'"),
         (["queues", "--app", "crashing:app"], "crashing can't be imported: ZeroDivisionError"),
@@ -276,6 +283,29 @@ def test_a_sparkline_has_a_character_for_each_minute():
     assert sparkline(history, now) == " " * 9 + "▄" + " " * 9 + "█"
 
 
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A folder like Yamchi's own, with a benchmark that only says that it ran."""
+    for name, text in {
+        "bench/__init__.py": "",
+        "bench/checks.py": "SAID = 'measured the peers'",
+        "bench/run.py": "from bench import checks\nprint(checks.SAID)",
+        ".venv-bench/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"',
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / ".venv-bench/bin/python").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("repository")
+def test_bench_measures_the_peers_in_the_repository(yamchi, capfd):
+    yamchi("bench")
+    assert "measured the peers" in capfd.readouterr().out
+    assert "drain" in yamchi("bench", "--jobs", "500")
+    assert "measured the peers" not in capfd.readouterr().out
+
+
 def test_bench_measures_the_engine(yamchi):
     works = {speed["work"]: speed for speed in yamchi.json("bench", "--jobs", "500")}
     assert works["drain"]["jobs"] == 500
@@ -286,6 +316,21 @@ def test_the_board_command_prints_the_address(yamchi):
     said = yamchi("board", "--port", "1", "--no-open", code=1)
     assert "http://localhost:1" in said
     assert "yamchi up" in said
+    told = yamchi.json("board", "--port", "1", "--no-open", code=1)
+    assert told == {"url": "http://localhost:1", "answers": False}
+
+
+def test_a_revoked_key_a_report_and_a_picture_of_a_scenario_for_programs(yamchi, own_home):
+    yamchi("keys", "create", "--name", "shop", "--scope", "send")
+    revoked = yamchi.json("keys", "revoke", "shop")
+    assert revoked["state"] == "revoked"
+    assert revoked == yamchi.json("keys", "list")[0]
+    made = yamchi.json("report", "make", "deliveries", "--out", "sent.csv", "--format", "csv")
+    size = (own_home / "sent.csv").stat().st_size
+    assert made == {"file": "sent.csv", "kind": "deliveries", "format": "csv", "size": size}
+    shown = yamchi.json("scenario", "show", "email_chain", "--svg", "chain.svg")
+    assert shown["scenario"] == "email_chain"
+    assert yamchi.json("schema", "rule") == json.loads(yamchi("schema", "rule"))
 
 
 # ── send ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -296,7 +341,8 @@ def test_send_queues_a_template_or_words_of_ones_own(yamchi: Command) -> None:
         "send", "email", "a@example.com", "--template", "welcome_email", "--subject", "Hi"
     )
     own_words = yamchi.json("send", "email", "a@example.com", "--text", "Hello", "--subject", "Hi")
-    assert len(yamchi.json("jobs", "list", "notifications", "--state", "waiting")["jobs"]) == 2
+    waiting = yamchi.json("jobs", "list", "notifications", "--state", "waiting")["jobs"]
+    assert [job["priority"] for job in waiting] == [5, 5], "as those of events: none would go first on Redis"
     assert by_template["job_id"] != own_words["job_id"]
 
 

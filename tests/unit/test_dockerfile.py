@@ -77,7 +77,11 @@ class Image:
             done = subprocess.run(
                 ["/bin/sh", "-ec", command],
                 cwd=self._folder,
-                env={**os.environ, **self.environment()},
+                env={
+                    **os.environ,
+                    **self.environment(),
+                    "PIP_NO_COMPILE": "1",
+                },  # few modules are imported here
                 capture_output=True,
                 text=True,
                 check=False,

@@ -56,7 +56,6 @@ NOT_OURS = {
     "EMAIL_2_SENT",
     "EVALSHA",
     "FAULTS",
-    "FORWARDED_ALLOW_IPS",
     "GRANT",
     "REMINDER_24H_SENT",
     "REMINDER_5H_SENT",

@@ -1,6 +1,7 @@
 """What a field may hold: bounds of text, numbers, moments and documents, each refused in a sentence that names the place."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import count
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from yamchi import fields
 from yamchi.clock import EARLIEST, LATEST, LONGEST_SPAN, check_zone, in_utc, isoformat, to_millis, to_moment
 from yamchi.errors import ConfigurationError, InvalidJob
 from yamchi.fields import MOST_DEPTH, Email, Name, check_json
@@ -44,6 +46,25 @@ def nested(levels: int) -> Any:
 def test_what_json_cannot_carry_is_named(value: Any, said: str) -> None:
     with pytest.raises(InvalidJob, match=said):
         check_json(value)
+
+
+@pytest.mark.parametrize("fault", [2**70, "\ud800", float("nan"), "\0"], ids=repr)
+def test_a_fault_behind_very_many_values_is_refused_without_its_place(
+    fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = count()
+    look = fields._fault_of
+
+    def counted(value: Any) -> str | None:
+        next(looks)
+        return look(value)
+
+    monkeypatch.setattr(fields, "_fault_of", counted)
+    with pytest.raises(InvalidJob):
+        check_json([1] * 50_000 + [fault])
+    with pytest.raises(InvalidJob, match=r"^0: "):
+        check_json([fault] + [1] * 50_000)
+    assert next(looks) < 20_000
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,28 @@
 """Requests that nobody sends by mistake: each is refused with the field named, nothing is stored, nothing answers 5xx."""
 
+import io
 import json
-from collections.abc import AsyncIterator
+import re
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from itertools import product
 from typing import Any
 
 import httpx2
 import pytest
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from sqlalchemy import func, select
 
 from yamchi import Job
+from yamchi.errors import InvalidJob
+from yamchi.http.failures import address_of
 from yamchi.http.limits import FORM_LIMIT, MOST_FIELDS, MOST_VALUES
 from yamchi.notifications.policy.rules import Rule
 from yamchi.notifications.tables import campaigns, events, notification_delivery, rules, users
+from yamchi.observe import logging
+from yamchi.queues.handlers import MOST_FAULTS, Handler, PoisonMessage
 from yamchi.queues.records import DeadLetter, JobOptions, JobRecord, NewJob
 from yamchi.testing import TestApp
 from yamchi.web import create_app
@@ -178,6 +189,104 @@ async def test_every_wrong_field_of_very_many_is_not_repeated(client: httpx2.Asy
     assert len(answer.content) < 20_000
 
 
+MANY = 3_000
+WRONG_BY_THE_THOUSAND = [
+    {f"k{number}": 1 for number in range(MANY)},
+    [1] * MANY,
+    [{}] * MANY,
+]
+
+
+async def test_no_document_is_found_faulty_in_more_places_than_can_be_described(app: TestApp) -> None:
+    """Describing a fault takes ten times as long as finding it. Every field of every body that the OpenAPI page has is tried."""
+    web, found = create_app(app), 0
+
+    async def note(_request: Request, error: Any) -> Response:
+        nonlocal found
+        found = len(error.errors())
+        return Response(status_code=422)
+
+    web.exception_handlers[RequestValidationError] = note
+    transport = httpx2.ASGITransport(app=web, raise_app_exceptions=False)
+    wrong = {}
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:3030") as client:
+        for method, path, names in _bodies(web.openapi()):
+            for name, bait in product([None, *names], WRONG_BY_THE_THOUSAND):
+                found = 0
+                answer = await client.request(method, path, json=bait if name is None else {name: bait})
+                if found > MOST_FAULTS or answer.status_code >= 500:
+                    wrong[method, path, name] = answer.status_code, found
+    assert wrong == {}
+
+
+def test_data_with_thousands_of_faults_is_refused_without_naming_each() -> None:
+    class Strict(BaseModel, extra="forbid"):
+        a: int = 0
+
+    async def greet(job: Job[Strict]) -> None: ...
+
+    handler = Handler("greet", greet)
+    handler.__dict__["model"] = Strict
+    data = {f"k{number}": 1 for number in range(MOST_FAULTS + 1)}
+    with pytest.raises(InvalidJob, match=r"2,001 things are wrong with it") as refused:
+        handler.encode(data)
+    assert len(refused.value.faults) == 1
+    with pytest.raises(PoisonMessage, match=r"2,001 things are wrong with it"):
+        handler.decode(json.dumps(data).encode())
+
+
+def _bodies(page: dict[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
+    """Method, address and fields of every request that has a JSON document."""
+    schemas = page["components"]["schemas"]
+    for path, operations in page["paths"].items():
+        for method, operation in operations.items():
+            content = operation.get("requestBody", {}).get("content", {})
+            schema = content.get("application/json", {}).get("schema")
+            if schema is not None:
+                parts = [schema, *schema.get("anyOf", ())]
+                named = [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
+                names = [name for one in named for name in one.get("properties", ())]
+                address = path.replace("{queue}", "hello").replace("{user_id}", USER)
+                yield method.upper(), re.sub(r"\{.*?\}", "x", address), names
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}\n" * 20_000,
+        b"\n".join([b"{}"] * 20_000),
+        b"[" + b"[]," * MOST_VALUES + b"[]]",
+        b'{"a": 12345678901234567890123}',
+        b'[{"a": 12345678901234567890123}]',
+        b'{"a": 1}\n{"a": "\\ud800"}',
+        json.dumps(event(data={"a": [[]] * MOST_VALUES})).encode(),
+        json.dumps(event(data={"a": 2**70})).encode(),
+        json.dumps(event(data={"a": "\0"})).encode(),
+        json.dumps(event(data=deep(200))).encode(),
+        json.dumps(event(**{f"k{number}": 1 for number in range(5_000)})).encode(),
+    ],
+    ids=lambda body: body[:40].decode(),
+)
+async def test_lines_are_looked_at_as_json_is(app: TestApp, client: httpx2.AsyncClient, body: bytes) -> None:
+    for kind in ("application/x-ndjson", "text/plain"):
+        answer = await client.post(f"{EVENTS}/batch", content=body, headers={"content-type": kind})
+        assert answer.status_code == 422
+        assert len(answer.content) < 20_000
+    assert await _stored(app) == 0
+
+
+async def test_a_batch_is_read_up_to_its_first_bad_event(client: httpx2.AsyncClient) -> None:
+    answer = await client.post(f"{EVENTS}/batch", json=[event(), event(event_id=5), event(event_id=6)])
+    assert (answer.status_code, "1.event_id" in answer.text, "2.event_id" in answer.text) == (
+        422,
+        True,
+        False,
+    )
+    lines = "\r\n".join(json.dumps(event(event_id=f"e-{number}")) for number in range(3))
+    taken = await client.post(f"{EVENTS}/batch", content=f"\n{lines}\n\n")
+    assert [one["event_id"] for one in taken.json()] == ["e-0", "e-1", "e-2"]
+
+
 @pytest.mark.parametrize(
     "body", [b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b'"\\ud800"', b"nan", b"-", b"1" * 5_000]
 )
@@ -191,6 +300,83 @@ async def test_a_form_has_few_fields(client: httpx2.AsyncClient, body: bytes) ->
     form = {"content-type": "application/x-www-form-urlencoded"}
     answer = await client.post("/sign-in", content=body, headers=form)
     assert answer.status_code == (413 if len(body) > FORM_LIMIT else 422)
+
+
+@pytest.mark.parametrize("levels", [101, 1_000])
+async def test_a_long_number_deep_inside_is_refused_by_its_depth(
+    client: httpx2.AsyncClient, levels: int
+) -> None:
+    body = b"[" * levels + b"1234567890123456789" + b"]" * levels
+    answer = await client.post(EVENTS, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, "100" in answer.json()["detail"]) == (422, True)
+
+
+@pytest.mark.parametrize("path", ["/unsubscribe/x", "/act/x"])
+async def test_a_page_reads_little_of_the_languages_that_are_asked_for(
+    client: httpx2.AsyncClient, path: str
+) -> None:
+    known = await client.get(path, headers={"accept-language": "de-DE, ru-RU;q=0.9, en"})
+    assert '<html lang="ru"' in known.text
+    tracemalloc.start()
+    try:
+        answer = await client.get(path, headers={"accept-language": "aa" + "-bb" * (20_000 + len(path))})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert '<html lang="en"' in answer.text
+    assert peak < 2_000_000
+
+
+def test_of_long_texts_nothing_is_remembered() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            long = f"{number}" + "x" * 100_000
+            assert logging.mask({long: 1}) == {long: 1}
+            assert logging.mask({f"{long}token": 1}) == {f"{long}token": logging.MASK}
+            assert len(address_of({"client": (long, 0)})) <= 64
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000
+
+
+@pytest.mark.parametrize("path", ["/sign-in", "/api/admin/media/upload-async", "/api/webhooks/tilda"])
+async def test_a_body_that_breaks_off_is_no_error_of_ours(app: TestApp, path: str) -> None:
+    stream = io.StringIO()
+    logging.configure("console", "info", stream)
+    kind = b"multipart/form-data; boundary=x" if "upload" in path else b"application/x-www-form-urlencoded"
+    headers = [(b"host", b"localhost"), (b"content-type", kind), (b"content-length", b"1000")]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("localhost", 80),
+        "root_path": "",
+        "state": {},
+    }
+    messages = [{"type": "http.request", "body": b"--x", "more_body": True}, {"type": "http.disconnect"}]
+    answers = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    try:
+        await create_app(app)(scope, receive, send)
+    finally:
+        logging.configure()
+    assert stream.getvalue() == ""
+    assert answers[0]["status"] == 400
 
 
 async def test_a_stored_rule_that_cannot_be_used_stops_no_event(

@@ -61,6 +61,7 @@ async def test_a_counter_loses_no_count_and_its_lifetime_begins_once(keys: Keys)
     name = f"ai_rate:{id(keys)}"
     numbers = await asyncio.gather(*(keys.incr(name, "1h") for _ in range(50)))
     assert sorted(numbers) == list(range(1, 51))
+    assert [await keys.incr(name, "1h", by=by) for by in (1_000, -1_050)] == [1_050, 0]
     short = f"{name}:short"
     await keys.incr(short, "100ms")
 

@@ -19,7 +19,8 @@ def test_a_cursor_of_somebody_else_is_refused(cursor: str) -> None:
 
 def test_a_page_before_a_moment() -> None:
     assert read_before(None) is None
-    assert read_before("2026-01-01T00:00:00Z") == 1_767_225_600_000
+    assert read_before("2026-01-01T00:00:00Z") == (1_767_225_600_000, "")
+    assert read_before(make_cursor(1_767_225_600_000, "a")) == (1_767_225_600_000, "a")
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+23:59"])

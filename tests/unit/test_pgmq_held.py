@@ -81,8 +81,8 @@ async def _analyze(engine: PgmqEngine) -> None:
         await db.execute("ANALYZE pgmq.q_mail")
 
 
-async def _touched(engine: PgmqEngine, template: str, **values: Any) -> int:
-    """How many buffers a statement touches when it is run now; what it changes is undone."""
+async def _explain(engine: PgmqEngine, template: str, **values: Any) -> dict[str, Any]:
+    """How a statement is done when it is run now; what it changes is undone."""
     plans: list[dict[str, Any]] = []
 
     async def work(db: Connection, tables: Tables) -> None:
@@ -94,8 +94,24 @@ async def _touched(engine: PgmqEngine, template: str, **values: Any) -> int:
             plans.extend(row[0])
 
     await engine._do("mail", work)
-    plan = plans[0]["Plan"]
+    plan: dict[str, Any] = plans[0]["Plan"]
+    return plan
+
+
+def _buffers(plan: dict[str, Any]) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _most_rows(plan: dict[str, Any]) -> int:
+    """The most that it goes over in any table, whether it wants them or not."""
+    rows = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+    below = [_most_rows(part) for part in plan.get("Plans", ())]
+    return max([int(rows) if "Index Name" in plan or plan["Node Type"] == "Seq Scan" else 0, *below])
+
+
+async def _touched(engine: PgmqEngine, template: str, **values: Any) -> int:
+    """How many buffers a statement touches."""
+    return _buffers(await _explain(engine, template, **values))
 
 
 def _claiming(scan: Scan) -> dict[str, Any]:
@@ -161,6 +177,26 @@ async def test_a_look_from_the_bounds_stays_as_short_as_it_was(
         whole.append(await measure(engine, FIRST))
     assert whole[-1] > 2 * whole[0], "nothing is dead: this shows nothing"
     assert bounded[-1] <= 1.3 * bounded[0] + 20, (bounded, whole)
+
+
+@pytest.mark.usefixtures("held")
+async def test_settling_looks_only_for_what_is_settled(engine: PgmqEngine) -> None:
+    """By number and id: not among all that was ever held, nor among all ids between two of them."""
+    touched = []
+    for number in range(10, 20):
+        await _ours(engine, number)  # so many that it would not do to look at all of them
+    for number in range(ROUNDS):
+        await _ours(engine, number)
+        claims = await claim(engine, "mail", BATCH)
+        async with engine._connections.lend() as db:
+            await db.execute("VACUUM ANALYZE pgmq.q_mail")
+        body = [{"key": one.key, "token": one.token, "state": "completed", "keep": True} for one in claims]
+        values = _claiming(_bounds(engine)) | _settling(engine) | {"verdicts": orjson.dumps(body).decode()}
+        plan = await _explain(engine, working._SETTLE_AND_TAKE, **values)
+        assert _most_rows(plan) <= 2 * BATCH, plan
+        touched.append(_buffers(plan))
+        await engine.exchange("mail", [Completed(one) for one in claims], 0, 60_000, "w")
+    assert touched[-1] <= 1.3 * touched[0] + 20, touched
 
 
 @pytest.mark.parametrize("state", ["completed", "failed"])

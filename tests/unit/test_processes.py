@@ -1,6 +1,7 @@
 """Child processes beyond what every engine shows: how they are declared, and that they never outlive their worker."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -8,13 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import structlog
 
-from yamchi import Yamchi
+from yamchi import Job, Yamchi
 from yamchi.errors import ConfigurationError
+from yamchi.observe import logging
 from yamchi.queues.processes.limits import to_bytes
 from yamchi.settings import Settings
 from yamchi.testing import TestApp
-from yamchi.testing.conformance.handlers import count
+from yamchi.testing.conformance.handlers import Task, behave, count
+from yamchi.testing.conformance.worker import working
 from yamchi.testing.waiting import eventually
 
 SCRIPT = """
@@ -79,6 +83,48 @@ async def test_a_child_that_dies_while_it_waits_costs_no_job():
     done = await second.refresh()
     await app.close()
     assert (done.state, done.returned["sum"]) == ("completed", 15)
+
+
+async def test_jobs_that_wait_for_a_child_keep_their_leases_and_their_time(tmp_path):
+    settings = Settings(home=tmp_path, lease="500ms", job_timeout="1s", plugins=())
+    app, busy = Yamchi(settings), tmp_path / "busy"
+    app.job("thumbs", processes=1, concurrency=3, attempts=1)(behave)
+    queue = app.queue("thumbs")
+    await queue.add(
+        Task(do="block", file=str(busy)), timeout="1m"
+    )  # longer than the time of the others and a lease
+    async with working(app):
+        await eventually(busy.exists, within=60)
+        waiting = [await queue.add(Task(do="answer"), timeout=timeout) for timeout in ("1s", None)]
+        taken = list[str]()
+
+        async def are_over() -> bool:
+            taken.extend(found.id for found, _ in await queue.engine.recover("thumbs"))
+            return not {(await job.refresh()).state for job in waiting} & {"waiting", "active"}
+
+        await eventually(are_over, within=60)
+        ended = [await job.refresh() for job in waiting]
+    assert [(job.state, job.failed_reason) for job in ended] == [("completed", None)] * 2
+    assert [job.returned["attempt"] for job in ended] == [1, 1]
+    assert taken == []
+
+
+async def test_children_write_their_lines_as_the_worker_does(capfd):
+    app = TestApp()
+    app.job("sums", processes=1)(speak)
+    logging.configure("json", "info")  # after the application was made, as the command line does
+    try:
+        await app.queue("sums").add({})
+        await app.drain()
+    finally:
+        logging.configure("console", "info")
+        await app.close()
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if '"spoken"' in line]
+    assert [(line["event"], line["level"], line["word"]) for line in lines] == [("spoken", "info", "hello")]
+
+
+def speak(job: Job[dict]) -> None:
+    structlog.get_logger("shop").info("spoken", word="hello")
 
 
 def test_a_function_that_no_child_can_import_is_refused():

@@ -139,6 +139,8 @@ def test_systemd_starts_what_there_is_and_waits_for_jobs(unit: Path) -> None:
     assert command in commands()
     assert float(service["TimeoutStopSec"]) > longest_stop()
     assert service["User"] != "root"
+    assert "EnvironmentFile" not in service, "systemd would read .env by rules of its own, and win"
+    assert f"YAMCHI_HOME={service['WorkingDirectory']}" in service["Environment"].split()
     writable = service["ReadWritePaths"].split()
     assert all(path.startswith(service["WorkingDirectory"]) for path in writable)
     if shutil.which("systemd-analyze"):

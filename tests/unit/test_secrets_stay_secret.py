@@ -160,11 +160,16 @@ async def test_what_was_signed_with_the_key_before_is_still_good(tmp_path: Path)
         assert not await app.notifications.signer.is_genuine("link", "user 1", mark)
 
 
-async def test_the_key_that_was_kept_can_be_the_one_before(tmp_path: Path) -> None:
+async def test_the_key_that_was_kept_can_be_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with TestApp(home=tmp_path) as app:
         mark = await app.notifications.signer.sign("link", "user 1")
     async with TestApp(home=tmp_path, secret_key="the key of today!", secret_key_previous=("kept",)) as app:
-        assert await app.notifications.signer.is_genuine("link", "user 1", mark)
+        signer = app.notifications.signer
+        assert await signer.is_genuine("link", "user 1", mark)
+        monkeypatch.setattr(app.database, "write", None)
+        assert not await signer.is_genuine("link", "user 1", "forged"), "without a transaction"
 
 
 def test_a_key_of_before_is_long_enough() -> None:

@@ -1,5 +1,6 @@
 """Settings: where values come from, which engine a queue gets, and what a wrong value says."""
 
+import asyncio
 import traceback
 from datetime import timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from pydantic_settings import BaseSettings
 
 from yamchi import Yamchi
+from yamchi.cli.serving import make_server
 from yamchi.envfile import all_settings, env_example
 from yamchi.errors import ConfigurationError
 from yamchi.settings import FeatureSettings, Settings
@@ -49,6 +51,25 @@ def test_the_environment_wins_over_the_file_in_home(own_home, environ):
     (own_home / ".env").write_text("PORT=4000\nHOST=::1\nSOMEBODY_ELSES=1\n")
     environ(PORT="5000")
     assert (Settings().host, Settings().port) == ("::1", 5000)
+
+
+def test_proxies_are_believed_by_the_file(own_home):
+    (own_home / ".env").write_text("FORWARDED_ALLOW_IPS=203.0.113.7, 10.0.0.0/8\n")
+    seen = []
+
+    async def web(scope, _receive, _send):
+        seen.append(scope["client"][0])
+
+    config = make_server(web, Settings()).config
+    config.load()
+    for address in ("203.0.113.7", "10.1.2.3", "127.0.0.1"):
+        headers = [(b"x-forwarded-for", b"198.51.100.9")]
+        scope = {"type": "http", "scheme": "http", "client": (address, 1), "headers": headers}
+        asyncio.run(config.loaded_app(scope, None, None))
+    assert seen == ["198.51.100.9", "198.51.100.9", "127.0.0.1"]
+    (own_home / ".env").write_text("FORWARDED_ALLOW_IPS=proxy.example\n")
+    with pytest.raises(ConfigurationError, match=r"FORWARDED_ALLOW_IPS.*10\.0\.0\.0/8"):
+        Settings()
 
 
 def test_an_argument_wins_over_everything_and_brings_its_own_file(tmp_path, environ):

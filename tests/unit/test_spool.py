@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from yamchi.errors import EngineUnavailable
+from yamchi.errors import EngineUnavailable, InvalidJob
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.failover import Spool, with_failover
@@ -149,4 +150,58 @@ async def test_the_broker_is_not_used_while_another_process_carries(
     await shared.end_move("q", "another process")
     await eventually(lambda: _is_waiting(broker, [*FIVE, "6"]))
     await eventually(lambda: engine.type == "broker")
+    await engine.close()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_start_on_the_spool_is_told_as_every_switch_is(
+    shared: SqliteEngine, tmp_path: Path, clock: MovableClock, is_there: bool
+) -> None:
+    switches: list[tuple[str, str]] = []
+    broker = (Broker if is_there else AbsentBroker)(tmp_path / "broker.db", clock)
+    engine = with_failover(
+        broker, shared, lambda origin, target: switches.append((origin, target)), lambda queue: True
+    )
+    with capture_logs() as lines:
+        await engine.open()
+    assert engine.type == "sqlite"
+    assert switches == [("broker", "sqlite")]
+    told = [line["log_level"] for line in lines if "queues switched from broker to sqlite" in line["event"]]
+    assert told == ["warning"]
+    await engine.close()
+
+
+class AbsentBroker(Broker):
+    """A broker that nobody can reach."""
+
+    async def open(self) -> None:
+        raise EngineUnavailable("Nobody answers.")
+
+    async def ping(self) -> None:
+        raise EngineUnavailable("Nobody answers.")
+
+
+class PickyBroker(Broker):
+    """A broker that can't keep one of the jobs, and then keeps none of its batch."""
+
+    async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        if any(job.id == "3" for job in jobs):
+            raise InvalidJob("The broker can't keep job 3.")
+        return await super().add(queue, jobs)
+
+
+async def test_a_job_that_the_broker_refuses_does_not_hold_up_the_others(
+    spool: Spool, tmp_path: Path, clock: MovableClock
+) -> None:
+    await spool.add("z", [_job("6")])
+    broker = PickyBroker(tmp_path / "broker.db", clock)
+    engine = with_failover(broker, spool, lambda origin, target: None, lambda queue: True)
+    await engine.open()
+    await eventually(lambda: engine.type == "broker")
+    assert await _is_waiting(broker, ["1", "2", "4", "5"])
+    assert (await broker.counts("z"))["waiting"] == 1
+    refused = await engine.get("q", "3")
+    assert refused
+    assert (refused.state, refused.failed_reason) == ("failed", "The broker can't keep job 3.")
+    assert [letter.id for letter in (await engine.letters("q", "", 0, 10)).letters] == ["3"]
     await engine.close()

@@ -2,17 +2,20 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, insert, inspect, select
+from sqlalchemy import Connection, func, insert, inspect, select, text
 
 from yamchi.errors import EngineError, UnstorableValue
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.tables import events, metadata
 from yamchi.plugins import shipped_plugins
-from yamchi.storage.database import Database
+from yamchi.storage.database import Database, Op
 from yamchi.storage.revisions import CORE, Migrations
+
+TIMEOUT_SECONDS = 30.0
 
 NEW_EVENT = insert(events)
 
@@ -135,3 +138,45 @@ async def test_a_closed_database_holds_nothing_open(database_url: str) -> None:
 
     first, *later = [await use() for _ in range(4)]
     assert later == [first] * 3
+
+
+@pytest.mark.services
+async def test_work_of_several_callers_gives_way_before_it_is_a_deadlock(postgres_database) -> None:
+    """Two processes, each with two callers' work in one transaction, take the same rows in opposite orders."""
+    url = postgres_database().url
+    one, other = Database(url), Database(url)
+    both_began = threading.Barrier(2)
+
+    def take(row: int, *, waits: bool = False) -> Op[int]:
+        waiting = iter([waits])
+
+        def op(connection: Connection) -> int:
+            change = text("UPDATE places SET taken = taken + 1 WHERE id = :id")
+            taken = connection.execute(change, {"id": row}).rowcount
+            if next(waiting, False):
+                both_began.wait(TIMEOUT_SECONDS)
+            return taken
+
+        return op
+
+    try:
+        for statement in (
+            "CREATE TABLE places (id int, taken int)",
+            "INSERT INTO places VALUES (1, 0), (2, 0)",
+        ):
+            await one.write(lambda c, statement=statement: c.execute(text(statement)).rowcount)
+        await other.read(lambda c: c.execute(text("SELECT 1")).scalar_one())
+        done = await asyncio.gather(
+            one.write(take(1, waits=True)),
+            one.write(take(2)),
+            other.write(take(2, waits=True)),
+            other.write(take(1)),
+        )
+        assert done == [1, 1, 1, 1]
+        taken = text("SELECT sum(taken) FROM places")
+        assert await one.read(lambda c: c.execute(taken).scalar_one()) == 4
+        deadlocks = text("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        assert await one.read(lambda c: c.execute(deadlocks).scalar_one()) == 0
+    finally:
+        await one.close()
+        await other.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,6 +62,51 @@ def test_many_threads_share_one(app: Yamchi) -> None:
     app.sync.close()
 
 
+def test_who_uses_the_application_first_makes_no_difference(app: Yamchi) -> None:
+    """A thread may call before anything was awaited: it is served where the application is used, or, before that, by a loop apart."""
+
+    async def main(calls_before: int) -> None:
+        for _ in range(calls_before):
+            early = await asyncio.to_thread(app.sync.queue("sums").add, [1])
+            with pytest.raises(TimeoutError):  # who waits for a result follows events
+                await asyncio.to_thread(early.result, timeout="10ms")
+        async with app:
+            job = await asyncio.to_thread(lambda: app.sync.queue("sums").add([2, 3]))
+            if not calls_before:
+                assert app.queue("sums").engine.home is asyncio.get_running_loop()  # type: ignore[attr-defined]
+            async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+                worker = app.worker()
+                group.create_task(worker.run())
+                assert await asyncio.to_thread(lambda: job.result(timeout="20s")) == 5
+                worker.stop()
+
+    for calls_before in (0, 1):
+        asyncio.run(main(calls_before))
+        app.sync.close()
+
+
+def test_it_can_be_used_again_right_after_it_was_closed(app: Yamchi) -> None:
+    for number in range(20):
+        app.sync.queue("sums").add([number])
+        app.sync.close()
+    assert app.sync.queue("sums").stats()["waiting"] == 20
+    app.sync.close()
+
+
+async def test_threads_that_call_while_the_application_begins(app: Yamchi) -> None:
+    def call(number: int) -> str:
+        return str(app.sync.queue("sums").add([number]).id)
+
+    first = asyncio.create_task(asyncio.to_thread(call, 0))
+    await first
+    calls = [asyncio.create_task(asyncio.to_thread(call, number)) for number in range(1, 30)]
+    async with app:
+        await app.queue("sums").add([99])
+        async with asyncio.timeout(20):
+            assert len(set(await asyncio.gather(*calls))) == 29
+        assert (await app.queue("sums").stats())["waiting"] == 31
+
+
 def test_results_and_plain_handlers_while_a_worker_runs(app: Yamchi) -> None:
     def ask() -> tuple[int, int]:
         chained = app.sync.queue("chains").add([20, 22]).result(timeout="20s")
@@ -88,14 +134,20 @@ async def test_within_an_event_loop_it_is_refused(app: Yamchi) -> None:
     await app.close()
 
 
-def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_used_before", [False, True])
+def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path, is_used_before: bool) -> None:
     app = Yamchi(Settings(home=tmp_path, plugins=()))
     app.define("sums")
     before = app.sync._background.loop()
+    if is_used_before:
+        app.sync.queue("sums").add([1], id="parent")
     child = os.fork()
     if child == 0:
+        signal.alarm(20)  # one that hangs is ended
         os._exit(0 if app.sync.queue("sums").add([1], id="child").id == "child" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert app.sync._background.loop() is before
     assert app.sync.queue("sums").job("child").state == "waiting"
+    app.sync.queue("sums").add([1], id="after")
+    assert app.sync.queue("sums").stats()["waiting"] == 2 + is_used_before
     app.sync.close()

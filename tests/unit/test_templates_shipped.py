@@ -33,6 +33,13 @@ LEAST = {
 }
 
 
+NULLS = {
+    "payment_succeeded": {"amount": "1.00", "currency": "RUB", "description": None, "reason": None},
+    "payment_failed": {"amount": "1.00", "currency": "RUB", "description": None, "reason": None},
+}
+"""As the events of payments have them where nothing was said."""
+
+
 async def shipped() -> list[Template]:
     return list(await FileTemplates().list())
 
@@ -45,6 +52,7 @@ async def test_lint_finds_nothing() -> None:
 async def test_every_message_is_there_in_every_language(locale: str) -> None:
     have = {(template.code, template.channel) for template in await shipped() if template.locale == locale}
     assert {(code, "email") for code in EMAILS.split()} <= have
+    assert {("report_ready", "telegram"), ("report_ready", "database")} <= have
     assert {("call_needed", "telegram"), ("remind_24h", "telegram"), ("remind_5h", "telegram")} <= have
     for code in (
         "welcome_email",
@@ -62,6 +70,26 @@ async def test_the_least_data_is_enough() -> None:
         assert rendered.text
         assert "None" not in rendered.text
         assert "{{" not in f"{rendered.text}{rendered.html}{rendered.subject}"
+
+
+@pytest.mark.parametrize("code", NULLS)
+async def test_what_is_null_is_left_out(code: str) -> None:
+    for template in await shipped():
+        if template.code == code:
+            rendered, least = (
+                render(template, NULLS[code]),
+                render(template, {"amount": "1.00", "currency": "RUB"}),
+            )
+            assert (rendered.text, rendered.html) == (least.text, least.html)
+
+
+async def test_a_letter_says_that_a_report_is_attached_if_it_is() -> None:
+    for locale, said in (("en", "is attached"), ("ru", "приложен"), ("kk", "тіркелген")):
+        for channel in ("email", "telegram"):
+            template = await FileTemplates().find("report_ready", channel, [locale])
+            assert template is not None
+            assert said in render(template, {"is_attached": True}).text
+            assert said not in render(template, {"is_attached": False}).text
 
 
 async def test_letters_are_inlined_once_per_version_and_not_once_per_letter() -> None:

@@ -1,5 +1,6 @@
 """Tests of the tools for tests: 48 hours of a chain pass in milliseconds, in order, and nothing runs unasked."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
@@ -290,3 +291,21 @@ async def test_a_snooze_takes_a_span_or_a_moment_and_a_wrong_one_fails_the_attem
         assert "no time zone" in (failed["no-zone"] or "")
         await app.clock.advance("1h")
         assert sorted(ran[4:]) == ["moment", "span"]
+
+
+async def test_time_moves_past_what_a_paused_queue_has_due() -> None:
+    ran: list[int] = []
+    async with TestApp() as app:
+
+        @app.job("held")
+        async def note(job: Job[int]) -> None:
+            ran.append(job.data)
+
+        await app.queue("held").add(1, delay="1h")
+        await app.queue("held").pause()
+        async with asyncio.timeout(10):
+            await app.clock.advance("2h")
+        assert ran == []
+        await app.queue("held").resume()
+        await app.clock.advance("1s")
+        assert ran == [1]

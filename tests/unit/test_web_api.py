@@ -1,5 +1,6 @@
 """The API over real HTTP messages: queues, jobs, dead letters, health, and errors that a person can act on."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx2
@@ -205,6 +206,23 @@ async def test_health(app, client, monkeypatch):
     ready = await client.get("/readyz")
     assert ready.status_code == 503
     assert ready.json()["engines"][0]["error"] == "Redis at redis://:***@host can't be reached: start it."
+
+
+async def test_what_a_form_leaves_empty_is_absent(app, client):
+    await app.queue("thumbnails").add(Thumb(url="a.jpg"))
+    listed = await client.get(JOBS, params={"state": "", "q": "", "page": "", "size": ""})
+    assert (listed.status_code, listed.json()["page"], listed.json()["total"]) == (200, 1, 1)
+    assert (await client.get(JOBS, params={"page": "0"})).status_code == 422
+    await app.drain()
+    cleaned = await client.post("/api/queues/thumbnails/clean")
+    assert (cleaned.status_code, cleaned.json()["count"]) == (200, 1)
+
+
+async def test_counters_have_a_row_before_the_first_event(app, client):
+    with app.services.watching("sweeper", asyncio.Event().wait):
+        page = (await client.get("/metrics")).text
+    assert 'yamchi_jobs_total{name="make",queue="thumbnails",status="failed"} 0.0' in page
+    assert 'yamchi_service_failures_total{service="sweeper"} 0.0' in page
 
 
 async def test_an_engine_that_is_away_is_shown_not_thrown(app, client, monkeypatch):

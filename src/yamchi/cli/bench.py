@@ -1,11 +1,10 @@
 """`yamchi bench`: how fast this machine and this engine are.
 
-In Yamchi's repository it runs `bench/`, which measures the peers too; elsewhere, or with `--quick`, a small benchmark
-of its own on the engine that is configured.
+In Yamchi's repository, where `make bench` has installed the peers, it measures them too; elsewhere, or with `--quick`, `--jobs`
+or `--json`, it is a small benchmark of its own on the engine that is configured.
 """
 
 import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +21,9 @@ from yamchi.queues.queue import Queue
 from yamchi.queues.records import JobOptions, NewJob, new_id
 
 QUEUE = "_bench"
+JOBS = 20_000
+PEERS = Path(".venv-bench/bin/python")
+"""In Yamchi's repository, once `make bench` has installed what it measures."""
 OPTIONS = JobOptions(keep_completed=0)
 
 log = structlog.get_logger("yamchi.bench")
@@ -42,8 +44,13 @@ class Speed:
 
 def run(
     jobs: Annotated[
-        int, typer.Option(min=100, max=1_000_000, help="How many jobs to add and drain.")
-    ] = 20_000,
+        int | None,
+        typer.Option(
+            min=100,
+            max=1_000_000,
+            help="How many jobs to add and drain, on our own engine; 20000 by default.",
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Only our own engine, even in the repository.")
     ] = False,
@@ -53,22 +60,16 @@ def run(
 
     Example: [cyan]yamchi bench --jobs 100000[/] · [cyan]QUEUE_URL=memory:// yamchi bench[/]
     """
-    if not quick and not as_json and Path("bench/run.py").is_file():
-        raise typer.Exit(_run_repository())
+    if jobs is None and not quick and not as_json and PEERS.exists():
+        raise typer.Exit(subprocess.run([PEERS, "-m", "bench.run"], check=False).returncode)
     app = Yamchi()
     app.define(QUEUE)
     queue = app.queue(QUEUE)
-    speeds = run_async(using(app, _measure(queue, app, jobs)))
+    speeds = run_async(using(app, _measure(queue, app, jobs or JOBS)))
     if as_json:
         print_json([{**asdict(speed), "rate": round(speed.rate), "engine": queue.type} for speed in speeds])
     else:
         _print(queue, speeds)
-
-
-def _run_repository() -> int:
-    own = Path(".venv-bench/bin/python")
-    python = str(own) if own.exists() else sys.executable
-    return subprocess.run([python, "bench/run.py"], check=False).returncode
 
 
 async def _measure(queue: Queue, app: Yamchi, jobs: int) -> list[Speed]:

@@ -5,9 +5,11 @@ import webbrowser
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from yamchi.cli.up import HostOption, PortOption
-from yamchi.console.output import console
+from yamchi.console.loading import JsonOption
+from yamchi.console.output import print_json
 from yamchi.settings import Settings
 
 
@@ -17,6 +19,7 @@ def run(
     open_it: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the browser, or only print.")
     ] = True,
+    as_json: JsonOption = False,
 ) -> None:
     """Open the board of a running Yamchi.
 
@@ -26,9 +29,15 @@ def run(
     where, number = host or settings.host, settings.port if port is None else port
     name = "localhost" if where in ("127.0.0.1", "0.0.0.0", "::", "::1") else where
     url = f"http://{name}:{number}"
-    print(url)
-    if not _answers(where, number):
-        console.print("[yellow]Nothing listens there yet: start it with [cyan]yamchi up[/].[/]")
+    is_there = _answers(where, number)
+    if as_json:
+        print_json({"url": url, "answers": is_there})
+    else:
+        print(url)
+    if not is_there:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            "[yellow]Nothing listens there yet: start it with [cyan]yamchi up[/].[/]"
+        )
         raise typer.Exit(1)
     if open_it:
         webbrowser.open(url)

@@ -1,27 +1,40 @@
 """`yamchi dlq`: dead letters. List, show, mend, replay and purge them."""
 
-import asyncio
 from typing import Annotated, Any
 
 import click
 import orjson
 import typer
 
-from yamchi.cli.jobs import JobIds, Search
+from yamchi.cli.jobs import JobIds, Search, each
 from yamchi.cli.loading import with_queue
 from yamchi.cli.queues import QueueName
 from yamchi.clock import isoformat
 from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, read_json
-from yamchi.console.output import ago, console, paging, print_json, progress, say, table, text
+from yamchi.console.output import (
+    ago,
+    answer,
+    console,
+    paging,
+    print_fields,
+    print_json,
+    progress,
+    table,
+    text,
+)
 from yamchi.errors import ConfigurationError
 from yamchi.queues import foreign
 from yamchi.queues.deadletters import is_job
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import DeadLetter
 
-group = typer.Typer(help="Dead letters: list, show, mend, replay and purge them.", no_args_is_help=True)
+group = typer.Typer(
+    help="Dead letters: list, show, mend, replay and purge them.\n\n"
+    "Example: [cyan]yamchi dlq list notifications[/]",
+    no_args_is_help=True,
+)
 
-LetterId = Annotated[str, typer.Argument(metavar="ID", help="The letter's id: that of its job.")]
+LetterId = Annotated[str, typer.Argument(metavar="ID", help="The dead letter's id: that of its job.")]
 
 
 @group.command("list")
@@ -60,13 +73,8 @@ def show(queue: QueueName, letter_id: LetterId, app: AppOption = None, as_json: 
     Example: [cyan]yamchi dlq show notifications 42[/]
     """
     letter = with_queue(app, queue, lambda q: q.dead_letters.get(letter_id))
-    if as_json:
-        print_json(_described(letter))
-        return
-    shown = table("", "")
-    for field, value in _described(letter).items():
-        shown.add_row(f"[bold]{field}[/]", text(value, 4000))
-    console.print(shown)
+    show_one = print_json if as_json else print_fields
+    show_one(_described(letter))
 
 
 @group.command()
@@ -77,8 +85,9 @@ def edit(
         str | None, typer.Argument(metavar="[JSON]", help="The new data; your editor opens without it.")
     ] = None,
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Mend the data of a letter and replay it.
+    """Mend the data of a dead letter and replay it.
 
     Example: [cyan]yamchi dlq edit notifications 42 '{"to": "a@b.kz"}'[/]
     """
@@ -88,50 +97,50 @@ def edit(
         await found.dead_letters.replay(letter_id, read_json(_edited(letter) if data is None else data))
 
     with_queue(app, queue, body)
-    say(f"{text(letter_id)} of {text(queue)} replayed with new data.")
+    said = f"{text(letter_id)} of {text(queue)} replayed with new data."
+    answer({"done": [letter_id], "problems": []}, said, as_json=as_json)
 
 
 @group.command()
-def replay(queue: QueueName, letter_ids: JobIds, app: AppOption = None) -> None:
+def replay(queue: QueueName, letter_ids: JobIds, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Put jobs back in their queue, as they were.
 
     Example: [cyan]yamchi dlq replay notifications 42 43[/]
     """
-
-    async def body(found: Queue) -> None:
-        for letter_id in letter_ids:
-            await found.dead_letters.replay(letter_id)
-
-    with_queue(app, queue, body)
-    say(f"{len(letter_ids):,} of {text(queue)} replayed.")
+    each(app, queue, letter_ids, lambda found, one: found.dead_letters.replay(one), "replayed", as_json)
 
 
 @group.command("replay-all")
-def replay_all(queue: QueueName, search: Search = "", app: AppOption = None) -> None:
-    """Replay every letter that matches and holds a job.
+def replay_all(
+    queue: QueueName, search: Search = "", app: AppOption = None, as_json: JsonOption = False
+) -> None:
+    """Replay every dead letter that matches and holds a job.
 
     Example: [cyan]yamchi dlq replay-all notifications --search "timed out"[/]
     """
 
     done = with_queue(app, queue, lambda found: _replay_all(found, search))
-    say(f"{done:,} of {text(queue)} replayed.")
+    answer({"count": done}, f"{done:,} of {text(queue)} replayed.", as_json=as_json)
 
 
 @group.command()
 def purge(
     queue: QueueName,
-    letter_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of letters.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All letters of the queue.")] = False,
+    letter_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of dead letters.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the queue.")] = False,
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Drop dead letters for good.
 
     Example: [cyan]yamchi dlq purge notifications --all[/]
     """
     if bool(letter_ids) == everything:
-        raise ConfigurationError("Name the letters to purge, or say --all.")
+        raise ConfigurationError("Name the dead letters to purge, or say --all.")
     gone = with_queue(app, queue, lambda q: q.dead_letters.purge(letter_ids or None))
-    say(f"{gone:,} dead letters of {text(queue)} purged.")
+    answer({"count": gone}, f"{gone:,} dead letters of {text(queue)} purged.", as_json=as_json)
 
 
 def _edited(letter: DeadLetter) -> str:
@@ -148,15 +157,9 @@ def _edited(letter: DeadLetter) -> str:
 
 
 async def _replay_all(queue: Queue, search: str) -> int:
-    left = (await queue.dead_letters.list(search=search, limit=1)).total
-    with progress("Replaying dead letters", left) as advance:
-        task = asyncio.create_task(queue.dead_letters.replay_all(search=search))
-        while not task.done():
-            await asyncio.wait([task], timeout=0.2)
-            now = (await queue.dead_letters.list(search=search, limit=1)).total
-            advance(max(left - now, 0))
-            left = now
-    return await task
+    total = (await queue.dead_letters.list(search=search, limit=1)).total
+    with progress("Replaying dead letters", total) as advance:
+        return await queue.dead_letters.replay_all(search=search, on_done=advance)
 
 
 def _described(letter: DeadLetter) -> dict[str, Any]:

@@ -9,13 +9,28 @@ import typer
 from yamchi.cli.loading import with_queue
 from yamchi.cli.queues import QueueName, check_state
 from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, read_json
-from yamchi.console.output import ago, console, number, paging, print_json, progress, say, state, table, text
+from yamchi.console.output import (
+    ago,
+    answer,
+    console,
+    number,
+    paging,
+    print_json,
+    progress,
+    state,
+    table,
+    text,
+)
 from yamchi.errors import InvalidJob, YamchiError
 from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import JobRecord, State
 
-group = typer.Typer(help="List, show, add, retry, promote, remove and cancel jobs.", no_args_is_help=True)
+group = typer.Typer(
+    help="List, show, add, retry, promote, remove and cancel jobs.\n\n"
+    "Example: [cyan]yamchi jobs list hello --state failed[/]",
+    no_args_is_help=True,
+)
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of jobs.")]
@@ -106,47 +121,45 @@ def add(
             timeout=timeout,
         ),
     )
-    if as_json:
-        print_json({**job.to_dict(), "is_new": job.is_new})
-    else:
-        done = "added" if job.is_new else "was there already"
-        say(f"{text(job.name)} [bold]{text(job.id)}[/] {done}: {state(job.state)} in {text(queue)}.")
+    done = "added" if job.is_new else "was there already"
+    said = f"{text(job.name)} [bold]{text(job.id)}[/] {done}: {state(job.state)} in {text(queue)}."
+    answer({**job.to_dict(), "is_new": job.is_new}, said, as_json=as_json)
 
 
 @group.command()
-def retry(queue: QueueName, job_ids: JobIds, app: AppOption = None) -> None:
+def retry(queue: QueueName, job_ids: JobIds, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Put finished jobs back, with all their attempts.
 
     Example: [cyan]yamchi jobs retry hello 42 43[/]
     """
-    _each(app, queue, job_ids, lambda job: job.retry(), "put back")
+    _each_job(app, queue, job_ids, lambda job: job.retry(), "put back", as_json)
 
 
 @group.command()
-def promote(queue: QueueName, job_ids: JobIds, app: AppOption = None) -> None:
+def promote(queue: QueueName, job_ids: JobIds, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Let delayed jobs run now.
 
     Example: [cyan]yamchi jobs promote hello 42[/]
     """
-    _each(app, queue, job_ids, lambda job: job.promote(), "promoted")
+    _each_job(app, queue, job_ids, lambda job: job.promote(), "promoted", as_json)
 
 
 @group.command()
-def remove(queue: QueueName, job_ids: JobIds, app: AppOption = None) -> None:
+def remove(queue: QueueName, job_ids: JobIds, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Forget jobs that are not running.
 
     Example: [cyan]yamchi jobs remove hello 42[/]
     """
-    _each(app, queue, job_ids, lambda job: job.remove(), "removed")
+    _each_job(app, queue, job_ids, lambda job: job.remove(), "removed", as_json)
 
 
 @group.command()
-def cancel(queue: QueueName, job_ids: JobIds, app: AppOption = None) -> None:
+def cancel(queue: QueueName, job_ids: JobIds, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Cancel jobs that wait; ask running ones to stop.
 
     Example: [cyan]yamchi jobs cancel hello 42[/]
     """
-    _each(app, queue, job_ids, lambda job: job.cancel(), "cancelled")
+    _each_job(app, queue, job_ids, lambda job: job.cancel(), "cancelled", as_json)
 
 
 @group.command("retry-all")
@@ -154,6 +167,7 @@ def retry_all(
     queue: QueueName,
     wanted: Annotated[str, typer.Option("--state", help="Jobs of which finished state.")] = "failed",
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Put every failed job back.
 
@@ -161,44 +175,55 @@ def retry_all(
     """
     only = check_state(wanted)
     retried = with_queue(app, queue, lambda found: _retry_all(found, only))
-    say(f"{retried:,} {wanted} jobs of {text(queue)} put back.")
+    answer({"count": retried}, f"{retried:,} {wanted} jobs of {text(queue)} put back.", as_json=as_json)
 
 
 async def _retry_all(queue: Queue, only: State) -> int:
-    retried, total = 0, (await queue.counts())[only]
-    with progress(f"Retrying {only} jobs", total) as advance:
-        while page := (await queue.page(only, limit=500)).jobs:
-            back = len(await queue.retry([job.id for job in page]))
-            if not back:
-                break
-            retried += back
-            advance(back)
-    return retried
+    with progress(f"Retrying {only} jobs", (await queue.counts())[only]) as advance:
+        return await queue.retry_all(only, on_done=advance)
 
 
-def _each(
+def _each_job(
     reference: str | None,
-    name: str,
+    queue: str,
     job_ids: Sequence[str],
     act: Callable[[Job[Any]], Awaitable[Any]],
     done: str,
+    as_json: bool,
 ) -> None:
-    """Do it to each job; what went wrong with one does not keep the others from it."""
+    async def body(found: Queue, job_id: str) -> None:
+        await act(await found.job(job_id))
 
-    async def body(queue: Queue) -> list[YamchiError]:
-        problems = []
-        for job_id in job_ids:
+    each(reference, queue, job_ids, body, done, as_json)
+
+
+def each(
+    reference: str | None,
+    queue: str,
+    ids: Sequence[str],
+    act: Callable[[Queue, str], Awaitable[Any]],
+    said: str,
+    as_json: bool,
+) -> None:
+    """Do it to each; what went wrong with one does not keep the others from it."""
+    wanted = list(dict.fromkeys(ids))
+
+    async def body(found: Queue) -> dict[str, YamchiError]:
+        problems = {}
+        for one in wanted:
             try:
-                await act(await queue.job(job_id))
+                await act(found, one)
             except YamchiError as error:
-                problems.append(error)
+                problems[one] = error
         return problems
 
-    problems = with_queue(reference, name, body)
-    if len(job_ids) > len(problems):
-        say(f"{len(job_ids) - len(problems):,} of {text(name)} {done}.")
+    problems = with_queue(reference, queue, body)
+    done = [one for one in wanted if one not in problems]
+    if done or as_json:
+        told = [{"id": one, "error": str(error)} for one, error in problems.items()]
+        answer({"done": done, "problems": told}, f"{len(done):,} of {text(queue)} {said}.", as_json=as_json)
     if problems:
-        raise YamchiError("\n".join(map(str, problems)))
+        raise YamchiError("\n".join(map(str, problems.values())))
 
 
 def _moment(given: str) -> datetime:

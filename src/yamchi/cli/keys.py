@@ -7,10 +7,14 @@ import typer
 from yamchi.clock import isoformat
 from yamchi.console.auditing import who_types
 from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.console.output import ago, console, print_json, say, table, text
+from yamchi.console.output import ago, answer, console, print_json, table, text
 from yamchi.http.apikeys import ApiKey, ApiKeys
 
-group = typer.Typer(help="Keys of the API: make, list, rotate and revoke them.", no_args_is_help=True)
+group = typer.Typer(
+    help="Keys of the API: make, list, rotate and revoke them.\n\n"
+    "Example: [cyan]yamchi keys create --name shop --scope send[/]",
+    no_args_is_help=True,
+)
 
 KeyName = Annotated[str, typer.Argument(metavar="NAME", help="The key's name.")]
 
@@ -74,7 +78,7 @@ def rotate(
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a key another text, and print it, this once.
+    """Give a key another text, and print it, this once. Sessions of the board that were begun with the key end.
 
     Example: [cyan]yamchi keys rotate shop --grace 1h[/]
     """
@@ -84,14 +88,15 @@ def rotate(
 
 
 @group.command()
-def revoke(name: KeyName, app: AppOption = None) -> None:
+def revoke(name: KeyName, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Let nobody use a key any more.
 
     Example: [cyan]yamchi keys revoke shop[/]
     """
     loaded = load_app(app)
-    run_async(using(loaded, ApiKeys(loaded.database, loaded.clock).revoke(name)))
-    say(f"{text(name)} is revoked; every server refuses it within seconds.")
+    key = run_async(using(loaded, ApiKeys(loaded.database, loaded.clock).revoke(name)))
+    said = f"{text(name)} is revoked; every server refuses it within seconds."
+    answer(_described(key, loaded.clock.now()), said, as_json=as_json)
 
 
 def _show_once(key: ApiKey, secret: str, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from yamchi.app import Yamchi
 from yamchi.cli.loading import load_app
 from yamchi.clock import Span
 from yamchi.console.loading import AppOption, JsonOption, run_async, using
-from yamchi.console.output import STATE_STYLES, console, number, print_json, progress, say, table, text
+from yamchi.console.output import STATE_STYLES, answer, console, number, print_json, progress, table, text
 from yamchi.discovery import all_queues, find_queue
 from yamchi.errors import InvalidJob
 from yamchi.queues.overview import QueueView, view_queues
@@ -35,23 +35,24 @@ def run(context: typer.Context, app: AppOption = None, as_json: JsonOption = Fal
 
 
 @group.command()
-def pause(queue: QueueName, app: AppOption = None) -> None:
+def pause(queue: QueueName, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Let nobody start a job of this queue; running ones finish.
 
     Example: [cyan]yamchi queues pause notifications[/]
     """
     _do(app, queue, "pause")
-    say(f"{text(queue)} is paused; [cyan]yamchi queues resume {text(queue)}[/] lets it go on.")
+    said = f"{text(queue)} is paused; [cyan]yamchi queues resume {text(queue)}[/] lets it go on."
+    answer({"name": queue, "paused": True}, said, as_json=as_json)
 
 
 @group.command()
-def resume(queue: QueueName, app: AppOption = None) -> None:
+def resume(queue: QueueName, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Let jobs of this queue start again.
 
     Example: [cyan]yamchi queues resume notifications[/]
     """
     _do(app, queue, "resume")
-    say(f"{text(queue)} goes on.")
+    answer({"name": queue, "paused": False}, f"{text(queue)} goes on.", as_json=as_json)
 
 
 @group.command()
@@ -62,6 +63,7 @@ def clean(
         str, typer.Option(help="Only jobs in it for at least this long, such as 7d.")
     ] = "0s",
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove jobs of one state.
 
@@ -69,7 +71,7 @@ def clean(
     """
     yamchi, wanted = load_app(app), check_state(state)
     gone = run_async(using(yamchi, _clean(yamchi, queue, wanted, older_than)))
-    say(f"{gone:,} {state} jobs of {text(queue)} removed.")
+    answer({"count": gone}, f"{gone:,} {state} jobs of {text(queue)} removed.", as_json=as_json)
 
 
 @group.command()
@@ -77,6 +79,7 @@ def drain(
     queue: QueueName,
     delayed: Annotated[bool, typer.Option("--delayed", help="Delayed jobs too.")] = False,
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove every waiting job.
 
@@ -85,7 +88,7 @@ def drain(
     yamchi = load_app(app)
     states: list[State] = ["waiting", "delayed"] if delayed else ["waiting"]
     gone = sum(run_async(using(yamchi, _drain(yamchi, queue, states))))
-    say(f"{gone:,} waiting jobs of {text(queue)} removed.")
+    answer({"count": gone}, f"{gone:,} waiting jobs of {text(queue)} removed.", as_json=as_json)
 
 
 def check_state(name: str) -> State:

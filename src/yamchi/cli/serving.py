@@ -27,7 +27,7 @@ from yamchi.errors import ConfigurationError
 from yamchi.http.connections import LimitedConfig
 from yamchi.observe import logging as yamchi_logging
 from yamchi.observe.watchdog import LoopWatchdog
-from yamchi.queues.worker import Worker
+from yamchi.queues.worker import Worker, collecting_less
 from yamchi.settings import Settings
 
 try:
@@ -137,7 +137,7 @@ class Server(uvicorn.Server):
 
 def make_server(web: ASGIApp, settings: Settings) -> Server:
     _lift_limit_of_files()
-    is_debug = settings.log_level == "debug"
+    is_debug, proxies = settings.log_level == "debug", settings.forwarded_allow_ips
     return Server(
         LimitedConfig(
             web,
@@ -146,6 +146,7 @@ def make_server(web: ASGIApp, settings: Settings) -> Server:
             access_log=is_debug,
             lifespan="off",
             server_header=False,
+            forwarded_allow_ips="*" if "*" in proxies else list(proxies),
             timeout_graceful_shutdown=2,
             ws_max_size=LARGEST_FRAME_BYTES,
             ws_ping_interval=20,  # a page that answers no ping is closed
@@ -191,7 +192,7 @@ async def live(
     """Run a worker, a server or both until a signal, then stop them: the worker first, so that the board can show it."""
     give_memory_back()
     stopper = Stopper(app.settings.shutdown_timeout.total_seconds())
-    with stopper.listening():
+    with stopper.listening(), collecting_less():
         async with app:
             works = [asyncio.create_task(worker.run(), name="worker")] if worker else []
             serves = [asyncio.create_task(server[0].serve([server[1]]), name="server")] if server else []

@@ -25,7 +25,7 @@ AppOption = Annotated[
         help="Your own application, for example mymodule:app; the queues that ship by default.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
 PageOption = Annotated[int, typer.Option("--page", min=1, help="Which page.")]

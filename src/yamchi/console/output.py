@@ -1,7 +1,7 @@
 """How results look: tables for people, JSON for programs, a bar for long work."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -83,6 +83,23 @@ def text(value: Any, longest: int = 80) -> str:
 def say(sentence: str) -> None:
     """What was done."""
     console.print(f"[green]✔[/] {sentence}", soft_wrap=True)
+
+
+def answer(value: Any, sentence: str, *, as_json: bool) -> None:
+    """What was done: a value for programs, or a sentence for people."""
+    if as_json:
+        print_json(value)
+    else:
+        say(sentence)
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """One thing, a line for each of its fields that is not empty."""
+    shown = table("", "")
+    for name, value in fields.items():
+        if value not in (None, [], {}, ""):
+            shown.add_row(f"[bold]{name}[/]", text(value, 4000))
+    console.print(shown)
 
 
 def paging(shown: Sequence[Any], total: int, page: int) -> None:

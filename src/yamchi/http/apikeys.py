@@ -7,15 +7,16 @@ is revoked in any process is refused in all of them after `FRESH`. While the dat
 key either: what was known goes on being so.
 """
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Delete, Row, Update, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from yamchi.clock import Clock, Millis, Span, to_millis
@@ -23,6 +24,7 @@ from yamchi.errors import ConfigurationError, EngineError, UnknownJob
 from yamchi.http.scopes import Caller, check_scopes
 from yamchi.storage.database import Database
 from yamchi.storage.tables import api_keys as table
+from yamchi.storage.tables import sessions
 
 log = structlog.get_logger("yamchi.access")
 
@@ -87,13 +89,14 @@ class ApiKeys:
         self._clock = clock
         self._known: Mapping[str, ApiKey] = {}
         self._read_at: Millis | None = None
+        self._reading = asyncio.Lock()
         self._noted: dict[str, Millis] = {}
 
     # ── Who comes with a key ──────────────────────────────────────────────────────────────────────────────────────
 
     async def find(self, text: str) -> ApiKey | None:
         """The key that this is, if it is one and good for anything now."""
-        key_id, _, secret = text.removeprefix(TEST_PREFIX).removeprefix(PREFIX).partition("_")
+        key_id, secret = parts_of(text)
         key = await self.get(key_id)
         now = self._clock.now()
         if key is None or key.is_test != text.startswith(TEST_PREFIX) or not key.fits(secret, now):
@@ -110,9 +113,16 @@ class ApiKeys:
         return key if key is not None and key.state(self._clock.now()) == "in use" else None
 
     async def _all(self, fresh: Millis) -> Mapping[str, ApiKey]:
-        now = self._clock.now()
-        if self._read_at is not None and 0 <= now - self._read_at < fresh:
+        if self._is_read(fresh):
             return self._known
+        async with self._reading:  # a thousand strangers at once are one look at the database
+            return self._known if self._is_read(fresh) else await self._read()
+
+    def _is_read(self, fresh: Millis) -> bool:
+        return self._read_at is not None and 0 <= self._clock.now() - self._read_at < fresh
+
+    async def _read(self) -> Mapping[str, ApiKey]:
+        now = self._clock.now()
         query = select(table).where(table.c.revoked_at.is_(None)).limit(MOST)
         try:
             rows = await self._database.read(lambda connection: connection.execute(query).all())
@@ -166,7 +176,7 @@ class ApiKeys:
         return await self.named(name), text_of(key_id, secret, is_test=is_test)
 
     async def rotate(self, name: str, *, grace: Span = 0) -> tuple[ApiKey, str]:
-        """Another secret for the same key. The one before is good for `grace` longer."""
+        """Another secret for the same key. The one before is good for `grace` longer; sessions of the board end with it now."""
         key = await self.named(name)
         secret, now, length = secrets.token_hex(24), self._clock.now(), to_millis(grace)
         values = {
@@ -175,15 +185,17 @@ class ApiKeys:
             "old_until": now + length if length > 0 else None,
         }
         is_it = (table.c.key_id == key.key_id) & (table.c.digest == key.digest) & table.c.revoked_at.is_(None)
-        await self._change(update(table).where(is_it).values(**values), name)
+        sessions_of_it = delete(sessions).where(sessions.c.key_id == key.key_id)
+        await self._change(update(table).where(is_it).values(**values), name, then=sessions_of_it)
         return await self.named(name), text_of(key.key_id, secret, is_test=key.is_test)
 
     async def revoke(self, name: str) -> ApiKey:
         """Nobody can use this key from now on; its name is free for another."""
         key = await self.named(name)
         is_it = (table.c.key_id == key.key_id) & table.c.revoked_at.is_(None)
-        await self._change(update(table).where(is_it).values(revoked_at=self._clock.now()), name)
-        return key
+        now = self._clock.now()
+        await self._change(update(table).where(is_it).values(revoked_at=now), name)
+        return replace(key, revoked_at=now)
 
     async def named(self, name: str) -> ApiKey:
         query = select(table).where((table.c.name == name) & table.c.revoked_at.is_(None))
@@ -198,8 +210,14 @@ class ApiKeys:
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return [ApiKey.of(row) for row in rows]
 
-    async def _change(self, change: Any, name: str) -> None:
-        changed = await self._database.write(lambda connection: connection.execute(change).rowcount)
+    async def _change(self, change: Update, name: str, *, then: Delete | None = None) -> None:
+        def write(connection: Connection) -> int:
+            changed: int = connection.execute(change).rowcount
+            if changed and then is not None:
+                connection.execute(then)
+            return changed
+
+        changed = await self._database.write(write)
         self._read_at = None
         if not changed:
             raise UnknownJob(f"The key {name!r} was changed by somebody else at this moment: look again.")
@@ -229,6 +247,12 @@ def check_name(name: str) -> str:
 def digest_of(secret: str) -> str:
     """The secret is long and random, so that one round of a fast hash is enough."""
     return sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def parts_of(text: str) -> tuple[str, str]:
+    """The id of a key, and its secret."""
+    key_id, _, secret = text.removeprefix(TEST_PREFIX).removeprefix(PREFIX).partition("_")
+    return key_id, secret
 
 
 def text_of(key_id: str, secret: str, *, is_test: bool) -> str:

@@ -24,7 +24,7 @@ from yamchi.http import apikeys
 from yamchi.http.access import SAFE_METHODS, WHO_ARE_YOU, is_guarded
 from yamchi.http.apikeys import ApiKeys
 from yamchi.http.audit import AuditLog, Entry
-from yamchi.http.failures import Failures, address_of
+from yamchi.http.failures import Failures, TooManyWrong, address_of
 from yamchi.http.problems import problem
 from yamchi.http.ratelimits import RateLimits
 from yamchi.http.scopes import ADMIN, LOCAL, SEND, STRANGER, Caller
@@ -36,6 +36,7 @@ from yamchi.storage.database import Database
 COOKIE = "yamchi_session"
 PEOPLE = "/api/v1/users/"
 SHORTEST_ADMIN_TOKEN = 16
+_KEY = apikeys.PREFIX.encode()
 _COUNT = re.compile(rb'\{"count":(\d{1,18})\}')
 
 
@@ -69,7 +70,7 @@ def check_address(settings: Settings, host: str) -> None:
         )
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=64)  # few hosts are this machine, and a caller may name one of 64 KiB
 def is_loopback(host: str) -> bool:
     name = host.strip("[]").lower()
     if name == "localhost" or name.endswith(".localhost"):
@@ -101,15 +102,25 @@ class AccessControl:
     def is_admin(self, token: bytes) -> bool:
         return self._admin is not None and hmac.compare_digest(self._admin, token)
 
-    async def holder_of(self, token: bytes) -> tuple[Caller, str | None] | None:
-        """Whose token this is, and the id of the key if it is one; None if it is nobody's."""
+    async def holder_of(self, token: bytes, address: str) -> tuple[Caller, str | None] | None:
+        """Whose token this is, and the id of the key if it is one; None if it is nobody's.
+
+        A key can't be guessed, and is looked up however many were wrong before it: else a stranger could shut out all new
+        ones. What somebody chose is compared only while few were: TooManyWrong otherwise.
+        """
+        if token.startswith(_KEY):
+            key = await self.keys.find(token.decode("utf-8", "replace"))
+            if key is not None:
+                return key.caller, key.key_id
+        self.failures.check(address, token)
         if self.is_admin(token):
-            return Caller("admin", "admin", frozenset({ADMIN})), None
-        if number := _which(self._senders, token):
-            return Caller("key", f"API_TOKENS {number}", frozenset({SEND})), None
-        text = token.decode("utf-8", "replace")
-        key = await self.keys.find(text) if text.startswith(apikeys.PREFIX) else None
-        return None if key is None else (key.caller, key.key_id)
+            caller = Caller("admin", "admin", frozenset({ADMIN}))
+        elif number := _which(self._senders, token):
+            caller = Caller("key", f"API_TOKENS {number}", frozenset({SEND}))
+        else:
+            return None
+        self.failures.right(address, token)
+        return caller, None
 
     async def signed_in(self, cookie: str) -> Caller | None:
         """Whose session this is."""
@@ -143,6 +154,8 @@ class Guard:
         headers = Headers(scope=scope)
         try:
             refusal = await self._identify(scope, headers) or self._refuse(scope, headers)
+        except TooManyWrong as error:
+            refusal = Refusal(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.headers)
         except EngineError as error:
             refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         if refusal:
@@ -193,18 +206,13 @@ class Guard:
             return None
         state["caller"] = STRANGER
         address = address_of(scope)
-        if wait := access.failures.wait(address, token):
-            return too_many(wait)
-        raw = token.encode("latin-1")
-        held = await access.holder_of(raw)
-        if held is not None:
-            state["caller"] = held[0]
-        elif page is not None:
+        if page is not None:
             return await self._identify_page(scope, page, token, address)
-        else:
+        held = await access.holder_of(token.encode("latin-1"), address)
+        if held is None:
             access.failures.wrong(address, "a token", scope["path"])
             return _unknown() if access.is_open else None
-        access.failures.right(address, token)
+        state["caller"] = held[0]
         return None
 
     async def _identify_page(self, scope: Scope, page: PageToken, token: str, address: str) -> Refusal | None:
@@ -213,12 +221,11 @@ class Guard:
             user_id = await page.check(token)
         except TokenRefused as refused:
             if refused.is_forged:
-                self.access.failures.wrong(address, "the token of a page", scope["path"])
+                self.access.failures.forged(address, scope["path"])
             return Refusal(HTTPStatus.UNAUTHORIZED, str(refused), {"www-authenticate": "Bearer"})
         scope["state"]["caller"] = Caller("person", f"person {user_id}", user_id=user_id)
         if not scope["path"].startswith(f"{PEOPLE}{user_id}/"):
             return Refusal(HTTPStatus.FORBIDDEN, "This token opens only what belongs to its own person.")
-        self.access.failures.right(address, token)
         return None
 
     def _refuse(self, scope: Scope, headers: Headers) -> Refusal | None:
@@ -248,14 +255,6 @@ def _is_unchecked(scope: Scope, status: int) -> bool:
 
 def _unknown() -> Refusal:
     return Refusal(HTTPStatus.UNAUTHORIZED, WHO_ARE_YOU, {"www-authenticate": "Bearer"})
-
-
-def too_many(wait: int) -> Refusal:
-    return Refusal(
-        HTTPStatus.TOO_MANY_REQUESTS,
-        f"There were too many wrong tokens: come back in {wait} s.",
-        {"retry-after": str(wait)},
-    )
 
 
 def bearer_of(headers: Headers) -> str:

@@ -8,7 +8,7 @@ really has something to ask, such as the board or a health check, still gets thr
 import asyncio
 from collections import Counter
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any
 
 import structlog
 import uvicorn
@@ -24,6 +24,9 @@ LARGEST_HEADERS = 64 * 1024
 """Bytes of a request's address and headers."""
 
 MOST_HEADERS = 200
+
+LARGEST_PART = 256 * 1024
+"""Bytes that are read at once: the headers of a request may come behind so much of the one before."""
 
 MOST_WAITING = 2_000
 MOST_WAITING_OF_ADDRESS = 500
@@ -103,8 +106,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.address = ""
-        self._header_bytes = 0
-        self._is_waiting = self._in_headers = False
+        self._received = self._part = 0
+        """Bytes that have come of headers, or of what follows a body, and of the part that is being read."""
+        self._is_waiting = self._in_headers = self._has_progressed = self._is_too_large = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -116,33 +120,31 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
-        was_in_headers = self._in_headers
+        self._part, self._has_progressed = len(data), False
         super().data_received(data)
-        if was_in_headers and self._in_headers:  # nothing but a part of the headers
-            self._header_bytes += len(data)
-            if self._is_too_large and not self.transport.is_closing():
-                self.send_400_response("")
+        if self._has_progressed:
+            self._received = len(data) if self._in_headers else 0
+            return
+        self._received += len(data)
+        if self._received > LARGEST_HEADERS + LARGEST_PART and not self.transport.is_closing():
+            self._is_too_large = True
+            self.send_400_response("")
 
     def on_message_begin(self) -> None:
-        self._header_bytes, self._in_headers = 0, True
+        self._in_headers = True
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        self._header_bytes += len(url)
-        if self._is_too_large:
-            self._give_up()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._header_bytes = size = self._header_bytes + len(name) + len(value)
-        if size > LARGEST_HEADERS or len(self.headers) > MOST_HEADERS:
-            self._give_up()
-
     def on_headers_complete(self) -> None:
-        self._in_headers = False
+        """Headers are as large as what has come at most, so that those of nearly every request need not be counted."""
+        self._in_headers, self._has_progressed = False, True
+        if self._received + self._part > LARGEST_HEADERS or len(self.headers) > MOST_HEADERS:
+            self._check_size()
         self._stop_waiting()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._has_progressed = True
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -174,9 +176,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._is_waiting = False
             self.config.connections.end(self)
 
-    def _give_up(self) -> NoReturn:
-        raise ValueError("the headers are too large")  # to the parser, which answers by `send_400_response`
-
-    @property
-    def _is_too_large(self) -> bool:
-        return self._header_bytes > LARGEST_HEADERS or len(self.headers or ()) > MOST_HEADERS
+    def _check_size(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        self._is_too_large = size > LARGEST_HEADERS or len(self.headers) > MOST_HEADERS
+        if self._is_too_large:
+            raise ValueError("too large headers")  # to the parser, which answers by `send_400_response`

@@ -2,8 +2,14 @@
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
+from sqlalchemy import ColumnElement, literal, tuple_
+
 from yamchi.clock import Millis
 from yamchi.errors import InvalidJob
+from yamchi.storage.tables import Moment
+
+Place = tuple[Millis, str]
+"""A row of a list that is ordered by moment, and by name where several have the same one."""
 
 
 def make_cursor(moment: Millis, *names: str) -> str:
@@ -21,3 +27,8 @@ def read_cursor(cursor: str, names: int = 1) -> tuple[Millis, list[str]]:
     except ValueError:
         raise InvalidJob("cursor: it is not one of ours; leave it out to begin at the start.") from None
     return int(moment), rest
+
+
+def is_older(moment: ColumnElement[Millis], name: ColumnElement[str], place: Place) -> ColumnElement[bool]:
+    """Whether a row comes after this place in a list whose newest row is first, and whose names fall too."""
+    return tuple_(moment, name) < tuple_(literal(place[0], Moment), literal(place[1]))

@@ -15,11 +15,14 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from yamchi.errors import InvalidJob
-from yamchi.fields import MOST_DEPTH, check_json
+from yamchi.fields import MOST_DEPTH, MOST_KEYS, check_few, check_json
 from yamchi.http.problems import FieldProblem, problem
 
 BODY_LIMIT = 4 * 1024 * 1024
 """The largest body, in bytes: a job of the largest size four times over."""
+
+KEYLESS_LIMIT = 256 * 1024
+"""The same for strangers and people's pages: an update of Telegram or a webhook about a payment has a tenth of it."""
 
 FORM_LIMIT = 64 * 1024
 MOST_FIELDS = 200
@@ -35,7 +38,10 @@ SLOWEST = 16 * 1024
 LOOK_EVERY = 1.0
 
 MOST_READING = 1_000
-"""Requests whose bodies are waited for at the same time."""
+"""Requests whose bodies are waited for at the same time; beyond it the one that has been silent longest is given up."""
+
+MOST_HELD = 256 * 1024 * 1024
+"""Bytes of all bodies beyond a form's size that are in memory; beyond it the one that has been silent longest is given up, too."""
 
 SENTENCE = "The body is larger than the {:,} bytes allowed: keep large things in a file and send its address."
 
@@ -49,36 +55,50 @@ _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 class BodyLimit:
     """Refuses a body that is too large or too slow, whether it says so itself or just keeps coming."""
 
-    def __init__(
-        self, app: ASGIApp, limit: int = BODY_LIMIT, larger: Mapping[str, int] | None = None
-    ) -> None:
-        self.app, self.limit = app, limit
+    def __init__(self, app: ASGIApp, larger: Mapping[str, int] | None = None) -> None:
+        self.app = app
         self.larger = [(re.compile(pattern), size) for pattern, size in (larger or {}).items()]
         self._reading: dict[int, _Reading] = {}
+        """In the order in which something last came of them."""
         self._looking: asyncio.TimerHandle | None = None
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        announced = _announced(headers)
+        announced = _announced(dict(scope["headers"]))
         # A body has no more than was announced, and none is too large with so little: nearly every one is such.
-        limit = FORM_LIMIT if 0 < announced <= FORM_LIMIT else self._limit(scope, headers)
+        is_small = 0 < announced <= FORM_LIMIT
+        limit, is_kept = (FORM_LIMIT, False) if is_small else self._limit(scope)
         if announced > limit:
             sentence = SENTENCE.format(limit)
             refusal = problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence, headers={"connection": "close"})
             await refusal(scope, receive, send)
             return
-        await self.app(scope, self._counted(receive, limit), send)
+        held = _Held() if is_kept else None
+        try:
+            await self.app(scope, self._counted(receive, limit, held), send)
+        finally:
+            if held:
+                self._held -= held.size
 
-    def _limit(self, scope: Scope, headers: Mapping[bytes, bytes]) -> int:
-        if headers.get(b"content-type", b"").startswith(_FORM):
-            return FORM_LIMIT
-        path = scope["path"]
-        return next((size for pattern, size in self.larger if pattern.fullmatch(path)), self.limit)
+    def _limit(self, scope: Scope) -> tuple[int, bool]:
+        """How large a body may be, and whether all of it will be in memory: what a path takes that allows more is a stream.
 
-    def _counted(self, receive: Receive, limit: int) -> Receive:
+        What is read whole before a route asks who calls, as JSON is, is never larger than usual.
+        """
+        kind, path = _content_type(scope).lower(), scope["path"]
+        if kind.startswith(_FORM):
+            return FORM_LIMIT, False
+        usual = BODY_LIMIT if scope["state"]["caller"].scopes else KEYLESS_LIMIT
+        if not _is_json(kind):
+            for pattern, size in self.larger:
+                if pattern.fullmatch(path):
+                    return size, False
+        return usual, True
+
+    def _counted(self, receive: Receive, limit: int, held: "_Held | None") -> Receive:
         size, is_complete = 0, False
         began = asyncio.get_running_loop().time()
 
@@ -86,24 +106,42 @@ class BodyLimit:
             nonlocal size, is_complete
             if is_complete:  # from here on it is waited for the end of the connection
                 return await receive()
-            message = await self._in_time(receive, began + BODY_WITHIN + size / SLOWEST)
-            size += len(message.get("body", b""))
+            message = await self._in_time(receive, began + BODY_WITHIN + size / SLOWEST, held)
+            come = len(message.get("body", b""))
+            size += come
             is_complete = not message.get("more_body", False)
             if size > limit:
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, SENTENCE.format(limit))
+            if held:
+                self._hold(held, come)
             return message
 
         return counted
 
-    async def _in_time(self, receive: Receive, deadline: float) -> Message:
+    def _hold(self, held: "_Held", size: int) -> None:
+        """Count what came of a large body. If there is no room for it, those that have been silent longest must go."""
+        held.size += size
+        self._held += size
+        while self._held > MOST_HELD:
+            silent = next((one for one in self._reading.values() if one.held and one.held.size), None)
+            if silent is None:
+                raise HTTPException(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    "Too many large bodies are being worked on: try again in a moment.",
+                    {"connection": "close", "retry-after": "1"},
+                )
+            assert silent.held is not None
+            self._held -= silent.held.size
+            silent.held.size = 0
+            self._interrupt(silent)
+
+    async def _in_time(self, receive: Receive, deadline: float, held: "_Held | None") -> Message:
         """Nearly every body is there already: a timer for each would cost more than all the rest of this."""
         if len(self._reading) >= MOST_READING:
-            raise HTTPException(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "Too many requests are being sent slowly: try again.",
-                {"retry-after": "5", "connection": "close"},
-            )
-        reading = _Reading(deadline, asyncio.current_task())
+            self._interrupt(next(iter(self._reading.values())))
+        task = asyncio.current_task()
+        assert task is not None
+        reading = _Reading(deadline, task, held)
         self._reading[id(reading)] = reading
         if self._looking is None:
             loop = asyncio.get_running_loop()
@@ -111,21 +149,32 @@ class BodyLimit:
         try:
             return await receive()
         except asyncio.CancelledError:
-            if not reading.is_late or (reading.task and reading.task.uncancel()):
+            if not reading.is_late or reading.task.uncancel():
                 raise
             raise HTTPException(
                 HTTPStatus.REQUEST_TIMEOUT, "The body came too slowly.", {"connection": "close"}
             ) from None
         finally:
-            del self._reading[id(reading)]
+            self._reading.pop(id(reading), None)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Interrupt those who have waited too long for the rest of a body."""
         for reading in tuple(self._reading.values()):
-            if reading.deadline <= loop.time() and reading.task and not reading.is_late:
-                reading.is_late = True
-                reading.task.cancel()
+            if reading.deadline <= loop.time():
+                self._interrupt(reading)
         self._looking = loop.call_later(LOOK_EVERY, self._look, loop) if self._reading else None
+
+    def _interrupt(self, reading: "_Reading") -> None:
+        del self._reading[id(reading)]
+        reading.is_late = True
+        reading.task.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """How much of one large body is in memory, until its request is answered."""
+
+    size: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +182,8 @@ class _Reading:
     """A request whose body is waited for."""
 
     deadline: float
-    task: "asyncio.Task[Any] | None"
+    task: "asyncio.Task[Any]"
+    held: _Held | None
     is_late: bool = False
 
 
@@ -155,12 +205,14 @@ class StrictContent:
         if place := _place_of_nul(scope):
             await problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{place} {NUL}")(scope, receive, send)
             return
-        if not _is_json(scope):
+        if not is_json(scope):
             await self.app(scope, receive, send)
             return
         try:
             body = await _whole(receive)
-            _check(body)
+            value = read_json(body) if body else None
+            if type(value) is dict and len(value) > MOST_KEYS:
+                check_few(value)
         except HTTPException as error:
             await problem(error.status_code, error.detail, headers=error.headers)(scope, receive, send)
         except InvalidJob as error:
@@ -182,8 +234,21 @@ def _place_of_nul(scope: Scope) -> str | None:
     return next(names, "The address")
 
 
-def _is_json(scope: Scope) -> bool:
-    given = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+def _content_type(scope: Scope) -> bytes:
+    """The first one, which is the one that routes see."""
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            given: bytes = value
+            return given
+    return b""
+
+
+def is_json(scope: Scope) -> bool:
+    """Whether the body of a request was looked at before its route."""
+    return _is_json(_content_type(scope))
+
+
+def _is_json(given: bytes) -> bool:
     if given == b"application/json":
         return True
     kind = given.partition(b";")[0].strip().lower()
@@ -217,20 +282,27 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _check(body: bytes) -> None:
-    """Cheap for nearly every body: read once, and looked through for the few signs of what reading does not refuse."""
-    if not body:
-        return
+def check_values(body: bytes) -> int:
+    """How many objects and lists begin in it, if it does not have too many values."""
     opened = body.count(b"[") + body.count(b"{")
     if opened + body.count(b",") > MOST_VALUES:
         raise InvalidJob(f"The body has more than {MOST_VALUES:,} values: send it in parts.")
+    return opened
+
+
+def read_json(body: bytes) -> Any:
+    """Cheap for nearly every body: read once, and looked through for the few signs of what reading does not refuse."""
+    opened = check_values(body)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise _explain(body, error) from error
     has_long_number = _LONG_NUMBER.search(body)
     if opened > MOST_DEPTH or has_long_number or b"\\u0000" in body:
-        check_json(json.loads(body) if has_long_number else value)
+        check_json(value)
+    if has_long_number:
+        check_json(json.loads(body))  # after the depth, which Python's reader does not survive
+    return value
 
 
 def _explain(body: bytes, error: orjson.JSONDecodeError) -> InvalidJob:

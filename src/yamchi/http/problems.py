@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from yamchi.errors import (
@@ -100,6 +101,7 @@ def install_problems(web: FastAPI) -> None:
     web.add_exception_handler(YamchiError, _on_yamchi_error)
     web.add_exception_handler(RequestValidationError, _on_bad_request)
     web.add_exception_handler(HTTPException, _on_http_error)
+    web.add_exception_handler(ClientDisconnect, _on_disconnect)
     web.add_exception_handler(Exception, _on_surprise)
 
 
@@ -145,6 +147,12 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
         detail = f"There is nothing at {request.url.path}; /docs lists what there is."
     return problem(error.status_code, detail, headers=error.headers)
+
+
+async def _on_disconnect(request: Request, _error: Exception) -> Response:
+    """A body broke off: nobody hears the answer, and there is nothing to mend here."""
+    log.debug(f"{request.method} {request.url.path}: the caller left before all of the body had come")
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
 async def _on_surprise(request: Request, error: Exception) -> Response:

@@ -1,6 +1,7 @@
 """Sessions of the board. The cookie is signed, so that a made-up one costs nothing; the table says which of ours still last.
 
-Signing out ends a session in every process: at once here, after `FRESH` elsewhere. Another ADMIN_TOKEN ends them all.
+Signing out ends a session in every process: at once here, after `FRESH` elsewhere. Another text of a key ends the sessions of
+that key, another ADMIN_TOKEN all.
 """
 
 import hmac
@@ -8,12 +9,12 @@ import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from yamchi.clock import Clock, Millis
 from yamchi.storage.database import Database
+from yamchi.storage.tables import api_keys
 from yamchi.storage.tables import sessions as table
 
 LIFE: Millis = 7 * 86_400_000
@@ -38,8 +39,10 @@ class Sessions:
         self._key = hmac.digest(secret or b"", b"yamchi board session", sha256)
         self._seen: OrderedDict[str, tuple[Session, Millis]] = OrderedDict()
 
-    async def begin(self, key_id: str | None, address: str | None) -> str:
-        """A new session; what its cookie says."""
+    async def begin(
+        self, key_id: str | None, address: str | None, *, digest: str | None = None
+    ) -> str | None:
+        """A new session; what its cookie says. None if `digest`, of the text that was given, is not its key's any more."""
         now, number = self._clock.now(), secrets.token_urlsafe(24)
         row = {
             "session_id": _digest(number),
@@ -49,12 +52,18 @@ class Sessions:
             "expires_at": now + LIFE,
         }
 
-        def write(connection: Any) -> None:
-            connection.execute(delete(table).where(table.c.expires_at <= now))
-            connection.execute(insert(table), row)
+        # Locked: a key that is rotated at this moment ends this session with the others.
+        same = (api_keys.c.key_id == key_id) & (api_keys.c.digest == digest)
+        its_key = select(api_keys.c.key_id).where(same).with_for_update()
 
-        await self._database.write(write)
-        return f"{number}.{self._sign(number)}"
+        def write(connection: Connection) -> bool:
+            connection.execute(delete(table).where(table.c.expires_at <= now))
+            if key_id is not None and connection.execute(its_key).first() is None:
+                return False
+            connection.execute(insert(table), row)
+            return True
+
+        return f"{number}.{self._sign(number)}" if await self._database.write(write) else None
 
     async def find(self, cookie: str) -> Session | None:
         """The session that this cookie belongs to, if it still lasts."""

@@ -28,6 +28,7 @@ class Signer:
     ) -> None:
         self._database = database
         self._key = None if secret is None else secret.get_secret_value().encode()
+        self._kept: bytes | None = None
         self._previous = [key.get_secret_value() for key in previous]
 
     async def sign(self, purpose: str, text: str) -> str:
@@ -38,17 +39,23 @@ class Signer:
         if _is_equal(await self.sign(purpose, text), signature):
             return True
         for key in self._previous:
-            old = await self._database.write(self._kept_key) if key == KEPT else key.encode()
+            old = await self._key_kept() if key == KEPT else key.encode()
             if _is_equal(_signature(old, purpose, text), signature):
                 return True
         return False
 
     async def _key_of_all(self) -> bytes:
         if self._key is None:
-            self._key = await self._database.write(self._kept_key)
+            self._key = await self._key_kept()
         return self._key
 
-    def _kept_key(self, connection: Connection) -> bytes:
+    async def _key_kept(self) -> bytes:
+        """Read once: whoever comes with a forged signature must not cost a transaction each time."""
+        if self._kept is None:
+            self._kept = await self._database.write(self._make_or_read)
+        return self._kept
+
+    def _make_or_read(self, connection: Connection) -> bytes:
         new = {"name": NAME, "value": secrets.token_bytes(LENGTH)}
         connection.execute(self._database.insert(kept).on_conflict_do_nothing(), new)
         key: bytes = connection.execute(select(kept.c.value).where(kept.c.name == NAME)).scalar_one()

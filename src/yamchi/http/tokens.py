@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PageToken:
-    """A kind of token that a feature makes for people's pages: how it begins, and whose it is (or TokenRefused)."""
+    """A kind of token that a feature makes for people's pages: how it begins, and whose it is (or TokenRefused).
+
+    It is checked however many wrong ones came before it, so it must be too long to be guessed.
+    """
 
     prefix: str
     check: Callable[[str], Awaitable[str]]

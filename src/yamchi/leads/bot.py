@@ -4,7 +4,8 @@ What a dialogue needs is in its buttons and in the lead; which lead a chat is ab
 middle loses nothing. A button is believed only as far as the lead belongs to whoever pressed it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
@@ -26,6 +27,11 @@ log = structlog.get_logger("yamchi.leads")
 DONE = "48h"
 """How long an update is remembered: Telegram repeats one for a day."""
 
+MODEL = "ai"
+"""What a job that waits for the model's answer holds."""
+
+Holding = Callable[[str], AbstractContextManager[object]]
+
 
 class Talk(Protocol):
     """Answers what is no command."""
@@ -45,17 +51,18 @@ class Bot:
         self._date_picker = DatePickerScene(services, chat, self._speaker)
         self._welcome = WelcomeScene(services, chat, self._speaker, self._date_picker)
 
-    async def handle(self, update: Mapping[str, Any]) -> str:
-        """What became of an update."""
+    async def handle(self, update: Mapping[str, Any], holding: Holding = nullcontext) -> str:
+        """What became of an update. The job's `holding` keeps those who wait for the model from stopping all others."""
         found = read_update(update)
         if found is None:
             return "ignored"
         done = f"tg_update:{found.update_id}"
         if await self._services.keys.get(done):
             return "seen before"
-        await (
-            self._handle_message(found) if isinstance(found, IncomingMessage) else self._handle_button(found)
-        )
+        if isinstance(found, IncomingMessage):
+            await self._handle_message(found, holding)
+        else:
+            await self._handle_button(found)
         await self._services.keys.set(done, "1", DONE)
         return "handled"
 
@@ -67,18 +74,21 @@ class Bot:
 
     # ── Messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _handle_message(self, said: IncomingMessage) -> None:
+    async def _handle_message(self, said: IncomingMessage, holding: Holding) -> None:
         command, _, argument = said.text.strip().partition(" ")
         if said.phone is not None:
             await self._welcome.welcome_by_phone(said)
         elif command.partition("@")[0] == "/start":
             await self._welcome.start(said, argument.strip())
         else:
-            await self._reply(said)
+            await self._reply(said, holding)
 
-    async def _reply(self, said: IncomingMessage) -> None:
+    async def _reply(self, said: IncomingMessage, holding: Holding) -> None:
         lead = await self._speaker.lead_of(said.person)
-        words = await self._talk.answer(said.person, said.text) if self._talk and said.text else None
+        words = None
+        if self._talk and said.text:
+            with holding(MODEL):
+                words = await self._talk.answer(said.person, said.text)
         if words:
             await self._chat.say_plainly(said.chat, words)
         else:
@@ -105,7 +115,7 @@ class Bot:
                 f"{pressed.person.id} pressed {action} of the lead {lead_id[:64]!r}, which is not theirs"
             )
             await self._speaker.refuse(pressed, "bot_not_yours", None)
-        elif lead.lesson_datetime is None or lead.lesson_datetime <= self._services.clock.now():
+        elif not lead.has_lesson(self._services.clock.now()):
             await self._speaker.refuse(pressed, "bot_over", lead)
         elif action == "confirm":
             if not lead.confirmed:

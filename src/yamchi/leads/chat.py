@@ -8,7 +8,7 @@ import structlog
 from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Unreachable
 from yamchi.notifications.channels.telegram import telegram_html
-from yamchi.notifications.channels.telegram.bot_api import BotApi
+from yamchi.notifications.channels.telegram.bot_api import AnswerTooLarge, BotApi
 from yamchi.notifications.templates import Rendered, TemplateStore, UnknownTemplate, locale_chain
 from yamchi.notifications.templates.offloop import render_message
 
@@ -19,6 +19,10 @@ Keyboard = Sequence[Sequence[Mapping[str, Any]]]
 
 LONGEST_ANSWER = 200
 """Characters that Telegram shows as the answer to a button."""
+
+UPDATES_AT_ONCE = 50
+MAX_UPDATES_BYTES = 16 * 1_048_576
+"""Fifty of the longest messages, each a reply to another, are a few megabytes."""
 
 
 class Chat:
@@ -72,9 +76,21 @@ class Chat:
         await self._call("answerCallbackQuery", {"callback_query_id": query, **word})
 
     async def updates(self, offset: int | None, seconds: int, kinds: Sequence[str]) -> list[dict[str, Any]]:
-        asked = {"offset": offset, "timeout": seconds, "limit": 50, "allowed_updates": list(kinds)}
-        found = await self._api.call("getUpdates", asked)
+        """What is new, the oldest first. Those that are too large together come one at a time: no message keeps the rest out."""
+        asked = {"offset": offset, "timeout": seconds, "allowed_updates": list(kinds)}
+        try:
+            return await self._updates({**asked, "limit": UPDATES_AT_ONCE})
+        except AnswerTooLarge as error:
+            log.warning(f"updates are asked for one at a time: {error}")
+            return await self._updates({**asked, "limit": 1})
+
+    async def _updates(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        found = await self._api.call("getUpdates", asked, most=MAX_UPDATES_BYTES)
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    async def delete_webhook(self) -> None:
+        """From now on updates are asked for; those that wait stay."""
+        await self._api.call("deleteWebhook", {"drop_pending_updates": False})
 
     async def set_webhook(self, url: str, secret: str, kinds: Sequence[str]) -> None:
         await self._api.call(

@@ -12,7 +12,7 @@ from yamchi.leads.plugin import Leads
 
 T = TypeVar("T")
 
-group = typer.Typer(no_args_is_help=True, help="Leads: list, show.")
+group = typer.Typer(no_args_is_help=True, help="Leads: list, show.\n\nExample: [cyan]yamchi lead list[/]")
 
 
 @group.command("list")

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import orjson
 import phonenumbers
@@ -18,7 +18,7 @@ from yamchi.leads.model import LARGEST_EXTRA
 log = structlog.get_logger("yamchi.leads")
 
 SPACE = UUID("0b8d2c1e-7a55-4c7e-9a44-6d5be2f1a1c3")
-"""Ids of leads are made within it, from the ids of their forms."""
+"""Ids of older leads were made within it, from their forms alone."""
 
 NAME_FIELDS = ("name", "fullname", "full_name", "имя", "first_name")
 EMAIL_FIELDS = ("email", "e-mail", "mail", "почта")
@@ -34,9 +34,9 @@ LONGEST_PHONE = 64
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Who filled in the form."""
+    """Who filled in a form, and which one: the same form again has the same name."""
 
-    id: str
+    form: str
     name: str | None = None
     email: str | None = None
     phone: str | None = None
@@ -46,7 +46,7 @@ class Contact:
 
 
 def read_form(form: Mapping[str, Any], region: str) -> Contact:
-    """A submitted form. The same one again has the same id: by its `tranid`, else by what it says."""
+    """A submitted form. The same one again is known by its `tranid`, else by what it says."""
     given = _texts(form)
     by_name = {name.lower(): name for name in reversed(given)}
 
@@ -67,7 +67,7 @@ def read_form(form: Mapping[str, Any], region: str) -> Contact:
     extra = _fitting({key: value for key, value in given.items() if key not in taken})
     locale, zone = take(("locale", "lang"))[1], take(("timezone", "time_zone"))[1]
     return Contact(
-        _id_of(given, take(("tranid",))[1]),
+        _name_of(given, take(("tranid",))[1]),
         name[:LONGEST_NAME] or None,
         good_email,
         good_phone,
@@ -142,8 +142,8 @@ def _clean(text: str) -> str:
     return text[: LONGEST_VALUE * 2].replace("\0", "").encode("utf-8", "replace").decode()
 
 
-def _id_of(given: Mapping[str, str], tranid: str) -> str:
+def _name_of(given: Mapping[str, str], tranid: str) -> str:
     if tranid:
-        return str(uuid5(SPACE, f"tilda:{tranid}"))
+        return f"tilda:{tranid}"
     told = "\n".join(f"{name}={value}" for name, value in sorted(given.items()))
-    return str(uuid5(SPACE, f"form:{hashlib.sha256(told.encode()).hexdigest()}"))
+    return f"form:{hashlib.sha256(told.encode()).hexdigest()}"

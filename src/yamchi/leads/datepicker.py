@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
+from babel import Locale
 from babel.dates import format_date, format_time
 
 from yamchi.clock import Millis, as_datetime, isoformat
@@ -13,9 +14,11 @@ from yamchi.leads.chat import Chat, Keyboard
 from yamchi.leads.model import Lead
 from yamchi.leads.speaking import BotServices, Speaker
 from yamchi.leads.updates import ButtonPress, Person
+from yamchi.notifications.templates.formatting import locale_of
+from yamchi.notifications.templates.locales import locale_chain
 
 DAYS_IN_A_ROW, TIMES_IN_A_ROW = 2, 4
-MOST_DAYS = 14
+DAYS_ON_A_PAGE = 14
 LONGEST_BOOKING = "1m"
 
 
@@ -33,7 +36,9 @@ class DatePickerScene:
             await self._speaker.refuse(pressed, "bot_not_yours", None)
             return
         if action == "days":
-            await self.offer_days(lead, pressed.person, pressed.chat, edits=pressed.message)
+            await self.offer_days(
+                lead, pressed.person, pressed.chat, page=_page(argument), edits=pressed.message
+            )
         elif action == "day" and (day := _day(argument)):
             await self._offer_times(lead, pressed, day)
         elif action == "slot" and argument.isascii() and argument.isdecimal() and len(argument) < 10:
@@ -63,21 +68,28 @@ class DatePickerScene:
         booked = await self._services.store.get(lead.id)
         await self._speaker.say(pressed.chat, "bot_booked", booked, pressed.person, edits=pressed.message)
 
-    async def offer_days(self, lead: Lead, person: Person, chat: str, *, edits: int | None = None) -> None:
+    async def offer_days(
+        self, lead: Lead, person: Person, chat: str, *, page: int = 0, edits: int | None = None
+    ) -> None:
         zone, locale = self._speaker.zone(lead), self._speaker.language(person, lead)
         free = await self._services.slots.free(lead.id)
-        days = sorted({as_datetime(moment).astimezone(zone).date() for moment in free})[:MOST_DAYS]
+        days = sorted({as_datetime(moment).astimezone(zone).date() for moment in free})
         if not days:
             await self._speaker.say(chat, "bot_full", lead, person, edits=edits)
             return
+        last = (len(days) - 1) // DAYS_ON_A_PAGE
+        page = min(page, last)
+        turning = _turning(page, last)
         keys = [
-            {"text": format_date(day, "EEE, d MMM", locale=locale), "callback_data": f"day:{day}"}
-            for day in days
+            {
+                "text": format_date(day, "EEE, d MMM", locale=_conventions(locale)),
+                "callback_data": f"day:{day}",
+            }
+            for day in days[page * DAYS_ON_A_PAGE : (page + 1) * DAYS_ON_A_PAGE]
         ]
-        now = self._services.clock.now()
-        moved = {"is_reschedule": lead.lesson_datetime is not None and lead.lesson_datetime > now}
+        moved = {"is_reschedule": lead.has_lesson(self._services.clock.now())}
         await self._speaker.say(
-            chat, "bot_days", lead, person, moved, _rows(keys, DAYS_IN_A_ROW), edits=edits
+            chat, "bot_days", lead, person, moved, [*_rows(keys, DAYS_IN_A_ROW), *turning], edits=edits
         )
 
     async def _offer_times(
@@ -87,7 +99,7 @@ class DatePickerScene:
         local = [as_datetime(one).astimezone(zone) for one in await self._services.slots.free(lead.id)]
         keys = [
             {
-                "text": format_time(one, "HH:mm", tzinfo=zone, locale=locale),
+                "text": format_time(one, "HH:mm", tzinfo=zone, locale=_conventions(locale)),
                 "callback_data": f"slot:{int(one.timestamp()) // 60}",
             }
             for one in local
@@ -100,11 +112,27 @@ class DatePickerScene:
         )
 
 
+def _conventions(locale: str) -> Locale:
+    """A lead's language is what a form or a person wrote: `kz`, `en-US`, or none at all."""
+    return locale_of(locale_chain(locale)[0])
+
+
 def _day(text: str) -> date | None:
     try:
         return datetime.strptime(text[:10], "%Y-%m-%d").date()
     except ValueError:
         return None
+
+
+def _page(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else 0
+
+
+def _turning(page: int, last: int) -> Keyboard:
+    """Buttons to the pages before and after this one, in a row of their own."""
+    sides = (("«", page - 1), ("»", page + 1))
+    keys = [{"text": sign, "callback_data": f"days:{to}"} for sign, to in sides if 0 <= to <= last]
+    return [keys] if keys else []
 
 
 def _rows(keys: Sequence[Mapping[str, Any]], length: int) -> Keyboard:

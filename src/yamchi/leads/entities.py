@@ -6,22 +6,24 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
-from yamchi.clock import check_zone, in_short
+from yamchi.clock import Clock, check_zone, in_short
 from yamchi.errors import InvalidJob
 from yamchi.leads import model
 from yamchi.leads.contacts import read_email, read_phone
 from yamchi.leads.model import Lead, read_moment
-from yamchi.leads.store import LeadStore
+from yamchi.leads.store import EVENT_LINE, LeadStore
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import Recipients
 from yamchi.notifications.schemas.event import Event
+from yamchi.notifications.tables import suppressions
 from yamchi.scenarios.entities import Change, Entity, LogLine
 from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.leads")
 
+KIND = "lead"
 CREATED = "lead.created"
 ACTIVATED = "bot.activated"
 BOOKED = "lesson.booked"
@@ -49,6 +51,8 @@ TEXTS = {
 """What an event may say of a lead in words, and how many characters of them."""
 
 LONGEST_ID = 64
+LONGEST_NEW_ID = 53
+"""Bytes of a new lead's id: a button has 64, of which `reschedule:` takes 11."""
 
 
 class LeadEntities:
@@ -59,6 +63,7 @@ class LeadEntities:
         database: Database,
         store: LeadStore,
         recipients: Recipients,
+        clock: Clock,
         *,
         zone: str,
         region: str,
@@ -68,6 +73,7 @@ class LeadEntities:
         self._database = database
         self._store = store
         self._recipients = recipients
+        self._clock = clock
         self._zone = zone
         self._region = region
         self._locale = locale
@@ -92,16 +98,26 @@ class LeadEntities:
         lead = self._store.find_in(connection, entity_id)
         if lead is None:
             return None
-        person = self._recipients.get_in(connection, lead.id) or Recipient()
         reached = replace(
-            person,
+            self._person(connection, lead),
             email=lead.email,
             phone=lead.phone,
             telegram_id=lead.tg_id,
             locale=lead.locale or self._locale,
-            timezone=lead.timezone or person.timezone,
         )
-        return Entity(lead.id, self._fields(lead), lead.timezone, reached)
+        zone = lead.timezone or reached.timezone or self._zone
+        return Entity(lead.id, self._fields(lead), zone, replace(reached, timezone=zone))
+
+    def _person(self, connection: Connection, lead: Lead) -> Recipient:
+        """The person behind a lead. To an address that is not theirs nothing is told of them, but it may be suppressed."""
+        person = self._recipients.get_in(connection, lead.id) or Recipient()
+        addresses = (lead.email, lead.phone, lead.tg_id)
+        if addresses == (person.email, person.phone, person.telegram_id):
+            return person
+        query = select(suppressions).where(suppressions.c.address.in_(filter(None, addresses)))
+        found = {(row.channel, row.address): row.reason for row in connection.execute(query)}
+        known = {**person.preferences.suppressed, **found}
+        return replace(person, attributes={}, preferences=replace(person.preferences, suppressed=known))
 
     def note_in(self, connection: Connection, event: Event) -> None:
         """What an event says of its lead. What is wrong with it was said where it came in."""
@@ -110,13 +126,17 @@ class LeadEntities:
             return
         if event.event_type == CREATED:
             self._store.add_in(connection, self._new(lead_id, event.data))
-        else:
-            self._store.change_in(connection, lead_id, self._said(connection, lead_id, event))
-        if self._store.find_in(connection, lead_id) is None:
+        lead = self._store.find_in(connection, lead_id, lock=True)
+        if lead is None:
             log.warning(f"{event.event_type} came for the lead {lead_id!r}, which is not here")
             return
+        if event.event_type == CONFIRMED and not lead.has_lesson(self._clock.now()):
+            log.warning(f"{event.event_type} came for the lead {lead_id!r}, which has no lesson to come")
+            return
+        if said := _said(lead, event):
+            self._store.change_in(connection, lead_id, said)
         shown: dict[str, Any] = {name: event.data[name] for name in SHOWN if name in event.data}
-        self._store.log_in(connection, lead_id, LogLine(f"event:{event.event_id}", line, shown))
+        self._store.log_in(connection, lead_id, LogLine(f"{EVENT_LINE}{event.event_id}", line, shown))
 
     def apply_in(self, connection: Connection, entity_id: str, change: Change) -> None:
         if self._store.find_in(connection, entity_id, lock=True) is None:
@@ -135,6 +155,10 @@ class LeadEntities:
         if self.id_of(event) is None:
             raise InvalidJob(
                 f"data.lead_id: it should be a text of 1 to {LONGEST_ID} characters, not {in_short(event.data['lead_id'])}."
+            )
+        if event.event_type == CREATED and len(event.data["lead_id"].encode()) > LONGEST_NEW_ID:
+            raise InvalidJob(
+                f"data.lead_id: a new lead's id may have {LONGEST_NEW_ID} bytes, so that it fits into the buttons of a chat."
             )
         if event.event_type in DATED:
             try:
@@ -168,25 +192,6 @@ class LeadEntities:
             "extra": dict(extra) if isinstance(extra, Mapping) else {},
         }
 
-    def _said(self, connection: Connection, lead_id: str, event: Event) -> dict[str, Any]:
-        data = event.data
-        told = {name: data[name] for name in ("tg_id", "locale") if data.get(name)}
-        match event.event_type:
-            case "bot.activated":
-                lead = self._store.find_in(connection, lead_id)
-                is_early = lead is None or lead.status in (model.NEW, "CALL_NEEDED")
-                return {**told, "bot_activated": True} | ({"status": model.BOT_STARTED} if is_early else {})
-            case "lesson.booked" | "lesson.rescheduled":
-                link = {"zoom_link": data["zoom_link"]} if data.get("zoom_link") else {}
-                dated = {"lesson_datetime": data.get("lesson_datetime"), "status": model.LESSON_BOOKED}
-                return {**link, **dated, "confirmed": False}
-            case "lesson.confirmed":
-                return {"confirmed": True, "status": model.CONFIRMED}
-            case "lesson.cancelled":
-                gone = {"lesson_datetime": None, "zoom_link": None}
-                return {**gone, "confirmed": False, "status": model.CANCELLED}
-        return {}
-
     def _fields(self, lead: Lead) -> dict[str, Any]:
         """What expressions and templates see; the form's other fields too, where no field of ours has their name."""
         shown = lead.to_dict()
@@ -203,6 +208,36 @@ def event_of(event_type: str, lead_id: str, event_id: str, **data: Any) -> Event
     except ValueError:
         user_id = None
     return Event(event_type=event_type, event_id=event_id, user_id=user_id, data={"lead_id": lead_id, **data})
+
+
+def _said(lead: Lead, event: Event) -> dict[str, Any]:
+    """What an event changes of a lead."""
+    data = event.data
+    match event.event_type:
+        case "bot.activated":
+            early = {"status": model.BOT_STARTED} if lead.status in (model.NEW, "CALL_NEEDED") else {}
+            return {**_account(lead, data), **early, "bot_activated": True}
+        case "lesson.booked" | "lesson.rescheduled":
+            link = {"zoom_link": data["zoom_link"]} if data.get("zoom_link") else {}
+            dated = {"lesson_datetime": data.get("lesson_datetime"), "status": model.LESSON_BOOKED}
+            return {**link, **dated, "confirmed": False}
+        case "lesson.confirmed":
+            return {"confirmed": True, "status": model.CONFIRMED}
+        case "lesson.cancelled":
+            gone = {"lesson_datetime": None, "zoom_link": None}
+            return {**gone, "confirmed": False, "status": model.CANCELLED}
+    return {}
+
+
+def _account(lead: Lead, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Who opened the bot. A lead stays with the account that was first."""
+    told = {name: data[name] for name in ("tg_id", "locale") if data.get(name)}
+    if lead.tg_id in (None, _text(data.get("tg_id"))):
+        return told
+    if "tg_id" in told:
+        log.warning(f"the lead {lead.id!r} belongs to another account than {told['tg_id']!r}")
+        return {}
+    return told
 
 
 def _text(value: Any) -> str | None:

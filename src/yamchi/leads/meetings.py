@@ -1,7 +1,8 @@
 """A lesson's meeting: there is one while there is a lesson, at the lesson's time, and never two.
 
 A job brings Zoom to what the lead says, whatever came before: it creates, moves or deletes. That it is about to create is
-written down first; so a job that finds this, and no meeting, looks at Zoom before it creates another.
+written down first, and crossed out when the person has the link; so a job that finds this, and no meeting, looks at Zoom before
+it creates another, and one that finds it beside a meeting tells the link.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -37,6 +38,9 @@ UNDER_WAY: Millis = 60_000
 """How long a call to Zoom may last at most, with room."""
 
 SWEPT_AT_ONCE = 200
+
+_MADE = ("meeting_id", "asked_at")
+"""The columns that say that there is, or may be, a meeting at Zoom."""
 
 Told = Callable[[Lead], Coroutine[Any, Any, None]]
 
@@ -135,23 +139,36 @@ class Meetings:
         except Unrecoverable:
             await self._set(lead_id, due_at=None)
             raise
+        await self._check_date(lead_id, wanted)
         return {"meeting": done}
+
+    async def _check_date(self, lead_id: str, wanted: Millis | None) -> None:
+        """Of two jobs that moved the meeting at once the slower may have been the one with the older date."""
+        lead = await self._store.find(lead_id)
+        if (None if lead is None else lead.lesson_datetime) != wanted:
+            raise Snooze("1s", "the lesson was moved meanwhile")
 
     async def _bring(self, lead_id: str, lead: Lead | None, row: Any, wanted: Millis | None) -> str:
         if wanted is None or lead is None:
             return await self._end(lead_id, row)
         if row.meeting_id is not None:
-            if row.starts_at == wanted or await self._zoom.move(row.meeting_id, wanted, self._minutes):
+            # Also if it is there already, for all we know: the answer to a move with an older date may have been lost.
+            if await self._zoom.move(row.meeting_id, wanted, self._minutes):
                 await self._keep(lead_id, Meeting(row.meeting_id, row.link), wanted)
+                if row.asked_at is not None:
+                    self._wait_for_another(row)
+                    await self._announce(lead_id, wanted)
                 return "as it was" if row.starts_at == wanted else "moved"
-            await self._set(lead_id, meeting_id=None, asked_at=None)  # somebody deleted it at Zoom
+            await self._set(lead_id, **dict.fromkeys(_MADE))  # somebody deleted it at Zoom
             row = await self._row(lead_id)
         meeting = await self._made_before(lead_id, row)
         if meeting is None:
             meeting = await self._create(lead, row, wanted)
         elif not await self._zoom.move(meeting.id, wanted, self._minutes):
             raise Retryable(f"The meeting {meeting.id} was at Zoom, and is no longer.")
-        await self._keep(lead_id, meeting, wanted)
+        if not await self._keep(lead_id, meeting, wanted):
+            await self._zoom.delete(meeting.id)
+            return "deleted"
         await self._announce(lead_id, wanted)
         return "created"
 
@@ -159,9 +176,12 @@ class Meetings:
         """What an attempt that was interrupted has left at Zoom; one that may still be under way is waited for."""
         if row.asked_at is None:
             return None
+        self._wait_for_another(row)
+        return await self._zoom.find(lead_id)
+
+    def _wait_for_another(self, row: Any) -> None:
         if self._clock.now() - row.asked_at < UNDER_WAY:
             raise Snooze("30s", "another attempt may still be under way")
-        return await self._zoom.find(lead_id)
 
     async def _create(self, lead: Lead, row: Any, wanted: Millis) -> Meeting:
         """That we ask is written down first, and only one asks at a time."""
@@ -179,34 +199,60 @@ class Meetings:
         return meeting
 
     async def _end(self, lead_id: str, row: Any) -> str:
+        """Delete the meeting, and the row unless the lesson was booked again meanwhile: then there is to be another."""
         meeting_id = row.meeting_id
-        if meeting_id is None and row.asked_at is not None and (found := await self._zoom.find(lead_id)):
+        if meeting_id is None and (found := await self._made_before(lead_id, row)):
             meeting_id = found.id
         if meeting_id is not None:
             await self._zoom.delete(meeting_id)
-        gone = delete(table).where(table.c.lead_id == lead_id)
-        await self._database.write(lambda connection: connection.execute(gone).rowcount)
+        if not await self._drop(row):
+            raise Snooze("1s", "the lesson was booked again meanwhile")
         return "deleted" if meeting_id is not None else "none is wanted"
 
-    async def _keep(self, lead_id: str, meeting: Meeting, starts_at: Millis) -> None:
-        """The id first and with everything else: a link that is lost could be had again, a meeting not."""
+    async def _drop(self, row: Any) -> bool:
+        """Forget the row if nothing new is to be done; else only the meeting that it named, which is gone."""
+        which = table.c.lead_id == row.lead_id
+        gone = delete(table).where(which, table.c.due_id == row.due_id)
+        as_read = (getattr(table.c, name).is_not_distinct_from(getattr(row, name)) for name in _MADE)
+        emptied = update(table).where(which, *as_read).values(dict.fromkeys(_MADE))
 
-        def keep(connection: Connection) -> None:
+        def drop(connection: Connection) -> bool:
+            if connection.execute(gone).rowcount:
+                return True
+            connection.execute(emptied)
+            return False
+
+        return await self._database.write(drop)
+
+    async def _keep(self, lead_id: str, meeting: Meeting, starts_at: Millis) -> bool:
+        """The id first and with everything else: a link that is lost could be had again, a meeting not.
+
+        False if the row is gone: the lesson was cancelled meanwhile, and nobody else knows of the meeting.
+        """
+
+        def keep(connection: Connection) -> bool:
             lead = self._store.find_in(connection, lead_id, lock=True)
             known: dict[str, Any] = {"meeting_id": meeting.id, "link": meeting.link, "starts_at": starts_at}
             if lead is not None and lead.lesson_datetime == starts_at:
                 known["due_at"] = None  # else it was moved meanwhile, and that has a job of its own
-            connection.execute(update(table).where(table.c.lead_id == lead_id).values(known))
-            if lead is not None and lead.lesson_datetime is not None:
+            is_kept = connection.execute(
+                update(table).where(table.c.lead_id == lead_id).values(known)
+            ).rowcount
+            if is_kept and lead is not None and lead.lesson_datetime is not None:
                 shown = {"zoom_link": meeting.link, "zoom_meeting_id": meeting.id}
                 self._store.change_in(connection, lead_id, shown)
+            return bool(is_kept)
 
-        await self._database.write(keep)
+        return await self._database.write(keep)
 
     async def _announce(self, lead_id: str, wanted: Millis) -> None:
+        """Tell the link, and write down that it was told; what fails here is done by the next attempt."""
         lead = await self._store.find(lead_id)
-        if self._tell is not None and lead is not None and lead.lesson_datetime == wanted:
+        if lead is None or lead.lesson_datetime != wanted:
+            return
+        if self._tell is not None:
             await self._tell(lead)
+        await self._set(lead_id, asked_at=None)
 
     async def _row(self, lead_id: str) -> Any:
         query = select(table).where(table.c.lead_id == lead_id)

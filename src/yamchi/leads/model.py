@@ -77,6 +77,10 @@ class Lead:
     def of(cls, row: Row[Any]) -> "Lead":
         return cls(**{name: getattr(row, name) for name in NAMES})
 
+    def has_lesson(self, now: Millis) -> bool:
+        """Whether there is a lesson to come."""
+        return self.lesson_datetime is not None and self.lesson_datetime > now
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: moments as text."""
         return {name: _shown(name, getattr(self, name)) for name in NAMES}

@@ -3,20 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import orjson
-
-from yamchi.errors import MissingExtra, Outage, Retryable, Unrecoverable
-from yamchi.outgoing import TooMuch, ask
-
-if TYPE_CHECKING:
-    import httpx2
+from yamchi.errors import Outage, Retryable, Unrecoverable
+from yamchi.outgoing import Client, NoAnswer, NotAsked
 
 LARGEST_ANSWER = 4 * 1024 * 1024
-LONGEST_WAIT = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +31,21 @@ class OutsideApi:
     def __init__(self, name: str, seconds: float) -> None:
         self._name = name
         self._seconds = seconds
-
-    @cached_property
-    def _client(self) -> "httpx2.AsyncClient":
-        try:
-            import httpx2
-        except ImportError as error:
-            raise MissingExtra("telegram", self._name) from error
-        return httpx2.AsyncClient(timeout=self._seconds)
+        self._client = Client("telegram", name, timeout=seconds)
 
     async def close(self) -> None:
-        if "_client" in self.__dict__:
-            await self._client.aclose()
+        await self._client.close()
 
     async def call(self, method: str, url: str, **request: Any) -> Reply:
-        client = self._client
-        import httpx2
-
         try:
-            answer = await ask(client, method, url, seconds=self._seconds, most=LARGEST_ANSWER, **request)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.InvalidURL) as error:
-            raise Outage(f"{self._name} can't be reached: {_why(error)}") from error
-        except (httpx2.TransportError, TooMuch) as error:
-            raise Lost(f"{self._name} was asked, but its answer was lost: {_why(error)}") from error
-        said = answer.headers.get("retry-after", "")
-        wait = min(timedelta(seconds=int(said[:9])), LONGEST_WAIT) if said.isdecimal() else None
-        return Reply(answer.status, _read(answer.content), wait)
+            answer = await self._client.ask(
+                method, url, seconds=self._seconds, most=LARGEST_ANSWER, **request
+            )
+        except NotAsked as error:
+            raise Outage(f"{self._name} can't be reached: {error}") from error
+        except NoAnswer as error:
+            raise Lost(f"{self._name} was asked, but its answer was lost: {error}") from error
+        return Reply(answer.status, answer.body, answer.retry_after)
 
     def failure(self, reply: Reply, why: str) -> Exception:
         """What a refusal means for a job."""
@@ -76,15 +58,3 @@ class OutsideApi:
             case status if status >= 500:
                 return Lost(said)
         return Unrecoverable(said)
-
-
-def _read(content: bytes) -> Mapping[str, Any]:
-    try:
-        body = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return {}
-    return body if isinstance(body, dict) else {}
-
-
-def _why(error: Exception) -> str:
-    return str(error) or type(error).__name__

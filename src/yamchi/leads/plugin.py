@@ -10,11 +10,12 @@ from pydantic import SecretStr
 
 from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError, YamchiError
+from yamchi.http.signing import Signer
 from yamchi.leads import meetings
 from yamchi.leads.bot import Bot
 from yamchi.leads.chat import Chat
 from yamchi.leads.contacts import Contact, read_form
-from yamchi.leads.entities import LeadEntities
+from yamchi.leads.entities import KIND, LeadEntities
 from yamchi.leads.listening import JOB, QUEUE, Listener
 from yamchi.leads.meetings import Meetings
 from yamchi.leads.model import Lead
@@ -34,7 +35,6 @@ from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_a
 from yamchi.queues.handlers import Handler
 from yamchi.scenarios.plugin import Scenarios
 
-KIND = "lead"
 WEBHOOK = "/api/webhooks/telegram"
 LESSONS: dict[str, Any] = {"concurrency": 3, "attempts": 10, "backoff": ["1m", "5m", "15m"]}
 FORM_LIMIT = 256 * 1024
@@ -56,7 +56,8 @@ class Leads(Plugin):
     def __init__(self, app: Application) -> None:
         super().__init__(app)
         self.settings: LeadSettings
-        settings, zone = self.settings, app.settings.default_timezone
+        settings = self.settings
+        self._zone = zone = settings.lesson_timezone or app.settings.default_timezone
         notifications, self._scenarios = app.plugin(Notifications), app.plugin(Scenarios)
         self._notifications = notifications
         is_in_sheets = settings.leads == "sheets"
@@ -65,16 +66,21 @@ class Leads(Plugin):
             app.database,
             self.store,
             notifications.recipients,
+            app.clock,
             zone=zone,
             region=settings.lead_phone_region,
             locale=settings.lead_locale,
             bot_url=_bot_url(settings.telegram_bot_name),
         )
         self.service = LeadService(
+            app.database,
             self.store,
             notifications.service,
             self._scenarios,
             app.clock,
+            Signer(
+                app.database, None
+            ),  # a key that stays, so that a form is known again after SECRET_KEY has changed
             region=settings.lead_phone_region,
             zone=zone,
         )
@@ -155,14 +161,14 @@ class Leads(Plugin):
             self.slots,
             app.keys,
             app.clock,
-            app.settings.default_timezone,
+            self._zone,
             settings.lead_locale,
             settings.lead_phone_region,
             known.telegram_admin_group_id,
         )
         self._talk = self._converse()
         self.bot = Bot(services, self.chat, self._talk)
-        return Listener(app.queue(QUEUE), self.bot, self.chat, app.clock)
+        return Listener(app.queue(QUEUE), self.bot, self.chat, app.clock, app.database)
 
     def _converse(self) -> Conversation | None:
         settings = self.settings
@@ -270,7 +276,7 @@ class Leads(Plugin):
         runs = await self._scenarios.forget(KIND, user_id)
         lead = await self.store.find(user_id)
         if lead is not None and lead.tg_id is not None:
-            for name in ("tg_lead", "ai_history", "ai_rate"):
+            for name in ("tg_lead", "tg_wrong", "ai_history", "ai_rate"):
                 await self.app.keys.delete(f"{name}:{lead.tg_id}")
         found = await self.store.forget(user_id)
         if self.meetings is not None:

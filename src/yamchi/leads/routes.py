@@ -24,6 +24,7 @@ from yamchi.leads.contacts import MOST_FIELDS
 from yamchi.leads.listening import is_secret
 from yamchi.leads.model import NAMES, Lead, UnknownLead
 from yamchi.leads.plugin import FORM_LIMIT, Leads
+from yamchi.notifications.routes.users import ErasedOut
 from yamchi.plugins import Routes, of_request
 
 log = structlog.get_logger("yamchi.leads")
@@ -154,6 +155,15 @@ async def change_lead(leads: TheLeads, lead_id: LeadId, change: LeadChange) -> L
     return _shown(await leads.service.edit(lead_id, {**fields, **change.extra}))
 
 
+@router.delete("/leads/{lead_id:path}", summary="Erase a lead, and the person of its id")
+async def erase_lead(leads: TheLeads, lead_id: LeadId) -> ErasedOut:
+    """Its runs and its meeting end, its log and what its events said are deleted; of the person as with `DELETE /users/{id}`."""
+    found = await leads.app.erase(lead_id)
+    if not any(found.values()):
+        raise UnknownLead(f"There is no lead {lead_id!r}.")
+    return ErasedOut.model_validate(found)
+
+
 @webhooks.post(
     "/tilda",
     summary="For Tilda: a form was filled in",
@@ -251,8 +261,12 @@ def _check_secret(leads: Leads, given: list[str]) -> None:
 async def _csv(leads: Leads, status: str | None) -> AsyncIterator[bytes]:
     yield "\ufeff".encode() + _lines([COLUMNS])
     async for batch in leads.store.batches(status=status):
-        rows = ([_cell(lead.to_dict()[name]) for name in COLUMNS] for lead in batch)
-        yield _lines(rows)
+        yield _lines(map(_row, batch))
+
+
+def _row(lead: Lead) -> list[str]:
+    shown = lead.to_dict()
+    return [_cell(shown[name]) for name in COLUMNS]
 
 
 def _lines(rows: Any) -> bytes:

@@ -3,21 +3,25 @@
 The event, what it says of the lead, and the scenarios that it starts or stops are written in one transaction.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4, uuid5
 
 import structlog
+from sqlalchemy import Connection
 
-from yamchi.clock import Clock, isoformat
+from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import InvalidJob
+from yamchi.http.signing import Signer
 from yamchi.leads import entities
-from yamchi.leads.contacts import Contact, read_email, read_form, read_phone
+from yamchi.leads.contacts import SPACE, Contact, read_email, read_form, read_phone
 from yamchi.leads.entities import event_of
-from yamchi.leads.model import Lead, read_moment
+from yamchi.leads.model import Lead, UnknownLead, read_moment
 from yamchi.leads.store import LeadStore
 from yamchi.notifications.sending.service import NotificationService
+from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.plugin import Scenarios
+from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.leads")
 
@@ -27,26 +31,29 @@ class LeadService:
 
     def __init__(
         self,
+        database: Database,
         store: LeadStore,
         events: NotificationService,
         scenarios: Scenarios,
         clock: Clock,
+        signer: Signer,
         *,
         region: str,
         zone: str,
     ) -> None:
+        self._database = database
         self._store = store
         self._events = events
         self._scenarios = scenarios
         self._clock = clock
+        self._signer = signer
         self._region = region
         self._zone = zone
 
     async def submit(self, form: Mapping[str, Any], source: str = "tilda") -> tuple[Lead, bool]:
         """Take in a form; the lead, and whether it is new. The same form again is the same lead."""
-        return await self.create(read_form(form, self._region), source)
-
-    async def create(self, contact: Contact, source: str) -> tuple[Lead, bool]:
+        contact = read_form(form, self._region)
+        lead_id = await self.id_of(contact)
         told = {
             "source": source,
             "name": contact.name,
@@ -56,8 +63,19 @@ class LeadService:
             "timezone": contact.timezone,
             "extra": dict(contact.extra),
         }
-        answer = await self.tell(entities.CREATED, contact.id, f"{entities.CREATED}:{contact.id}", **told)
-        return await self._store.get(contact.id), not answer
+        answer = await self.tell(entities.CREATED, lead_id, f"{entities.CREATED}:{lead_id}", **told)
+        return await self._store.get(lead_id), not answer
+
+    async def id_of(self, contact: Contact) -> str:
+        """The id of the lead that a form is: always the same, and nobody else can work it out.
+
+        It is a secret: whoever has it opens the lead's chat by `/start`. Leads of before have one made of the form alone.
+        """
+        known = str(uuid5(SPACE, contact.form))
+        if await self._store.find(known) is not None:
+            return known
+        signature = await self._signer.sign("lead", contact.form)
+        return str(UUID(hex=signature[:32], version=4))
 
     async def tell(self, event_type: str, lead_id: str, event_id: str | None = None, **data: Any) -> bool:
         """Tell of something that happened to a lead; whether it had been told before."""
@@ -75,21 +93,34 @@ class LeadService:
             plain["confirmed"] = False
         plain = {name: self._corrected(name, value) for name, value in plain.items()}
         moment = self._lesson(lead, plain, fields)
+        if fields.get("confirmed"):
+            self._check_lesson(moment if "lesson_datetime" in fields else lead.lesson_datetime)
         if plain:
-            await self._store.change(lead_id, plain)
-            await self._scenarios.changed("lead", lead_id)
+            await self._change(lead_id, plain)
         if fields.get("bot_activated") and not lead.bot_activated:
             await self.tell(entities.ACTIVATED, lead_id, by="api")
-        if moment is not None and moment != lead.lesson_datetime:
+        is_moved = moment is not None and moment != lead.lesson_datetime
+        if moment is not None and is_moved:
             kind = entities.BOOKED if lead.lesson_datetime is None else entities.RESCHEDULED
-            await self.tell(kind, lead_id, lesson_datetime=isoformat(moment), by="api")
+            link = fields.get("zoom_link")
+            await self.tell(kind, lead_id, lesson_datetime=isoformat(moment), zoom_link=link, by="api")
         if "lesson_datetime" in fields and moment is None and lead.lesson_datetime is not None:
             await self.tell(entities.CANCELLED, lead_id, by="api")
-        if fields.get("confirmed") and not lead.confirmed:
+        if fields.get("confirmed") and (is_moved or not lead.confirmed):
             await self.tell(entities.CONFIRMED, lead_id, by="api")
         return await self._store.get(lead_id)
 
-    def _lesson(self, lead: Lead, plain: Mapping[str, Any], fields: Mapping[str, Any]) -> int | None:
+    async def _change(self, lead_id: str, fields: Mapping[str, Any]) -> None:
+        """Set fields, and let the lead's runs look at them anew, in one transaction."""
+
+        def change(connection: Connection) -> Sequence[Entry]:
+            if self._store.change_in(connection, lead_id, fields) is None:
+                raise UnknownLead(f"There is no lead {lead_id[:64]!r}.")
+            return self._scenarios.changed_in(connection, entities.KIND, lead_id)
+
+        await self._scenarios.follow(await self._database.write(change))
+
+    def _lesson(self, lead: Lead, plain: Mapping[str, Any], fields: Mapping[str, Any]) -> Millis | None:
         if fields.get("lesson_datetime") is None:
             return None
         zone = str(plain.get("timezone") or lead.timezone or self._zone)
@@ -97,6 +128,10 @@ class LeadService:
         if moment <= self._clock.now() and moment != lead.lesson_datetime:
             raise InvalidJob(f"lesson_datetime: {isoformat(moment)} is in the past.")
         return moment
+
+    def _check_lesson(self, moment: Millis | None) -> None:
+        if moment is None or moment <= self._clock.now():
+            raise InvalidJob("confirmed: there is no lesson to come that could be confirmed.")
 
     def _corrected(self, name: str, value: Any) -> Any:
         if name == "phone" and value:

@@ -140,7 +140,8 @@ class LeadSettings(FeatureSettings):
         default="10:00-20:00", description="From when to when lessons are given on those days."
     )
     lesson_timezone: Timezone | None = Field(
-        default=None, description="On whose clock; by default that of DEFAULT_TIMEZONE."
+        default=None,
+        description="On whose clock, which is also that of leads who named none; by default that of DEFAULT_TIMEZONE.",
     )
     lesson_duration: Length = Field(default=timedelta(hours=1), description="How long a lesson is.")
     lesson_notice: Span = Field(

@@ -22,7 +22,7 @@ class Slots:
         self._database = database
         self._store = store
         self._clock = clock
-        self._zone = ZoneInfo(settings.lesson_timezone or zone)
+        self._zone = ZoneInfo(zone)
         self._days = frozenset(map(DAYS.index, settings.lesson_days))
         self._first, self._last = read_hours(settings.lesson_hours)
         self._length = settings.lesson_duration

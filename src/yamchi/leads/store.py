@@ -4,15 +4,15 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 import structlog
-from sqlalchemy import Connection, Select, and_, delete, func, literal, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, literal, or_, select, tuple_, update
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.leads.model import FIXED, NAMES, NEW, Lead, UnknownLead, check_extra, checked
 from yamchi.leads.tables import lead_log, leads, lesson_slots
-from yamchi.notifications.tables import users
+from yamchi.notifications.tables import events, users
 from yamchi.scenarios.entities import LogLine
 from yamchi.storage.database import Database
-from yamchi.storage.upsert import insert_into, insert_new
+from yamchi.storage.upsert import insert_new
 
 log = structlog.get_logger("yamchi.leads")
 
@@ -28,6 +28,10 @@ EMPTY: dict[str, Any] = {
 }
 EXPORTED_AT_ONCE = 500
 LONGEST_LOG_ID = 255
+LONGEST_LOCALE = 16
+EVENT_LINE = "event:"
+"""How the id of a line begins that tells of an event; then comes the event's."""
+
 _PERSON = {
     "email": "email",
     "phone": "phone",
@@ -125,7 +129,7 @@ class LeadStore:
         whole = {**EMPTY, "created_at": now, "updated_at": now, **row}
         if insert_new(connection, leads, [whole]) != 1:
             return False
-        self._know_person(connection, str(whole["id"]))
+        self._make_person(connection, str(whole["id"]))
         self._tell(connection, str(whole["id"]))
         return True
 
@@ -145,12 +149,13 @@ class LeadStore:
             known["extra"] = check_extra({**lead.extra, **others})
         known["updated_at"] = self._clock.now()
         connection.execute(update(leads).where(leads.c.id == lead_id).values(known))
-        if "lesson_datetime" in known:
-            self.hold_in(connection, lead_id, known["lesson_datetime"])
-        if known.keys() & _PERSON.keys():
-            self._know_person(connection, lead_id)
+        if "lesson_datetime" in known and not self.hold_in(connection, lead_id, known["lesson_datetime"]):
+            self._free_in(connection, lead_id)  # it is moved all the same, onto a time that somebody else has
+        changed = self.find_in(connection, lead_id)
+        assert changed is not None
+        self._change_person(connection, lead, changed)
         self._tell(connection, lead_id)
-        return self.find_in(connection, lead_id)
+        return changed
 
     def log_in(self, connection: Connection, lead_id: str, line: LogLine) -> None:
         row = {
@@ -165,27 +170,27 @@ class LeadStore:
 
     def hold_in(self, connection: Connection, lead_id: str, starts_at: Millis | None) -> bool:
         """The lead's lesson is then, and at no other time; False if somebody else has that time."""
-        others = and_(lesson_slots.c.lead_id == lead_id, lesson_slots.c.starts_at != (starts_at or 0))
         if starts_at is None:
-            connection.execute(delete(lesson_slots).where(lesson_slots.c.lead_id == lead_id))
+            self._free_in(connection, lead_id)
             return True
-        insert_new(connection, lesson_slots, [{"starts_at": starts_at, "lead_id": lead_id}])
         whose = select(lesson_slots.c.lead_id).where(lesson_slots.c.starts_at == starts_at)
-        is_ours = str(connection.execute(whose).scalar_one()) == lead_id
-        if is_ours:
-            connection.execute(delete(lesson_slots).where(others))
-        return is_ours
+        holder = None
+        while holder is None:  # whoever has it may free it at this moment
+            insert_new(connection, lesson_slots, [{"starts_at": starts_at, "lead_id": lead_id}])
+            holder = connection.execute(whose).scalar()
+        if holder != lead_id:
+            return False
+        self._free_in(connection, lead_id, lesson_slots.c.starts_at != starts_at)
+        return True
 
-    async def change(self, lead_id: str, fields: Mapping[str, Any]) -> Lead:
-        found = await self._database.write(lambda connection: self.change_in(connection, lead_id, fields))
-        if found is None:
-            raise UnknownLead(f"There is no lead {lead_id[:64]!r}.")
-        return found
+    def _free_in(self, connection: Connection, lead_id: str, *which: ColumnElement[bool]) -> None:
+        connection.execute(delete(lesson_slots).where(lesson_slots.c.lead_id == lead_id, *which))
 
     async def forget(self, lead_id: str) -> int:
         def drop(connection: Connection) -> int:
             if self._changes is not None:
                 self._changes.erased_in(connection, lead_id)
+            _empty_events(connection, lead_id)
             connection.execute(delete(lead_log).where(lead_log.c.lead_id == lead_id))
             connection.execute(delete(lesson_slots).where(lesson_slots.c.lead_id == lead_id))
             return connection.execute(delete(leads).where(leads.c.id == lead_id)).rowcount
@@ -196,23 +201,46 @@ class LeadStore:
         if self._changes is not None:
             self._changes.changed_in(connection, lead_id)
 
-    def _know_person(self, connection: Connection, lead_id: str) -> None:
-        """A lead is also a person, of the same id: preferences, suppressions, campaigns and erasure know them."""
+    def _make_person(self, connection: Connection, lead_id: str) -> None:
+        """A lead is also a person, of the same id: preferences, suppressions, campaigns and erasure know them.
+
+        One who was there before stays as they are: whoever may tell of a lead may not change where people are reached.
+        """
         lead = self.find_in(connection, lead_id)
         assert lead is not None
-        reached = {theirs: getattr(lead, ours) for ours, theirs in _PERSON.items()}
-        reached["locale"] = (lead.locale or "")[:16] or None
-        now = self._clock.now()
-        row = {
-            "user_id": lead_id,
-            **reached,
-            "attributes": {"name": lead.name} if lead.name else {},
-            "created_at": now,
-            "updated_at": now,
-        }
-        new = insert_into(users, is_sqlite=self._database.is_embedded).values(row)
-        known = {**reached, "updated_at": now}
-        connection.execute(new.on_conflict_do_update(index_elements=["user_id"], set_=known))
+        attributes = {"name": lead.name} if lead.name else {}
+        moments = {"created_at": lead.created_at, "updated_at": lead.created_at}
+        row = {"user_id": lead_id, **_reached(lead), "attributes": attributes, **moments}
+        if insert_new(connection, users, [row]) == 1:
+            return
+        zone = select(users.c.timezone).where(users.c.user_id == lead_id).scalar_subquery()
+        theirs = {"made_person": False, "timezone": func.coalesce(leads.c.timezone, zone)}
+        connection.execute(update(leads).where(leads.c.id == lead_id).values(theirs))
+
+    def _change_person(self, connection: Connection, before: Lead, after: Lead) -> None:
+        """The person that a lead brought follows it, until somebody else writes to them."""
+        was, now = _reached(before), _reached(after)
+        changed = {name: value for name, value in now.items() if value != was[name]}
+        if not changed:
+            return
+        is_made = select(leads.c.id).where(leads.c.id == after.id, leads.c.made_person).exists()
+        is_as_left = (users.c[name].is_not_distinct_from(value) for name, value in was.items())
+        person = update(users).where(users.c.user_id == after.id, is_made, *is_as_left)
+        connection.execute(person.values({**changed, "updated_at": after.updated_at}))
+
+
+def _reached(lead: Lead) -> dict[str, str | None]:
+    """Where a lead is reached, as people have it."""
+    return {theirs: getattr(lead, ours) for ours, theirs in _PERSON.items()} | {
+        "locale": (lead.locale or "")[:LONGEST_LOCALE] or None
+    }
+
+
+def _empty_events(connection: Connection, lead_id: str) -> None:
+    """What was told of a lead goes with it: its events need not name a person, but its log names them."""
+    told = func.substr(lead_log.c.id, len(EVENT_LINE) + 1)
+    ids = select(told).where(lead_log.c.lead_id == lead_id, lead_log.c.id.startswith(EVENT_LINE))
+    connection.execute(update(events).where(events.c.event_id.in_(ids)).values(data={}))
 
 
 def _filtered(status: str | None, search: str | None) -> Select[Any]:

@@ -1,6 +1,6 @@
 """The tables of leads: what is known of each, what happened to them, their lessons, and what a spreadsheet has of them."""
 
-from sqlalchemy import JSON, Boolean, Column, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import JSON, Boolean, Column, Index, Integer, MetaData, String, Table, Text, text, true
 
 from yamchi.storage.tables import Moment
 
@@ -29,6 +29,7 @@ leads = Table(
     Column("taken_by", String(255)),  # who calls the lead, and since when
     Column("taken_at", Moment),
     Column("extra", JSON, nullable=False),  # other fields of the form, and those that scenarios set
+    Column("made_person", Boolean, nullable=False, server_default=true()),  # else the person was there before
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
     Index("lead_by_time", "created_at", "id"),
@@ -64,10 +65,19 @@ zoom_meetings = Table(
     Column("meeting_id", String(64)),
     Column("link", Text),
     Column("starts_at", Moment),  # as Zoom has it
-    Column("asked_at", Moment),  # when Zoom was first asked to create it
+    Column("asked_at", Moment),  # when Zoom was asked to create it; NULL when the link was told
     Column("due_at", Moment),  # since when it is to be brought up to date; NULL when it is
     Column("due_id", String(64)),  # the end of the id of the job that does it
     Index("meeting_due", "due_at"),
+)
+
+# What one process at a time does: reads and writes the spreadsheet, asks Telegram for updates.
+lead_holds = Table(
+    "lead_holds",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("holder", String(64)),
+    Column("held_until", Moment),
 )
 
 # ── Google Sheets ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,13 +111,4 @@ sheet_lines = Table(
     Column("asked_at", Moment),
     Index("sheet_line_by_time", "at", "id"),
     Index("sheet_line_of_lead", "lead_id"),
-)
-
-# One process at a time reads and writes the spreadsheet.
-sheet_writers = Table(
-    "sheet_writers",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    Column("holder", String(64)),
-    Column("held_until", Moment),
 )

@@ -8,6 +8,9 @@ from yamchi.leads.model import Lead
 from yamchi.leads.speaking import BotServices, Speaker
 from yamchi.leads.updates import IncomingMessage
 
+MOST_WRONG = 10
+"""Wrong ids that an account may try in an hour."""
+
 
 class WelcomeScene:
     """Finds the lead, tells that it has opened the bot, which ends its letters, and lets the person pick a date."""
@@ -21,11 +24,16 @@ class WelcomeScene:
         self._date_picker = date_picker
 
     async def start(self, said: IncomingMessage, lead_id: str) -> None:
-        lead = (
-            await self._services.store.find(lead_id[:64])
-            if lead_id
-            else await self._speaker.lead_of(said.person)
-        )
+        """An id opens a lead to whoever has it, so an account that tries one after the other is no longer listened to."""
+        if not lead_id:
+            lead = await self._speaker.lead_of(said.person)
+        elif await self._is_guessing(said):
+            await self._speaker.say(said.chat, "bot_wait", None, said.person)
+            return
+        else:
+            lead = await self._services.store.find(lead_id[:64])
+        if lead_id and (lead is None or lead.tg_id not in (None, said.person.id)):
+            await self._services.keys.incr(_wrong(said), "1h")
         if lead is None:
             rendered = await self._speaker.render("bot_contact", None, said.person)
             await self._chat.ask_contact(said.chat, rendered)
@@ -47,13 +55,25 @@ class WelcomeScene:
         else:
             await self._welcome(lead, said)
 
+    async def _is_guessing(self, said: IncomingMessage) -> bool:
+        return int(await self._services.keys.get(_wrong(said)) or 0) >= MOST_WRONG
+
     async def _welcome(self, lead: Lead, said: IncomingMessage) -> None:
-        if lead.tg_id not in (None, said.person.id):
+        if lead.tg_id in (None, said.person.id):
+            lead = await self._activate(lead, said)
+        if lead.tg_id != said.person.id:  # of two who open it at once, one was first
             await self._speaker.say(said.chat, "bot_not_yours", None, said.person)
             return
+        await self._speaker.remember(said.person, lead)
+        await self._date_picker.offer_days(lead, said.person, said.chat)
+
+    async def _activate(self, lead: Lead, said: IncomingMessage) -> Lead:
         locale = None if lead.locale else self._speaker.language(said.person)
         await self._services.service.tell(
             entities.ACTIVATED, lead.id, f"tg:{said.update_id}:{lead.id}", tg_id=said.person.id, locale=locale
         )
-        await self._speaker.remember(said.person, lead)
-        await self._date_picker.offer_days(await self._services.store.get(lead.id), said.person, said.chat)
+        return await self._services.store.get(lead.id)
+
+
+def _wrong(said: IncomingMessage) -> str:
+    return f"tg_wrong:{said.person.id}"

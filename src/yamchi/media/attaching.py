@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from yamchi.errors import Unrecoverable
 from yamchi.media.files import Files
-from yamchi.media.model import KeptVariant, Media
+from yamchi.media.model import KeptVariant, Picture
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.storage.bucket import Bucket, NotInBucket
 
@@ -46,7 +46,7 @@ class PictureAttacher:
             f"{name}{PurePath(chosen.file).suffix}", await self._read(found, chosen), chosen.type
         )
 
-    async def _read(self, found: Media, variant: KeptVariant) -> bytes:
+    async def _read(self, found: Picture, variant: KeptVariant) -> bytes:
         file = self._files.public_file(found.entity_type, variant.file)
         if await asyncio.to_thread(file.is_file):
             return await asyncio.to_thread(file.read_bytes)

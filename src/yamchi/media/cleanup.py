@@ -1,12 +1,13 @@
 """MediaCleanupJob: what was deleted long enough ago goes for good, here and in the bucket; then its row.
 
 Files first, the row last: a crash between leaves a row, and the next run finishes. Files that no row names are only reported,
-unless somebody says to delete them.
+unless somebody says to delete them. Folders of many files are walked in a thread.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import structlog
 from yamchi.clock import Clock, Millis
 from yamchi.faultpoints import fault_point
 from yamchi.media.files import Files, is_older, is_unfinished, remove, size_of
-from yamchi.media.model import KeptVariant, Media
+from yamchi.media.model import KeptVariant, Picture
 from yamchi.media.store import MediaStore
 from yamchi.storage.bucket import Bucket
 
@@ -82,30 +83,34 @@ class MediaCleanupJob:
     async def _look_for_orphans(
         self, files: Iterator[tuple[str, Path]], known: Known, prefix: str, cleaned: Cleaned, delete: bool
     ) -> None:
-        for batch in _batches(files, PAGE):
+        while batch := await asyncio.to_thread(lambda: list(islice(files, PAGE))):
             wanted = await known([key for key, _ in batch])
-            for key, path in batch:
-                if key not in wanted:
-                    cleaned.orphans.append(prefix + key)
-                    cleaned.freed_bytes += remove(path) if delete else size_of(path)
+            orphans = {key: path for key, path in batch if key not in wanted}
+            cleaned.orphans += [prefix + key for key in orphans]
+            count = _remove_all if delete else _size_of_all
+            cleaned.freed_bytes += await asyncio.to_thread(count, list(orphans.values()))
 
-    async def _remove(self, found: Media) -> int:
+    async def _remove(self, found: Picture) -> int:
         """Here and in the bucket, where a sync that was interrupted may have left what no row knows. Each file counts once."""
         if self._bucket and found.variants:
             await self._bucket.delete([self._key(found, one) for one in found.variants])
+        freed = await asyncio.to_thread(self._remove_files, found)
+        fault_point("media.files_removed")
+        await self._store.erase(found.id)
+        return freed
+
+    def _remove_files(self, found: Picture) -> int:
         freed = 0
         for one in found.variants:
             here = remove(self._files.by_key(self._key(found, one)))
             freed += here or (one.size if one.is_synced else 0)
         freed += remove(self._files.original_of(found.id))
         if found.temp_path is not None:
-            freed += remove(self._files.temp_file(found.temp_path))
-        fault_point("media.files_removed")
-        await self._store.erase(found.id)
+            freed += remove(self._files.temp_named(found.temp_path))
         return freed
 
     @staticmethod
-    def _key(found: Media, variant: KeptVariant) -> str:
+    def _key(found: Picture, variant: KeptVariant) -> str:
         return f"{found.entity_type}/{variant.file}"
 
     async def _remove_retired(self) -> int:
@@ -113,21 +118,26 @@ class MediaCleanupJob:
         while paths := await self._store.retired(self._clock.now(), PAGE):
             if self._bucket:
                 await self._bucket.delete(paths)
-            freed += sum(remove(self._files.by_key(path)) for path in paths)
+            freed += await asyncio.to_thread(_remove_all, [self._files.by_key(path) for path in paths])
             await self._store.forget_retired(paths)
         return freed
 
     async def _remove_temp(self) -> int:
         """Uploads that nobody finished, and halves that a crash left."""
-        needed = await self._store.temp_names()
+        return await asyncio.to_thread(self._remove_old_temp, await self._store.temp_names())
+
+    def _remove_old_temp(self, needed: set[str]) -> int:
         young = (self._clock.now() - YOUNG) / 1000
         old = [path for path in self._files.all_temp() if is_older(path, young) and path.name not in needed]
-        halves = [
-            path for _, path in self._files.all_public() if is_unfinished(path) and is_older(path, young)
-        ]
-        return sum(remove(path) for path in (*old, *halves))
+        kept = chain((path for _, path in self._files.all_public()), self._files.all_originals())
+        halves = [path for path in kept if is_unfinished(path) and is_older(path, young)]
+        return _remove_all([*old, *halves])
 
 
-def _batches(items: Iterator[tuple[str, Path]], size: int) -> Iterator[list[tuple[str, Path]]]:
-    while batch := list(islice(items, size)):
-        yield batch
+def _remove_all(paths: Sequence[Path]) -> int:
+    """How many bytes that freed."""
+    return sum(map(remove, paths))
+
+
+def _size_of_all(paths: Sequence[Path]) -> int:
+    return sum(map(size_of, paths))

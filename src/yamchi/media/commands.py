@@ -11,15 +11,19 @@ from pydantic import ValidationError
 from rich.progress import Progress
 
 from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.console.output import console, print_json, table, text
-from yamchi.errors import ConfigurationError, Retryable, Unrecoverable
-from yamchi.media.model import Media as Picture
-from yamchi.media.model import Operation, WatermarkJobData
+from yamchi.console.output import answer, console, print_fields, print_json, table, text
+from yamchi.errors import ConfigurationError, Retryable, Unrecoverable, YamchiError
+from yamchi.media.files import as_outage
+from yamchi.media.model import Operation, Picture, WatermarkJobData
 from yamchi.media.plugin import Media
 from yamchi.media.processing import hash_of
 from yamchi.queues.handlers import describe
 
-group = typer.Typer(no_args_is_help=True, help="Pictures: import, list, show, sync, watermark, cleanup.")
+group = typer.Typer(
+    no_args_is_help=True,
+    help="Pictures: import, list, show, sync, watermark, cleanup.\n\n"
+    "Example: [cyan]yamchi media list --status failed[/]",
+)
 
 T = TypeVar("T")
 MediaId = Annotated[str, typer.Argument(help="The picture's id.")]
@@ -46,13 +50,19 @@ def import_folder(
                 "imported": [one.to_dict() for one in imported.done],
                 "known": imported.known,
                 "refused": imported.refused,
+                "stopped": imported.stopped,
             }
         )
-        return
+        raise typer.Exit(1 if imported.stopped else 0)
     known = f", {len(imported.known)} were there already" if imported.known else ""
     console.print(f"[green]✔[/] {len(imported.done)} imported{known}")
     for line in imported.refused:
         console.print(f"[red]✘[/] {text(line, 300)}")
+    if imported.stopped:
+        console.print(
+            f"[red]✘[/] {text(imported.stopped, 300)} The rest was not looked at: run it again then."
+        )
+        raise typer.Exit(1)
 
 
 @dataclass(slots=True)
@@ -62,6 +72,8 @@ class Imported:
     done: list[Picture] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    stopped: str | None = None
+    """Why the rest was not looked at: no fault of a file."""
 
 
 async def _import(media: Media, files: list[Path], entity_type: str, *, is_quiet: bool) -> Imported:
@@ -73,6 +85,8 @@ async def _import(media: Media, files: list[Path], entity_type: str, *, is_quiet
 
         async def work() -> None:
             for path in left:
+                if imported.stopped:
+                    return
                 await _import_one(media, path, entity_type, imported)
                 progress.advance(task)
 
@@ -89,8 +103,12 @@ async def _import_one(media: Media, path: Path, entity_type: str, imported: Impo
             imported.known.append(str(path))
         else:
             imported.done.append(await media.process_upload(path, entity_type))
-    except (OSError, Unrecoverable, Retryable) as error:
-        imported.refused.append(f"{path}: {error}")
+    except (OSError, YamchiError) as error:
+        failure = as_outage(error)
+        if isinstance(failure, OSError | Unrecoverable | Retryable):
+            imported.refused.append(f"{path}: {failure}")
+        else:
+            imported.stopped = str(failure)
 
 
 @group.command("list")
@@ -109,21 +127,31 @@ def list_media(
     if as_json:
         print_json([one.to_dict() for one in found])
         return
-    shown = table("id", "type", "status", "file", "pixels", "variants", "error")
+    shown = table("id", "type", "status", "file", "pixels", "variants", "in the bucket", "error")
     for one in found:
         pixels = f"{one.width} × {one.height}" if one.width else ""
+        copied = sum(variant.is_synced for variant in one.variants)
         row = (one.entity_type, one.status, text(one.original_filename, 40), pixels, str(len(one.variants)))
-        shown.add_row(one.id, *row, text(one.error or "", 80))
+        shown.add_row(one.id, *row, str(copied or ""), text(one.error or "", 80))
     console.print(shown)
 
 
 @group.command("show")
-def show(media_id: MediaId, app: AppOption = None) -> None:
-    """A picture with its variants, as JSON.
+def show(media_id: MediaId, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """A picture with its variants.
 
     Example: [cyan]yamchi media show 7f9c…[/]
     """
-    print_json(_with(app, lambda media: media.get(media_id)).to_dict())
+    fields = _with(app, lambda media: media.get(media_id)).to_dict()
+    if as_json:
+        print_json(fields)
+        return
+    print_fields({name: value for name, value in fields.items() if name not in ("variants", "srcset")})
+    shown = table("variant", "pixels", "bytes", "in the bucket", "url", right=["bytes"])
+    for name, one in fields["variants"].items():
+        pixels, is_copied = f"{one['width']} × {one['height']}", "yes" if one["isSynced"] else ""
+        shown.add_row(text(name), pixels, f"{one['size']:,}", is_copied, text(one["url"], 400))
+    console.print(shown)
 
 
 @group.command("sync")
@@ -154,36 +182,33 @@ def sync(
         return count
 
     queued = _with(app, body)
-    if as_json:
-        print_json({"queued": queued})
-        return
-    console.print(f"[green]✔[/] {queued} queued; a worker copies them")
+    answer({"queued": queued}, f"{queued} queued; a worker copies them", as_json=as_json)
 
 
 @group.command("watermark")
 def watermark(
     media_id: MediaId,
-    watermark_id: Annotated[str, typer.Argument(help="The watermark's id.")],
+    watermark_id: Annotated[str | None, typer.Argument(help="The watermark's id.")] = None,
     position: Annotated[str, typer.Option(help="top-left … bottom-right, center or tile.")] = "bottom-right",
     opacity: Annotated[float, typer.Option(min=0.1, max=1.0)] = 0.5,
     scale: Annotated[float, typer.Option(min=0.1, max=1.0)] = 0.2,
+    off: Annotated[bool, typer.Option("--off", help="Take the watermark off.")] = False,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Queue a watermark for a picture.
+    """Queue a watermark for a picture, or take it off again.
 
-    Example: [cyan]yamchi media watermark 7f9c… wm-logo --position tile --opacity 0.3[/]
+    Example: [cyan]yamchi media watermark 7f9c… wm-logo --position tile --opacity 0.3[/] · [cyan]yamchi media watermark 7f9c… --off[/]
     """
+    if off == (watermark_id is not None):
+        raise ConfigurationError("Name a watermark, or say --off to take it off.")
     fields = {"mediaId": media_id, "watermarkId": watermark_id, "position": position}
-    try:
-        data = WatermarkJobData.model_validate({**fields, "opacity": opacity, "scale": scale})
-    except ValidationError as error:
-        raise ConfigurationError(describe(error)) from None
-    job_id = _with(app, lambda media: media.watermarks.apply(data))
-    if as_json:
-        print_json({"jobId": job_id})
-        return
-    console.print(f"[green]✔[/] job {job_id}")
+    if off:
+        job_id = _with(app, lambda media: media.watermarks.take_off(media_id))
+    else:
+        data = _watermark({**fields, "opacity": opacity, "scale": scale})
+        job_id = _with(app, lambda media: media.watermarks.apply(data))
+    answer({"jobId": job_id}, f"job {job_id}", as_json=as_json)
 
 
 @group.command("cleanup")
@@ -208,6 +233,13 @@ def cleanup(
     for key in cleaned.orphans:
         console.print(text(key, 200))
     console.print(f"[green]✔[/] {cleaned.deleted} removed, {cleaned.freed_bytes:,} bytes")
+
+
+def _watermark(fields: dict[str, Any]) -> WatermarkJobData:
+    try:
+        return WatermarkJobData.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigurationError(describe(error)) from None
 
 
 def _operation(given: str) -> Operation:

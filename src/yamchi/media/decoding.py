@@ -4,8 +4,10 @@ Every loader of libvips is blocked but four; size, frames and pixels are checked
 and colors become sRGB.
 """
 
+import logging
 import math
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +23,20 @@ LONGEST_SIDE = 65_500
 LOADERS = ("VipsForeignLoadJpeg", "VipsForeignLoadPng", "VipsForeignLoadWebp", "VipsForeignLoadNsgif")
 
 
+@cache
 def vips() -> Any:
     """libvips with everything blocked that reads a format nobody asked for."""
     os.environ.setdefault("VIPS_CONCURRENCY", "1")  # a process for each core; more threads add nothing
     os.environ.setdefault("VIPS_WARNING", "0")
+    logging.getLogger("pyvips").setLevel(logging.WARNING)  # else a hundred lines a picture
     try:
         import pyvips
     except ImportError as error:
         raise MissingExtra("media", "Working on pictures") from error
-    if not getattr(pyvips, "_yamchi_is_safe", False):
-        pyvips.operation_block_set("VipsForeignLoad", True)
-        for name in LOADERS:
-            pyvips.operation_block_set(name, False)
-        pyvips.cache_set_max(0)
-        pyvips._yamchi_is_safe = True
+    pyvips.operation_block_set("VipsForeignLoad", True)
+    for name in LOADERS:
+        pyvips.operation_block_set(name, False)
+    pyvips.cache_set_max(0)
     return pyvips
 
 
@@ -47,23 +49,24 @@ def open_header(source: Path, found: ImageFormat) -> "pyvips.Image":
     )
 
 
-def read_header(source: Path, max_pixels: int) -> tuple[ImageFormat, int, int]:
-    """What a file is and how large, without decoding it."""
+def read_size(source: Path, max_pixels: int) -> tuple[int, int]:
+    """How large a picture is, without decoding it."""
     found = sniff_file(source)
     try:
         header = open_header(source, found)
     except vips().Error as error:
         raise damaged(error) from error
-    height = header.get("page-height") if "page-height" in header.get_fields() else header.height
-    if header.width * height > max_pixels:
-        raise _too_many_pixels(header.width, height, max_pixels)
-    return found, header.width, height
+    _frames_in(header)
+    width, height = frame_size(header)
+    if width * height > max_pixels:
+        raise _too_many_pixels(width, height, max_pixels)
+    return width, height
 
 
 def count_frames(header: "pyvips.Image", preset: Preset, max_pixels: int, found: ImageFormat) -> int:
     """How many frames to keep; refuses what is too large before it is decoded."""
-    frames = header.get("n-pages") if "n-pages" in header.get_fields() else 1
-    width, height = frame_size(header, frames)
+    frames = _frames_in(header)
+    width, height = frame_size(header)
     limit = min(max_pixels, preset.max_pixels or max_pixels)
     if width * height > limit:
         raise _too_many_pixels(width, height, limit)
@@ -71,8 +74,6 @@ def count_frames(header: "pyvips.Image", preset: Preset, max_pixels: int, found:
         raise BadFile(
             f"The picture has {width} × {height} pixels; at least {preset.min_width} × {preset.min_height} are needed."
         )
-    if frames > MOST_FRAMES:
-        raise BadFile(f"The picture has {frames} frames; {MOST_FRAMES} are the most.")
     if frames > 1 and (not preset.animated or not found.may_be_animated):
         return 1
     if frames > 1 and width * height * frames > limit:
@@ -82,14 +83,21 @@ def count_frames(header: "pyvips.Image", preset: Preset, max_pixels: int, found:
     return frames
 
 
-def frame_size(header: "pyvips.Image", frames: int) -> tuple[int, int]:
-    """Width and height of one frame as they are stored."""
-    return header.width, header.get("page-height") if frames > 1 else header.height
+def _frames_in(header: "pyvips.Image") -> int:
+    frames: int = header.get("n-pages") if "n-pages" in header.get_fields() else 1
+    if frames > MOST_FRAMES:
+        raise BadFile(f"The picture has {frames} frames; {MOST_FRAMES} are the most.")
+    return frames
+
+
+def frame_size(header: "pyvips.Image") -> tuple[int, int]:
+    """Width and height of one frame as they are stored; the frames of an animation lie below each other."""
+    return header.width, header.get_page_height()
 
 
 def upright_size(header: "pyvips.Image", frames: int) -> tuple[int, int]:
     """Width and height once the picture is turned as its camera meant it."""
-    width, height = frame_size(header, frames)
+    width, height = frame_size(header)
     is_turned = (
         frames == 1 and "orientation" in header.get_fields() and header.get("orientation") in range(5, 9)
     )

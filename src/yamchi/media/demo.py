@@ -3,7 +3,8 @@
 import struct
 import zlib
 
-from yamchi.media.plugin import PROCESSING, Media
+from yamchi.media.metrics import PROCESSING
+from yamchi.media.plugin import Media
 from yamchi.plugins import Stage
 
 WIDTH, HEIGHT = 800, 600

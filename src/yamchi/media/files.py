@@ -7,18 +7,20 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import disk_usage
 from uuid import uuid4
 
-from yamchi.errors import EngineUnavailable, Outage
+from yamchi.errors import EngineUnavailable, Outage, StorageFull
 from yamchi.media.formats import BadFile
-from yamchi.media.processing import UNFINISHED
+from yamchi.media.processing import UNFINISHED, unfinished_beside
 
 
 class Files:
     """The folders of media."""
 
-    def __init__(self, uploads: Path, private: Path) -> None:
+    def __init__(self, uploads: Path, private: Path, least_free: int = 0) -> None:
         self.uploads = uploads
+        self._least_free = least_free
         self.temp = private / "temp"
         self.originals = private / "originals"
         self.watermarks = private / "watermarks"
@@ -28,13 +30,25 @@ class Files:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.uploads.mkdir(parents=True, exist_ok=True)
 
+    def check_room(self) -> None:
+        """Refuses when a disk has so little room left that whatever else is on it, such as the queue, needs it."""
+        if any(disk_usage(folder).free < self._least_free for folder in (self.temp, self.uploads)):
+            raise StorageFull("The disk is nearly full: no picture is taken until there is room.")
+
     def new_temp(self) -> Path:
         self.prepare()
         return self.temp / f"upload-{uuid4()}"
 
     def temp_file(self, path: str) -> Path:
         """A file that came in; refuses what is anywhere else."""
-        return _inside(self.temp, Path(path))
+        try:
+            return _inside(self.temp, Path(path))
+        except BadFile:
+            raise BadFile("That file is not among the uploads: put it into var/media/temp.") from None
+
+    def temp_named(self, kept: str) -> Path:
+        """The file of a row. Only its name counts: the folder may have been moved since, or be mounted elsewhere here."""
+        return self.temp_file(Path(kept).name)
 
     def public_file(self, entity_type: str, name: str) -> Path:
         return _inside(self.uploads, self.uploads / entity_type / name)
@@ -98,14 +112,36 @@ def move(source: Path, target: Path) -> None:
     try:
         os.replace(source, target)
     except OSError:
-        unfinished = target.with_name(target.name + UNFINISHED)
-        with source.open("rb") as origin, unfinished.open("wb") as copy:
-            while part := origin.read(1024 * 1024):
-                copy.write(part)
-            copy.flush()
-            os.fsync(copy.fileno())
-        os.replace(unfinished, target)
+        copy_whole(source, target)
         source.unlink(missing_ok=True)
+
+
+def link(source: Path, target: Path) -> None:
+    """The same file under another name; where that can't be, a copy that appears whole."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError:
+        copy_whole(source, target)
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """A copy that appears whole, in place of what was there."""
+    unfinished = unfinished_beside(target)
+    try:
+        copy(source, unfinished)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def copy(source: Path, target: Path) -> None:
+    with source.open("rb") as origin, target.open("wb") as file:
+        while part := origin.read(1024 * 1024):
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def size_of(path: Path) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from sqlalchemy import Row
 
@@ -25,6 +25,11 @@ class _JobData(BaseModel):
     )
 
 
+def _object(value: Any) -> Any:
+    """Others write null for what they leave out, as they do for the ids."""
+    return {} if value is None else value
+
+
 class MediaProcessingJobData(_JobData):
     """`{mediaId?, entityType, tempPath, originalFilename, userId?, metadata?}`."""
 
@@ -33,7 +38,7 @@ class MediaProcessingJobData(_JobData):
     temp_path: str = Field(max_length=4096)
     original_filename: str = Field(max_length=255)
     user_id: UserId | None = None
-    metadata: JsonObject = Field(default_factory=dict)
+    metadata: Annotated[JsonObject, BeforeValidator(_object)] = Field(default_factory=dict)
 
 
 class MediaSyncJobData(_JobData):
@@ -78,7 +83,7 @@ class KeptVariant:
 
 
 @dataclass(frozen=True, slots=True)
-class Media:
+class Picture:
     """A row of `media`, with its variants."""
 
     id: str
@@ -104,7 +109,7 @@ class Media:
     variants: tuple[KeptVariant, ...] = ()
 
     @classmethod
-    def of(cls, row: Row[Any], variants: tuple[KeptVariant, ...] = ()) -> "Media":
+    def of(cls, row: Row[Any], variants: tuple[KeptVariant, ...] = ()) -> "Picture":
         return cls(**{name: getattr(row, name) for name in _COLUMNS}, variants=variants)
 
     @property
@@ -159,4 +164,4 @@ class Media:
         }
 
 
-_COLUMNS = [field.name for field in fields(Media) if field.name != "variants"]
+_COLUMNS = [field.name for field in fields(Picture) if field.name != "variants"]

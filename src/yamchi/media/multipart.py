@@ -9,7 +9,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from yamchi.errors import InvalidJob
-from yamchi.media.files import remove
+from yamchi.media.files import Files, remove
 from yamchi.media.uploads import save
 
 FILE = "file"
@@ -35,13 +35,13 @@ LONGEST_BOUNDARY = 70
 """Characters, as RFC 2046 has it."""
 
 
-async def receive_form(request: Request, target: Path, most: int) -> Form:
+async def receive_form(request: Request, files: Files, target: Path, most: int) -> Form:
     """Read a form whose `file` is written to `target`, as far as it has at most so many bytes."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data" or not 0 < len(options.get(b"boundary", b"")) <= LONGEST_BOUNDARY:
         raise InvalidJob("file: send the picture as a part named file of multipart/form-data.")
     reader = _Reader(options[b"boundary"])
-    await save(reader.file_parts(request.stream()), target, most)
+    await save(reader.file_parts(request.stream()), files, target, most)
     if not reader.form.has_file:
         remove(target)
         raise InvalidJob("file: send the picture as a part named file of multipart/form-data.")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError, YamchiError
+from yamchi.media.allowance import DailyAllowance
 from yamchi.media.attaching import PictureAttacher
 from yamchi.media.cleanup import MediaCleanupJob
 from yamchi.media.files import Files
-from yamchi.media.model import Media as Picture
-from yamchi.media.model import Operation
+from yamchi.media.metrics import OPERATIONS, PROCESSING, SYNC, SyncCounter, collect
+from yamchi.media.model import Picture
 from yamchi.media.presets import Presets
 from yamchi.media.reporting import News
 from yamchi.media.service import PROCESS, MediaService
@@ -30,8 +31,7 @@ from yamchi.storage.bucket import Bucket
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-PROCESSING, SYNC, WATERMARK = "media-processing", "media-sync", "watermark"
-OPERATIONS: tuple[Operation, ...] = ("upload", "download", "delete")
+WATERMARK = "watermark"
 RETRY: Mapping[str, Any] = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1}}
 SWEEP_EVERY = 10_000
 STATIC = Path(__file__).parent / "static"
@@ -53,7 +53,7 @@ class Media(Plugin):
         self.declare()
         self.settings: MediaSettings
         settings, home = self.settings, app.settings.home
-        self.files = Files(home / settings.uploads_dir, app.settings.var / "media")
+        self.files = Files(home / settings.uploads_dir, app.settings.var / "media", settings.media_free_bytes)
         self.store = MediaStore(app.database, app.clock)
         self.presets = Presets(home)
         self.bucket = (
@@ -78,17 +78,22 @@ class Media(Plugin):
             self.files,
             self.service,
             app.queue(WATERMARK),
-            settings.media_max_pixels,
             self._changed,
         )
         self.sync = MediaSyncService(
             self.store, self.files, self.bucket, app.queue(SYNC), app.database, app.clock
         )
         self.cleanup = MediaCleanupJob(self.store, self.files, self.bucket, app.clock)
+        self._sync_counter = SyncCounter()
+        app.observers.append(self._sync_counter.observe)
 
     @property
     def resumable(self) -> Resumable:
-        return Resumable(self.files, self.app.keys, self.settings.media_max_bytes)
+        return Resumable(self.files, self.app.keys, self.allowance, self.settings.media_max_bytes)
+
+    @property
+    def allowance(self) -> DailyAllowance:
+        return DailyAllowance(self.app.keys, self.app.clock, self.settings.media_person_bytes)
 
     # ── For your code ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -185,8 +190,7 @@ class Media(Plugin):
         }
 
     def metrics(self) -> "Iterable[Metric]":
-        found: Iterable[Metric] = load_attribute("yamchi.media.metrics:collect")(self.app.metrics)
-        return found
+        return collect(self.app.metrics, self._sync_counter)
 
     async def checks(self) -> Iterable[Check]:
         try:

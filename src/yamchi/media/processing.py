@@ -1,15 +1,17 @@
 """From a stranger's file to clean variants: decoded once, without anything but its pixels.
 
-Runs in child processes. All metadata is dropped. A variant is written under a temporary name and renamed to one with its content's
-hash, so that a crash leaves no half file and a changed picture is a new address.
+Runs in child processes. All metadata is dropped. A variant gets its name, which has its content's hash in it, when all of it is
+written, so that a crash leaves no half file and a changed picture is a new address.
 """
 
 import hashlib
 import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from pydantic import BaseModel, Field
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     import pyvips
 
 THUMB_SIDE = 32
+ENOUGH = 4
+"""A picture so many times as large as wanted has all the detail that is wanted: a larger one only takes longer to shrink."""
 UNFINISHED = ".part"
 DECODED, WRITTEN = 30, 95
 """Percent of the work: when the picture is decoded, and when its last variant is written."""
@@ -50,6 +54,13 @@ class Task(BaseModel):
     max_pixels: int
     mark: Mark | None = None
     focus: tuple[float, float] | None = None
+
+
+class SizeTask(BaseModel):
+    """The same, only to know how large a picture is."""
+
+    size_of: Path
+    max_pixels: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +106,39 @@ def process(task: Task, tell: Progress = lambda news: None) -> Made:
             placeholder=_placeholder(base, frames),
         )
         tell({"percent": DECODED, "placeholder": made.placeholder, "width": width, "height": height})
-        for done, size in enumerate(sorted(task.preset.sizes, key=lambda one: -one.width), start=1):
-            made.variants += _variants(base, size, task, frames)
-            tell({"percent": DECODED + (WRITTEN - DECODED) * done // len(task.preset.sizes)})
+        sources = [base]
+        with Disk() as disk:
+            for done, size in enumerate(sorted(task.preset.sizes, key=lambda one: -one.width), start=1):
+                made.variants += _variants(sources, size, task, frames, disk)
+                tell({"percent": DECODED + (WRITTEN - DECODED) * done // len(task.preset.sizes)})
     except vips().Error as error:
         raise damaged(error) from error
     return made
 
 
-def _variants(base: "pyvips.Image", size: Size, task: Task, frames: int) -> list[Variant]:
-    """One size, in each format."""
-    picture = _resized(base, size, task, frames)
+def _variants(
+    sources: list["pyvips.Image"], size: Size, task: Task, frames: int, disk: "Disk"
+) -> list[Variant]:
+    """One size, in each format. One that shows the whole picture becomes a source of smaller ones."""
+    picture = _resized(_source_for(size, sources), size, task, frames)
+    if frames == 1 and size.fit == "inside" and picture.width < sources[0].width:
+        picture = picture.copy_memory()
+        sources.append(picture)
     if task.mark and task.mark.is_for(size.name):
         picture = put_over(picture, task.mark, frames)
     if len(task.preset.formats) > 1:
         picture = picture.copy_memory()
-    return [_written(picture, size, output, task) for output in task.preset.formats]
+    return [_written(picture, size, output, task, disk) for output in task.preset.formats]
+
+
+def _source_for(size: Size, sources: Sequence["pyvips.Image"]) -> "pyvips.Image":
+    """The smallest that is large enough; they come largest first."""
+    enough = [
+        one
+        for one in sources
+        if one.width >= ENOUGH * size.width and one.height >= ENOUGH * (size.height or 0)
+    ]
+    return enough[-1] if enough else sources[0]
 
 
 # ── Resizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +149,8 @@ def _resized(base: "pyvips.Image", size: Size, task: Task, frames: int) -> "pyvi
     if frames > 1:
         return _resized_frames(base, size, height)
     if size.fit == "inside":
-        return base.thumbnail_image(size.width, height=height, size="down")
+        fits = base.width <= size.width and base.height <= height
+        return base if fits else base.thumbnail_image(size.width, height=height, size="down")
     if task.focus:
         return _cut_around(base, size.width, height, task.focus)
     return base.thumbnail_image(size.width, height=height, crop=task.preset.focus, size="both")
@@ -158,8 +187,25 @@ def _cropped(image: "pyvips.Image", width: int, height: int, focus: tuple[float,
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _written(picture: "pyvips.Image", size: Size, output: Output, task: Task) -> Variant:
-    unfinished = task.folder / f"{task.stem}-{size.name}.{output}{UNFINISHED}"
+class Disk:
+    """Writes files while the next ones are made: a core that waits for a disk makes no picture. All are written when it ends."""
+
+    def __enter__(self) -> Self:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._writes: list[Future[None]] = []
+        return self
+
+    def write(self, final: Path, content: bytes) -> None:
+        self._writes.append(self._thread.submit(_write, final, content))
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._thread.shutdown()
+        if kind is None:
+            for write in self._writes:
+                write.result()
+
+
+def _written(picture: "pyvips.Image", size: Size, output: Output, task: Task, disk: Disk) -> Variant:
     options = {"Q": task.preset.quality, "effort": task.preset.effort_of(size, output), "keep": "none"}
     if output == "webp":
         content = picture.webpsave_buffer(**options)
@@ -167,14 +213,7 @@ def _written(picture: "pyvips.Image", size: Size, output: Output, task: Task) ->
         content = picture.heifsave_buffer(compression="av1", **options)
     digest = hashlib.sha256(content).hexdigest()
     final = task.folder / f"{task.stem}-{size.name}-{digest[:12]}.{output}"
-    try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, final)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    disk.write(final, content)
     frames = picture.get("n-pages") if "n-pages" in picture.get_fields() else 1
     height = (
         picture.get("page-height") if frames > 1 and "page-height" in picture.get_fields() else picture.height
@@ -183,10 +222,57 @@ def _written(picture: "pyvips.Image", size: Size, output: Output, task: Task) ->
     return Variant(name, final.name, f"image/{output}", picture.width, height, len(content), digest)
 
 
+def _write(final: Path, content: bytes) -> None:
+    if not _write_nameless(final, content):
+        _write_named(final, content)
+
+
+def _write_nameless(final: Path, content: bytes) -> bool:
+    """Write a file that has no name until all of it is on the disk: of one who is killed meanwhile nothing is left.
+
+    False where the system can't do that.
+    """
+    folder = os.open(final.parent, os.O_RDONLY)
+    try:
+        with os.fdopen(os.open(final.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb") as file:
+            _flush(file, content)
+            # With a folder's descriptor it is linkat(2), which follows the link to what is open.
+            os.link(f"/proc/self/fd/{file.fileno()}", final.name, dst_dir_fd=folder, follow_symlinks=True)
+    except FileExistsError:
+        return True  # its name has its content's hash in it: that is the same file
+    except (AttributeError, OSError):
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def _write_named(final: Path, content: bytes) -> None:
+    unfinished = unfinished_beside(final)
+    try:
+        with unfinished.open("wb") as file:
+            _flush(file, content)
+        os.replace(unfinished, final)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _flush(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def unfinished_beside(target: Path) -> Path:
+    """Where a file is until all of it is written: nobody else's, though two may write the same one."""
+    return target.with_name(f"{target.name}.{secrets.token_hex(4)}{UNFINISHED}")
+
+
 def _placeholder(base: "pyvips.Image", frames: int) -> str:
     """A ThumbHash as hexadecimal digits."""
     first = base.crop(0, 0, base.width, base.height // frames) if frames > 1 else base
-    small = first.thumbnail_image(THUMB_SIDE, height=THUMB_SIDE, size="down")
+    step = max(min(first.width, first.height) // (THUMB_SIDE * ENOUGH), 1)
+    small = first.subsample(step, step).thumbnail_image(THUMB_SIDE, height=THUMB_SIDE, size="down")
     small = small if small.hasalpha() else small.addalpha()
     pixels = bytes(small.cast("uchar").write_to_memory())
     return thumbhash(small.width, small.height, pixels).hex()

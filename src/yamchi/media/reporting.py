@@ -1,11 +1,12 @@
 """What is heard of a picture while a child process works on it."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from yamchi.media.model import Media
+from yamchi.media.model import Picture
 from yamchi.queues.job import Job
 from yamchi.queues.records import JobRecord
 
@@ -19,7 +20,7 @@ class News(BaseModel):
     height: int | None = Field(default=None, ge=1)
 
 
-OnNews = Callable[[Media, News], Awaitable[None]]
+OnNews = Callable[[Picture, News], Awaitable[None]]
 
 
 class ReportingJob:
@@ -29,7 +30,7 @@ class ReportingJob:
     """
 
     def __init__(
-        self, record: JobRecord, picture: Media, on_news: OnNews, job: Job[Any] | None = None
+        self, record: JobRecord, picture: Picture, on_news: OnNews, job: Job[Any] | None = None
     ) -> None:
         self.record, self.name = record, record.name
         self._job = job
@@ -41,6 +42,9 @@ class ReportingJob:
         if self._job is not None:
             await self._job.progress(news.percent)
         await self._on_news(self._picture, news)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._job is None else self._job.waiting()
 
     async def log(self, *lines: str) -> None:
         if self._job is not None:

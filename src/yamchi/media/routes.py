@@ -10,17 +10,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from yamchi.errors import InvalidJob
-from yamchi.http.access import TheirId
-from yamchi.http.headers import FOR_ANY_PAGE
+from yamchi.http.access import TheCaller, TheirId
+from yamchi.http.headers import CONTENT_POLICY, FOR_ANY_PAGE, content_policy
 from yamchi.http.paging import PageNumber, PageSize, pages
 from yamchi.http.problems import documented
 from yamchi.media.files import remove, size_of
-from yamchi.media.model import Media as Picture
-from yamchi.media.model import Operation, WatermarkJobData
+from yamchi.media.model import Operation, Picture, WatermarkJobData
 from yamchi.media.multipart import receive_form
 from yamchi.media.overlay import Position
-from yamchi.media.plugin import STATIC
-from yamchi.media.plugin import Media as MediaPlugin
+from yamchi.media.plugin import STATIC, Media
 from yamchi.media.store import UnknownMedia
 from yamchi.media.sync import TYPES
 from yamchi.plugins import of_request
@@ -31,7 +29,7 @@ own = APIRouter(tags=["media"], responses=PROBLEMS)
 pages_of_board = APIRouter()
 public = APIRouter(tags=["media"], responses=documented(404, 422))
 
-TheMedia = Annotated[MediaPlugin, Depends(of_request(MediaPlugin))]
+TheMedia = Annotated[Media, Depends(of_request(Media))]
 MediaId = Annotated[str, Path(max_length=36)]
 FOREVER = "public, max-age=31536000, immutable"
 
@@ -60,7 +58,9 @@ class SyncIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    mediaIds: list[Annotated[str, Field(max_length=36)]] | None = Field(default=None, max_length=10_000)  # noqa: N815
+    mediaIds: list[Annotated[str, Field(max_length=36)]] | None = Field(  # noqa: N815
+        default=None, max_length=10_000, fail_fast=True
+    )
     all: bool = False
     operation: Operation = "upload"
     deleteSource: bool = False  # noqa: N815
@@ -84,9 +84,14 @@ async def upload(media: TheMedia, request: Request) -> Accepted:
 
 
 @own.post("/users/{user_id}/media", status_code=202, summary="Upload a picture of one's own")
-async def upload_own(media: TheMedia, user_id: TheirId, request: Request) -> Accepted:
-    """The same for a person's page, with that person's token."""
-    return await _accept(media, request, user_id)
+async def upload_own(media: TheMedia, caller: TheCaller, user_id: TheirId, request: Request) -> Accepted:
+    """The same for a person's page, with that person's token: up to MEDIA_PERSON_BYTES a day, and 429 beyond."""
+    if caller.kind != "person":
+        return await _accept(media, request, user_id)
+    announced = request.headers.get("content-length", "")
+    size = int(announced) if announced.isdecimal() else media.settings.media_max_bytes
+    async with media.allowance.taken(user_id, size):
+        return await _accept(media, request, user_id)
 
 
 @own.get("/users/{user_id}/media/{media_id}", summary="A picture of one's own")
@@ -98,10 +103,10 @@ async def get_own(media: TheMedia, user_id: TheirId, media_id: MediaId) -> dict[
     return found.to_dict()
 
 
-async def _accept(media: MediaPlugin, request: Request, owner: str | None) -> Accepted:
+async def _accept(media: Media, request: Request, owner: str | None) -> Accepted:
     """Of the owner, where the caller is one; else of whom the form names."""
     temp = media.files.new_temp()
-    form = await receive_form(request, temp, media.settings.media_max_bytes)
+    form = await receive_form(request, media.files, temp, media.settings.media_max_bytes)
     try:
         metadata = read_metadata(form.get("metadata"))
     except InvalidJob:
@@ -131,11 +136,13 @@ def read_metadata(text: str | None) -> dict[str, Any]:
 
 
 @pages_of_board.get("/media", include_in_schema=False)
-async def board_page(request: Request) -> Response:
+async def board_page(request: Request, media: TheMedia) -> Response:
     if not request.state.caller.may_look:
         return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
     html = (STATIC / "media.html").read_text("utf-8")
-    return HTMLResponse(html, headers={"cache-control": "no-cache"})
+    buckets = [media.bucket.origin] if media.bucket else []
+    headers = {"cache-control": "no-cache", CONTENT_POLICY: content_policy(*buckets)}
+    return HTMLResponse(html, headers=headers)
 
 
 @admin.get("/media", summary="Pictures, newest first")
@@ -184,7 +191,7 @@ async def cleanup(media: TheMedia, wanted: CleanupIn | None = None) -> dict[str,
 async def add_watermark(media: TheMedia, request: Request) -> dict[str, Any]:
     """multipart/form-data: `file`, and `id?` if you want to choose it."""
     temp = media.files.new_temp()
-    form = await receive_form(request, temp, media.settings.media_max_bytes)
+    form = await receive_form(request, media.files, temp, media.settings.media_max_bytes)
     try:
         chosen = _chosen_id(form.get("id"))
     except InvalidJob:
@@ -235,6 +242,12 @@ async def watermark_media(media: TheMedia, media_id: MediaId, how: WatermarkIn) 
     return {"jobId": await media.watermarks.apply(WatermarkJobData(mediaId=media_id, **how.model_dump()))}
 
 
+@admin.delete("/media/{media_id}/watermark", status_code=202, summary="Take a picture's watermark off")
+async def unmark_media(media: TheMedia, media_id: MediaId) -> dict[str, str]:
+    """It is made anew from its original."""
+    return {"jobId": await media.watermarks.take_off(media_id)}
+
+
 # ── Out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -263,9 +276,7 @@ async def show(
     raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such variant of this picture.")
 
 
-async def _picture(
-    media: MediaPlugin, request: Request, found: Picture, file: str, is_synced: bool
-) -> Response:
+async def _picture(media: Media, request: Request, found: Picture, file: str, is_synced: bool) -> Response:
     """From here, or by leading to the bucket. Its type is ours to say, and its name has the hash of its content."""
     path = media.files.public_file(found.entity_type, file)
     if size_of(path):

@@ -5,8 +5,9 @@ last names before the row names them; the upload is deleted when nothing needs i
 """
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,23 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import InvalidJob, Outage, UnknownJob, Unrecoverable, WrongState
+from yamchi.errors import (
+    EngineUnavailable,
+    InvalidJob,
+    Outage,
+    Retryable,
+    UnknownJob,
+    Unrecoverable,
+    WrongState,
+)
 from yamchi.faultpoints import fault_point
 from yamchi.media.child import work
-from yamchi.media.files import Files, as_outage, remove, size_of
+from yamchi.media.files import Files, as_outage, copy, copy_whole, link, remove, size_of
 from yamchi.media.formats import BadFile, sniff_file
-from yamchi.media.model import Media, MediaProcessingJobData
+from yamchi.media.model import MediaProcessingJobData, Picture
 from yamchi.media.overlay import Mark
 from yamchi.media.presets import Preset, Presets, UnknownPreset
-from yamchi.media.processing import Made, Task, Variant
+from yamchi.media.processing import Made, SizeTask, Task, Variant
 from yamchi.media.reporting import OnNews, ReportingJob
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.queues.executor import run_within
@@ -40,13 +49,15 @@ JOB_ID = "media-"
 STUCK: Millis = 30_000
 """An upload that has not been looked at for so long may have lost its job; queueing it again is no second job."""
 
+TOUCH_EVERY: Millis = 10_000
+
 ACCEPTED = 5
 """Percent of the work, when a child has been asked for it."""
 
 OVER = ("failed", "cancelled", "expired")
 """States of a job that nobody runs again."""
 
-Told = Callable[[Media], Awaitable[None]]
+Told = Callable[[Picture], Awaitable[None]]
 
 
 class MediaService:
@@ -91,7 +102,7 @@ class MediaService:
         user_id: str | None = None,
         metadata: dict[str, Any] | None = None,
         media_id: str | None = None,
-    ) -> tuple[Media, str]:
+    ) -> tuple[Picture, str]:
         """Keep an upload and queue its processing; the picture and its job's id. What is no picture is refused here.
 
         The same `media_id` again is the same picture.
@@ -120,12 +131,12 @@ class MediaService:
         *,
         user_id: str | None = None,
         metadata: dict[str, Any] | None = None,
-    ) -> Media:
+    ) -> Picture:
         """The same without the queue, for callers that wait. The file given stays where it is."""
         preset = self.presets.get(entity_type)
         temp = self.files.new_temp()
-        await asyncio.to_thread(_copy, Path(file), temp)
         try:
+            await asyncio.to_thread(copy, Path(file), temp)
             self._check_upload(temp, preset)
             _job_data(
                 entity_type=entity_type,
@@ -134,21 +145,36 @@ class MediaService:
                 user_id=user_id,
                 metadata=metadata or {},
             )
-        except (BadFile, InvalidJob):
+        except (OSError, BadFile, InvalidJob):
             remove(temp)
             raise
         found = await self._keep(temp, entity_type, Path(file).name, user_id, metadata)
-        now = self._clock.now()
-        record = JobRecord(found.id, self._queue.name, PROCESS, b"", "active", now, now)
         try:
             task = self._task(found, preset, temp, None)
-            made = await self._run(ReportingJob(record, found, self._on_news), task)
+            async with self._touching(found):
+                made = await self._run(ReportingJob(self._record(found.id), found, self._on_news), task)
             found = await self._finish(found, made, temp)
         except Exception as error:
             await self._give_up(found, str(error) or type(error).__name__)
             raise
         await self._after(found)
         return found
+
+    @asynccontextmanager
+    async def _touching(self, found: Picture) -> AsyncIterator[None]:
+        """Meanwhile the sweeper sees that somebody works on it, though it has no job."""
+
+        async def touch() -> None:
+            while True:
+                await self._clock.sleep(TOUCH_EVERY)
+                with suppress(EngineUnavailable):  # the next one may get through
+                    await self.store.touch(found.id)
+
+        touching = asyncio.create_task(touch())
+        try:
+            yield
+        finally:
+            touching.cancel()
 
     async def _keep(
         self,
@@ -158,7 +184,7 @@ class MediaService:
         user_id: str | None,
         metadata: dict[str, Any] | None,
         media_id: str | None = None,
-    ) -> Media:
+    ) -> Picture:
         chosen = media_id or str(uuid4())
         await self.store.add(
             {
@@ -167,7 +193,7 @@ class MediaService:
                 "original_filename": clean_name(filename),
                 "user_id": user_id,
                 "metadata": metadata or {},
-                "temp_path": str(temp),
+                "temp_path": temp.name,
                 "size": size_of(temp),
             }
         )
@@ -181,11 +207,11 @@ class MediaService:
                 f"The file has {size:,} bytes; {preset.max_bytes:,} are the most for this kind of picture."
             )
 
-    async def _enqueue(self, found: Media, *, again: str = "") -> str:
+    async def _enqueue(self, found: Picture, *, again: str = "") -> str:
         data = _job_data(
             media_id=found.id,
             entity_type=found.entity_type,
-            temp_path=found.temp_path or "",
+            temp_path=str(self.files.temp_named(found.temp_path)) if found.temp_path else "",
             original_filename=found.original_filename,
             user_id=found.user_id,
             metadata=dict(found.metadata),
@@ -205,15 +231,17 @@ class MediaService:
     # ── The job ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def handle(self, job: Job[MediaProcessingJobData]) -> dict[str, Any]:
-        """`process`: make the variants of one upload."""
+        """`process`: make the variants of one upload, or those of a picture anew."""
         found = await self._row_of(job)
-        if found.variants and found.temp_path is None and "-reprocess-" not in job.id:
+        is_first = job.data.media_id is None or job.id == f"{JOB_ID}{found.id}"
+        if is_first and found.variants and found.temp_path is None:
             return await self._tidy_up(job, found)
         try:
+            found = await self._with_file_of(job, found, is_first=is_first)
             source = self._source_of(found)
             preset = self.presets.get(found.entity_type)
             made = await self.run(job, found, self._task(found, preset, source, await self._mark_of(found)))
-            found = await self._finish(found, made, source)
+            found = await self._finish(found, made, source, is_first=is_first)
         except Exception as error:
             failure = as_outage(error)
             await self._note_error(job, found, failure)
@@ -222,27 +250,46 @@ class MediaService:
         await self._after(found)
         return {"mediaId": found.id, "status": found.status, "variants": len(found.variants)}
 
-    async def run(self, job: Job[Any], found: Media, task: Task) -> Made:
+    async def run(self, job: Job[Any], found: Picture, task: Task) -> Made:
         """Let a child work on a file; the uploader's page hears how far it is."""
         return await self._run(ReportingJob(job.record, found, self._on_news, job), task)
 
     async def _run(self, job: ReportingJob, task: Task) -> Made:
         """The time that it may take begins when a child is free: one that hangs costs no other picture an attempt."""
+        await asyncio.to_thread(self.files.check_room)
         await job.progress({"percent": ACCEPTED})
-        standing_in: Any = job
-        answer = await self._pool.run(
-            standing_in, task.model_dump_json().encode(), within=partial(run_within, self._timeout, job)
-        )
+        answer = await self._ask(job, task)
+        return Made(**{**answer, "variants": [Variant(**one) for one in answer["variants"]]})
+
+    async def size_of(self, picture: Path) -> tuple[int, int]:
+        """Width and height, told by a child: no stranger's file is read in this process."""
+        task = SizeTask(size_of=picture, max_pixels=self._max_pixels)
+        job: Job[Any] = Job(self._queue, self._record(picture.name))
+        try:
+            answer = await self._ask(job, task)
+        except (Retryable, Unrecoverable) as error:
+            raise BadFile(str(error)) from error
+        return int(answer["width"]), int(answer["height"])
+
+    async def _ask(self, job: Any, task: Task | SizeTask) -> dict[str, Any]:
+        """A child's answer; `BadFile` if it is a refusal."""
+        within = partial(run_within, self._timeout, job)
+        answer: dict[str, Any] = await self._pool.run(job, task.model_dump_json().encode(), within=within)
         if "refused" in answer:
             raise BadFile(str(answer["refused"]))
-        return Made(**{**answer, "variants": [Variant(**one) for one in answer["variants"]]})
+        return answer
+
+    def _record(self, job_id: str) -> JobRecord:
+        """For work without a job, for callers that wait."""
+        now = self._clock.now()
+        return JobRecord(job_id, self._queue.name, PROCESS, b"", "active", now, now)
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """A job that ended without its handler's last word, such as one that killed its workers."""
         data = MediaProcessingJobData.model_validate(job.data)
         if data.media_id:
             found = await self.store.get(data.media_id)
-            if found.status == "processing":
+            if found.status == "processing" or found.temp_path == Path(data.temp_path).name:
                 await self._give_up(found, error)
 
     async def sweep(self) -> int:
@@ -266,7 +313,7 @@ class MediaService:
         except UnknownJob:
             return None
 
-    async def _row_of(self, job: Job[MediaProcessingJobData]) -> Media:
+    async def _row_of(self, job: Job[MediaProcessingJobData]) -> Picture:
         """The picture that a job is about; another program's upload gets its row here."""
         data = job.data
         if data.media_id is not None:
@@ -279,21 +326,47 @@ class MediaService:
             temp, data.entity_type, data.original_filename, data.user_id, data.metadata, _derived(job.id)
         )
 
-    def _source_of(self, found: Media) -> Path:
-        if found.temp_path is not None:
-            return self.files.temp_file(found.temp_path)
+    async def _with_file_of(
+        self, job: Job[MediaProcessingJobData], found: Picture, *, is_first: bool
+    ) -> Picture:
+        """A job about a picture that is there may bring it another file; so may one about a picture that has none.
+
+        A file that is gone was taken by this job already, or by the one before whose data it repeats: then the original is it.
+        """
+        if not job.data.temp_path or (is_first and found.temp_path is not None):
+            return found
+        file = self.files.temp_file(job.data.temp_path)
+        if not file.exists():
+            return found
+        await self.store.take_upload(found.id, file.name)
+        fault_point("media.taken")
+        return replace(found, temp_path=file.name)
+
+    def _source_of(self, found: Picture) -> Path:
+        source = (
+            self._original_of(found) if found.temp_path is None else self.files.temp_named(found.temp_path)
+        )
+        if not source.exists():
+            raise Retryable(
+                f"The file of media {found.id} is not on this machine. If uploads come in on another one, both need the "
+                f"same var/media and UPLOADS_DIR, or only that one works on {self._queue.name}."
+            )
+        return source
+
+    def _original_of(self, found: Picture) -> Path:
         if found.original_path is None:
             raise Unrecoverable(f"Media {found.id} has no original to begin from.")
         return self.files.original_of(found.id)
 
-    async def _tidy_up(self, job: Job[MediaProcessingJobData], found: Media) -> dict[str, Any]:
+    async def _tidy_up(self, job: Job[MediaProcessingJobData], found: Picture) -> dict[str, Any]:
         """The picture was made by somebody who got no further: do what comes after."""
         if job.data.temp_path:
-            remove(self.files.temp_file(job.data.temp_path))
+            with suppress(BadFile):  # queued before the folder was moved: the cleanup removes it
+                remove(self.files.temp_file(job.data.temp_path))
         await self._after(found)
         return {"mediaId": found.id, "status": found.status, "variants": len(found.variants)}
 
-    def _task(self, found: Media, preset: Preset, source: Path, mark: Mark | None) -> Task:
+    def _task(self, found: Picture, preset: Preset, source: Path, mark: Mark | None) -> Task:
         focus = found.metadata.get("focus")
         is_point = (
             isinstance(focus, list) and len(focus) == 2 and all(isinstance(one, int | float) for one in focus)
@@ -308,13 +381,11 @@ class MediaService:
             focus=(float(focus[0]), float(focus[1])) if is_point and focus else None,
         )
 
-    async def task_for(self, found: Media, mark: Mark | None) -> Task:
+    async def task_for(self, found: Picture, mark: Mark | None) -> Task:
         """What a child is asked for to make this picture anew, from its original."""
-        if found.original_path is None:
-            raise Unrecoverable(f"Media {found.id} has no original to begin from.")
-        return self._task(found, self.presets.get(found.entity_type), self.files.original_of(found.id), mark)
+        return self._task(found, self.presets.get(found.entity_type), self._original_of(found), mark)
 
-    async def _mark_of(self, found: Media) -> Mark | None:
+    async def _mark_of(self, found: Picture) -> Mark | None:
         return None if found.watermark is None else await self.mark_of(dict(found.watermark))
 
     async def mark_of(self, wanted: dict[str, Any]) -> Mark:
@@ -328,18 +399,18 @@ class MediaService:
             variants=None if names is None else tuple(names),
         )
 
-    async def _finish(self, found: Media, made: Made, source: Path) -> Media:
+    async def _finish(self, found: Picture, made: Made, source: Path, *, is_first: bool = True) -> Picture:
         fault_point("media.written")
         original = self.files.original_of(found.id)
-        if source != original and not original.exists():
-            await asyncio.to_thread(_link, source, original)
+        if source != original:
+            await asyncio.to_thread(link if is_first else copy_whole, source, original)
         news = await self.take_over(found, made, original)
         fault_point("media.saved")
         if source != original:
             remove(source)
         return news
 
-    async def take_over(self, found: Media, made: Made, original: Path, **more: Any) -> Media:
+    async def take_over(self, found: Picture, made: Made, original: Path, **more: Any) -> Picture:
         """Let the picture be what was made; the files of one that is gone meanwhile go too."""
         try:
             return await self.store.finish(found, made, original=original.name, syncs=self.syncs, **more)
@@ -352,17 +423,18 @@ class MediaService:
     syncs: bool = False
     """Whether finished pictures are copied to a bucket."""
 
-    async def _note_error(self, job: Job[Any], found: Media, error: Exception) -> None:
+    async def _note_error(self, job: Job[Any], found: Picture, error: Exception) -> None:
         if isinstance(error, Outage):
             return
         if isinstance(error, Unrecoverable | UnknownPreset) or job.is_last_attempt:
             await self._give_up(found, str(error) or type(error).__name__)
 
-    async def _give_up(self, found: Media, error: str) -> None:
-        """A picture that could not be made anew is still the one it was."""
-        await self.store.fail(found.id, "ready" if found.variants else "failed", error)
+    async def _give_up(self, found: Picture, error: str) -> None:
+        """A picture that could not be made anew is still the one it was; so is one that somebody else made meanwhile."""
+        if not await self.store.fail(found, "ready" if found.variants else "failed", error):
+            return
         if found.temp_path is not None:
-            remove(self.files.temp_file(found.temp_path))
+            remove(self.files.temp_named(found.temp_path))
         await self._after(await self.store.get(found.id))
 
 
@@ -382,23 +454,3 @@ def clean_name(filename: str) -> str:
 
 def _derived(job_id: str) -> str:
     return str(uuid5(NAMESPACE_URL, f"yamchi:media:{job_id}"))
-
-
-def _link(source: Path, target: Path) -> None:
-    """The same file under another name; where that can't be, a copy that appears whole."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        return
-    except OSError:
-        unfinished = target.with_name(f"{target.name}.part")
-        _copy(source, unfinished)
-        os.replace(unfinished, target)
-
-
-def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as origin, target.open("wb") as copy:
-        while part := origin.read(1024 * 1024):
-            copy.write(part)
-        copy.flush()
-        os.fsync(copy.fileno())

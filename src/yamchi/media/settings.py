@@ -21,6 +21,18 @@ class MediaSettings(BucketSettings):
     media_max_bytes: int = Field(
         default=50 * 1024 * 1024, ge=1, description="The most bytes that an upload may have."
     )
+    media_person_bytes: int = Field(
+        default=1024**3,
+        ge=1,
+        description="The most bytes that one person may upload in a day with the token of a page; each upload counts as at "
+        "least 256 KB.",
+    )
+    media_free_bytes: int = Field(
+        default=256 * 1024 * 1024,
+        ge=0,
+        description="Bytes that pictures leave free on a disk: with less, uploads are refused and the work on pictures "
+        "waits, so that the queue can still write.",
+    )
     media_max_pixels: int = Field(
         default=50_000_000, ge=1, description="The most pixels that a picture may have, over all its frames."
     )

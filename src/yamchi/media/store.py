@@ -1,14 +1,28 @@
 """The tables of media. What processing made is taken over in one transaction, with the files that nobody needs any more."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, delete, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    case,
+    delete,
+    func,
+    null,
+    or_,
+    select,
+    update,
+)
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import Retryable, UnknownJob, WrongState
-from yamchi.media.model import KeptVariant, Media, Status
+from yamchi.media.model import KeptVariant, Picture, Status
 from yamchi.media.processing import Made
 from yamchi.media.tables import media, media_retired, media_variants, watermarks
 from yamchi.storage.database import Database
@@ -39,7 +53,7 @@ class MediaStore:
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, media_id: str) -> Media:
+    async def get(self, media_id: str) -> Picture:
         found = await self._with_variants(select(media).where(media.c.id == media_id))
         if not found:
             raise UnknownMedia(f"There is no media {media_id[:64]!r}.")
@@ -53,7 +67,7 @@ class MediaStore:
         user_id: str | None = None,
         offset: int = 0,
         limit: int = 50,
-    ) -> tuple[list[Media], int]:
+    ) -> tuple[list[Picture], int]:
         """The newest first, and how many there are."""
         wanted = {"status": status, "entity_type": entity_type, "user_id": user_id}
         matching = and_(True, *(media.c[name] == value for name, value in wanted.items() if value))
@@ -62,40 +76,39 @@ class MediaStore:
         count = await self._database.read(lambda c: c.execute(total).scalar_one())
         return await self._with_variants(query.offset(offset).limit(limit)), int(count)
 
-    async def ids(self, after: str, limit: int, status: Status = "ready") -> list[str]:
-        """Ids in their own order, for those who go over all of them."""
+    async def ids(
+        self, after: str, limit: int, status: Status = "ready", *, entity_type: str | None = None
+    ) -> list[str]:
+        """Ids in their own order, for those who go over all of them, or over all of one kind."""
         query = select(media.c.id).where(media.c.id > after, media.c.status == status).order_by(media.c.id)
+        if entity_type is not None:
+            query = query.where(media.c.entity_type == entity_type)
         rows = await self._database.read(lambda c: c.execute(query.limit(limit)).scalars().all())
         return list(rows)
 
-    async def stuck(self, before: Millis, limit: int) -> list[Media]:
+    async def stuck(self, before: Millis, limit: int) -> list[Picture]:
         """Uploads that have been waiting for so long that their job may be lost."""
         query = select(media).where(media.c.status == "processing", media.c.updated_at < before)
         return await self._with_variants(query.order_by(media.c.updated_at).limit(limit))
 
-    async def deleted(self, before: Millis, limit: int) -> list[Media]:
+    async def deleted(self, before: Millis, limit: int) -> list[Picture]:
         """Those that were deleted by then, and whose files are to be removed for good."""
         query = select(media).where(media.c.status == "soft_deleted", media.c.deleted_at <= before)
         return await self._with_variants(query.order_by(media.c.deleted_at).limit(limit))
 
-    async def same_as(self, found: Media) -> str | None:
+    async def same_as(self, found: Picture) -> str | None:
         """The oldest picture with the same content, kind and owner, unless that is this one."""
         oldest = await self.with_hash(found.hash, found.entity_type, found.user_id) if found.hash else None
         return None if oldest == found.id else oldest
 
     async def named(self, keys: Sequence[str]) -> set[str]:
         """Those of these keys that a picture has, or had until a moment ago."""
-        names = [key.rpartition("/")[2] for key in keys]
-        current = (
-            select(media.c.entity_type, media_variants.c.file)
-            .join(media, media.c.id == media_variants.c.media_id)
-            .where(media_variants.c.file.in_(names))
-        )
+        current = _files_of({media_id for key in keys for media_id in _ids_in(key)})
         retired = select(media_retired.c.path).where(media_retired.c.path.in_(keys))
 
         def look(connection: Connection) -> set[str]:
             found = {f"{row.entity_type}/{row.file}" for row in connection.execute(current)}
-            return found | set(connection.execute(retired).scalars())
+            return (found & set(keys)) | set(connection.execute(retired).scalars())
 
         return await self._database.read(look)
 
@@ -134,11 +147,11 @@ class MediaStore:
         whole = {"metadata": {}, **row, "status": "processing", "created_at": now, "updated_at": now}
         await self._database.write(lambda c: insert_new(c, media, [whole]))
 
-    async def finish(self, found: Media, made: Made, *, original: str, syncs: bool, **more: Any) -> Media:
+    async def finish(self, found: Picture, made: Made, *, original: str, syncs: bool, **more: Any) -> Picture:
         """Take over what processing made, and retire the files it replaces.
 
-        One that was deleted meanwhile stays deleted. `Changed` if it got another watermark meanwhile, `UnknownMedia` if it
-        is gone.
+        One that was deleted meanwhile stays deleted. `Changed` if it got another watermark or another file meanwhile,
+        `UnknownMedia` if it is gone.
         """
         now = self._clock.now()
         fields = {
@@ -156,10 +169,19 @@ class MediaStore:
             **more,
         }
         mine = and_(media.c.id == found.id, media.c.sync_state.is_distinct_from(REMOVING))
+        is_same_file = or_(
+            and_(
+                media.c.temp_path.is_not_distinct_from(found.temp_path),
+                media.c.hash.is_not_distinct_from(found.hash),
+            ),
+            and_(media.c.temp_path.is_(None), media.c.hash == made.hash),
+        )
 
         def take_over(connection: Connection) -> None:
             # The row first: who else takes over waits here, and then sees what this one wrote.
-            if connection.execute(update(media).where(mine).values(**fields)).rowcount == 0:
+            if connection.execute(update(media).where(mine, is_same_file).values(**fields)).rowcount == 0:
+                if connection.execute(select(media.c.id).where(mine)).first():
+                    raise Changed(f"Media {found.id} got another file meanwhile: it is made again.")
                 raise UnknownMedia(f"There is no media {found.id!r} any more.")
             query = select(media.c.watermark).where(media.c.id == found.id)
             if "watermark" not in more and connection.execute(query).scalar() != found.watermark:
@@ -169,7 +191,7 @@ class MediaStore:
         await self._database.write(take_over)
         return await self.get(found.id)
 
-    def _replace_variants(self, connection: Connection, found: Media, made: Made, now: Millis) -> None:
+    def _replace_variants(self, connection: Connection, found: Picture, made: Made, now: Millis) -> None:
         mine = media_variants.c.media_id == found.id
         before = {row.file: row for row in connection.execute(select(media_variants).where(mine))}
         after = {variant.file for variant in made.variants}
@@ -190,20 +212,27 @@ class MediaStore:
         gone = [f"{found.entity_type}/{file}" for file in before if file not in after]
         insert_new(connection, media_retired, [{"path": key, "delete_after": now + GRACE} for key in gone])
 
-    async def fail(self, media_id: str, status: Status, error: str) -> None:
-        await self._change(media_id, status=_unless_deleted(status), error=error, temp_path=None)
+    async def take_upload(self, media_id: str, name: str) -> None:
+        """From now on this file is what the picture is to be made of."""
+        await self._change(media_id, temp_path=name)
+
+    async def fail(self, found: Picture, status: Status, error: str) -> bool:
+        """False if its upload was taken by somebody else meanwhile: then it is theirs to say what became of it."""
+        is_same = media.c.temp_path.is_not_distinct_from(found.temp_path)
+        values = {"status": _unless_deleted(status), "error": error, "temp_path": None}
+        return await self._change(found.id, is_same, **values)
 
     async def touch(self, media_id: str) -> None:
         """Note that it was looked at now."""
         await self._change(media_id)
 
-    async def soft_delete(self, media_id: str) -> Media:
+    async def soft_delete(self, media_id: str) -> Picture:
         found = await self.get(media_id)
         if found.status != "soft_deleted":
             await self._change(media_id, status="soft_deleted", deleted_at=self._clock.now())
         return await self.get(media_id)
 
-    async def restore(self, media_id: str) -> Media:
+    async def restore(self, media_id: str) -> Picture:
         found = await self.get(media_id)
         if found.status != "soft_deleted":
             raise WrongState(f"Media {media_id} is {found.status}, not deleted.")
@@ -264,23 +293,28 @@ class MediaStore:
             raise UnknownMedia(f"There is no watermark {watermark_id[:64]!r}: upload it first.")
         return row
 
+    async def take_watermark_off(self, media_id: str) -> None:
+        """From the row: whoever makes the picture anew leaves it away."""
+        if not await self._change(media_id, watermark=null()):
+            raise UnknownMedia(f"There is no media {media_id[:64]!r}.")
+
     async def watermarks(self) -> Sequence[Row[Any]]:
         query = select(watermarks).order_by(watermarks.c.created_at.desc()).limit(500)
         return await self._database.read(lambda c: c.execute(query).all())
 
     # ── Rows ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _with_variants(self, query: Select[Any]) -> list[Media]:
+    async def _with_variants(self, query: Select[Any]) -> list[Picture]:
         """Two queries, however many pictures."""
 
-        def look(connection: Connection) -> list[Media]:
+        def look(connection: Connection) -> list[Picture]:
             rows = connection.execute(query).all()
             ids = [row.id for row in rows]
             parts: dict[str, list[KeptVariant]] = defaultdict(list)
             for row in connection.execute(select(media_variants).where(media_variants.c.media_id.in_(ids))):
                 parts[row.media_id].append(KeptVariant(**row._mapping))
             return [
-                Media.of(row, tuple(sorted(parts[row.id], key=lambda one: (-one.width, one.name))))
+                Picture.of(row, tuple(sorted(parts[row.id], key=lambda one: (-one.width, one.name))))
                 for row in rows
             ]
 
@@ -291,6 +325,21 @@ class MediaStore:
         which = and_(media.c.id == media_id, *conditions)
         change = update(media).where(which).values(updated_at=self._clock.now(), **values)
         return await self._database.write(lambda c: c.execute(change).rowcount) > 0
+
+
+def _files_of(media_ids: Collection[str]) -> Select[Any]:
+    """By the primary key: there is no index of files."""
+    return (
+        select(media.c.entity_type, media_variants.c.file)
+        .join(media, media.c.id == media_variants.c.media_id)
+        .where(media_variants.c.media_id.in_(media_ids))
+    )
+
+
+def _ids_in(key: str) -> Iterator[str]:
+    """Whose file this may be: its name begins with the picture's id, and both may have a - in them."""
+    *parts, _ = key.rpartition("/")[2].split("-")
+    yield from accumulate(parts, "{}-{}".format)
 
 
 def _unless_deleted(status: Status) -> Any:

@@ -10,7 +10,7 @@ from yamchi.clock import Clock
 from yamchi.errors import ConfigurationError, EngineUnavailable, MissingExtra, Unrecoverable
 from yamchi.faultpoints import fault_point
 from yamchi.media.files import Files, as_outage, remove
-from yamchi.media.model import KeptVariant, Media, MediaSyncJobData, Operation
+from yamchi.media.model import KeptVariant, MediaSyncJobData, Operation, Picture
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.media.tables import media
 from yamchi.queues.job import Job
@@ -54,7 +54,7 @@ class MediaSyncService:
 
     # ── Asking ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def follow(self, found: Media) -> None:
+    async def follow(self, found: Picture) -> None:
         """After a picture was made or changed: its copy in the bucket follows."""
         if found.sync_state == "accepted":
             await self._finish(found.id)
@@ -120,7 +120,7 @@ class MediaSyncService:
             raise as_outage(error) from error
         return {"mediaId": found.id, "operation": data.operation, "files": count}
 
-    async def _do(self, job: Job[MediaSyncJobData], bucket: Bucket, found: Media) -> int:
+    async def _do(self, job: Job[MediaSyncJobData], bucket: Bucket, found: Picture) -> int:
         match job.data.operation:
             case "upload":
                 return await self._upload(job, bucket, found, job.data.delete_source)
@@ -129,7 +129,7 @@ class MediaSyncService:
             case "delete":
                 return await self._delete(bucket, found)
 
-    async def _upload(self, job: Job[Any], bucket: Bucket, found: Media, delete_source: bool) -> int:
+    async def _upload(self, job: Job[Any], bucket: Bucket, found: Picture, delete_source: bool) -> int:
         """Send what is not there; what was sent before something went wrong is noted, so that it is not sent again."""
         here = [one for one in found.variants if one.is_local]
         may_be_there = job.attempts_made > 1
@@ -152,7 +152,7 @@ class MediaSyncService:
                 remove(self._path(found, one))
         return sent.count(True)
 
-    async def _download(self, bucket: Bucket, found: Media, delete_source: bool) -> int:
+    async def _download(self, bucket: Bucket, found: Picture, delete_source: bool) -> int:
         away = [one for one in found.variants if one.is_synced and not self._path(found, one).exists()]
         self._files.folder_of(found.entity_type)
         try:
@@ -167,7 +167,7 @@ class MediaSyncService:
             await self._delete(bucket, found)
         return len(away)
 
-    async def _delete(self, bucket: Bucket, found: Media) -> int:
+    async def _delete(self, bucket: Bucket, found: Picture) -> int:
         """Away from the bucket; what is nowhere else is kept."""
         safe = [one for one in found.variants if one.is_synced and self._path(found, one).exists()]
         lost = [one.name for one in found.variants if one.is_synced and one not in safe]
@@ -186,11 +186,11 @@ class MediaSyncService:
             )
         return self._bucket
 
-    def _path(self, found: Media, variant: KeptVariant) -> Any:
+    def _path(self, found: Picture, variant: KeptVariant) -> Any:
         return self._files.public_file(found.entity_type, variant.file)
 
 
-def _key(found: Media, variant: KeptVariant) -> str:
+def _key(found: Picture, variant: KeptVariant) -> str:
     return f"{found.entity_type}/{variant.file}"
 
 

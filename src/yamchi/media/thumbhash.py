@@ -5,6 +5,7 @@ The format is Evan Wallace's; decoders for pages exist in every language.
 
 import math
 from collections.abc import Sequence
+from operator import mul
 
 LARGEST = 100
 """Pixels a side that the picture may have: what is hashed is a thumbnail."""
@@ -60,16 +61,13 @@ def _encode(
     channel: Sequence[float], width: int, height: int, x_parts: int, y_parts: int
 ) -> tuple[float, list[float], float]:
     """A cosine transform: the mean, the other parts as 0 to 1, and their scale."""
-    waves = [[math.cos(math.pi / width * part * (x + 0.5)) for x in range(width)] for part in range(x_parts)]
+    rows = [channel[y * width : (y + 1) * width] for y in range(height)]
+    columns = [[_product(row, wave) for row in rows] for wave in _waves(width, x_parts)]
     mean, parts, scale = 0.0, [], 0.0
-    for down in range(y_parts):
-        wave = [math.cos(math.pi / height * down * (y + 0.5)) for y in range(height)]
+    for down, wave in enumerate(_waves(height, y_parts)):
         across = 0
         while across * y_parts < x_parts * (y_parts - down):
-            factor = sum(
-                wave[y] * sum(map(float.__mul__, channel[y * width : (y + 1) * width], waves[across]))
-                for y in range(height)
-            ) / (width * height)
+            factor = _product(columns[across], wave) / (width * height)
             if across or down:
                 parts.append(factor)
                 scale = max(scale, abs(factor))
@@ -79,6 +77,14 @@ def _encode(
     if scale:
         parts = [0.5 + 0.5 / scale * part for part in parts]
     return mean, parts, scale
+
+
+def _waves(length: int, parts: int) -> list[list[float]]:
+    return [[math.cos(math.pi / length * part * (x + 0.5)) for x in range(length)] for part in range(parts)]
+
+
+def _product(values: Sequence[float], wave: Sequence[float]) -> float:
+    return float(sum(map(mul, values, wave)))
 
 
 def _packed(factors: Sequence[float]) -> bytes:

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Request, Response
 from starlette.exceptions import HTTPException
 
-from yamchi.http.access import TheirId
+from yamchi.http.access import TheCaller, TheirId
+from yamchi.http.problems import documented
 from yamchi.media.plugin import Media
 from yamchi.media.routes import MediaId, TheMedia, admin, own, pages_of_board, public, read_metadata
-from yamchi.media.uploads import Promise
+from yamchi.media.uploads import Upload
 from yamchi.plugins import Routes
 
 VERSION = "1.0.0"
@@ -29,7 +30,11 @@ async def check_version(tus_resumable: Annotated[str, Header()] = VERSION) -> No
         )
 
 
-SPOKEN: dict[str, Any] = {"response_class": Response, "dependencies": [Depends(check_version)]}
+SPOKEN: dict[str, Any] = {
+    "response_class": Response,
+    "dependencies": [Depends(check_version)],
+    "responses": documented(HTTPStatus.PRECONDITION_FAILED),
+}
 
 
 # ── For the backend ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -72,10 +77,11 @@ async def tus_options_own(media: TheMedia, user_id: TheirId) -> Response:
 
 @own.post(THEIRS, status_code=201, summary="Begin a resumable upload of one's own", **SPOKEN)
 async def tus_create_own(
-    media: TheMedia, user_id: TheirId, upload_length: Length, about: About = ""
+    media: TheMedia, caller: TheCaller, user_id: TheirId, upload_length: Length, about: About = ""
 ) -> Response:
-    """With that person's token, from a page or a phone."""
-    return await _begin(media, upload_length, about, user_id, f"/api/v1/users/{user_id}/media/tus")
+    """With that person's token, from a page or a phone; it counts for the day as a whole upload does (429)."""
+    place, is_person = f"/api/v1/users/{user_id}/media/tus", caller.kind == "person"
+    return await _begin(media, upload_length, about, user_id, place, is_counted=is_person)
 
 
 @own.head(THEIRS + "/{upload_id}", summary="How far an upload of one's own is", **SPOKEN)
@@ -104,51 +110,53 @@ def _abilities(media: Media) -> Response:
     return Response(status_code=204, headers={**TUS, **can})
 
 
-async def _begin(media: Media, length: int, about: str, owner: str | None, place: str) -> Response:
-    upload_id = await media.resumable.create(length, about, owner)
+async def _begin(
+    media: Media, length: int, about: str, owner: str | None, place: str, *, is_counted: bool = False
+) -> Response:
+    upload_id = await media.resumable.create(length, about, owner, is_counted=is_counted)
     return Response(status_code=201, headers={**TUS, "Location": f"{place}/{upload_id}"})
 
 
 async def _tell(media: Media, upload_id: str, owner: str | None) -> Response:
-    promise = await media.resumable.promise(upload_id, owner)
-    offset = media.resumable.offset(promise)
-    headers = await _accept_if_whole(media, promise, offset)
-    return Response(headers={**headers, "Upload-Length": str(promise.length)})
+    upload = await media.resumable.find(upload_id, owner)
+    offset = media.resumable.offset(upload)
+    headers = await _accept_if_whole(media, upload, offset)
+    return Response(headers={**headers, "Upload-Length": str(upload.length)})
 
 
 async def _append(media: Media, upload_id: str, owner: str | None, request: Request, offset: int) -> Response:
     if request.headers.get("content-type") != "application/offset+octet-stream":
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send application/offset+octet-stream.")
-    promise = await media.resumable.promise(upload_id, owner)
-    offset = await media.resumable.append(promise, offset, request.stream())
-    return Response(status_code=204, headers=await _accept_if_whole(media, promise, offset))
+    upload = await media.resumable.find(upload_id, owner)
+    offset = await media.resumable.append(upload, offset, request.stream())
+    return Response(status_code=204, headers=await _accept_if_whole(media, upload, offset))
 
 
 async def _drop(media: Media, upload_id: str, owner: str | None) -> Response:
-    promise = await media.resumable.promise(upload_id, owner)
-    if promise.media_id is None:
-        await media.resumable.drop(upload_id)
+    upload = await media.resumable.find(upload_id, owner)
+    if upload.media_id is None:
+        await media.resumable.drop(upload)
     return Response(status_code=204, headers=TUS)
 
 
-async def _accept_if_whole(media: Media, promise: Promise, offset: int) -> dict[str, str]:
+async def _accept_if_whole(media: Media, upload: Upload, offset: int) -> dict[str, str]:
     headers = {**TUS, "Upload-Offset": str(offset)}
-    if offset < promise.length:
+    if offset < upload.length:
         return headers
-    about = promise.metadata
+    about = upload.metadata
 
     async def accept(file: Path) -> tuple[str, str]:
         found, job_id = await media.service.accept(
             file,
             about.get("entityType", "default"),
             about.get("filename", "file"),
-            user_id=promise.owner or about.get("userId"),
+            user_id=upload.owner or about.get("userId"),
             metadata=read_metadata(about.get("metadata")),
-            media_id=promise.id,
+            media_id=upload.id,
         )
         return found.id, job_id
 
-    done = await media.resumable.finish(promise, accept)
+    done = await media.resumable.finish(upload, accept)
     return {**headers, "X-Media-Id": str(done.media_id), "X-Job-Id": str(done.job_id)}
 
 

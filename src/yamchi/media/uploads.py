@@ -1,6 +1,6 @@
 """Uploads that may break off: tus 1.0, so that a phone on a bad line goes on where it stopped.
 
-What has arrived is the file's own length; what was promised lies in the key store for a day. Parts are written at the end of the
+What has arrived is the file's own length; what was said of it lies in the key store for a day. Parts are written at the end of the
 file, by one request at a time.
 """
 
@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 import orjson
 
 from yamchi.errors import EngineError, StorageFull, UnknownJob, WrongState, YamchiError
+from yamchi.media.allowance import DailyAllowance
 from yamchi.media.files import Files, is_full, remove, size_of
 from yamchi.media.formats import BadFile
 from yamchi.storage.keys import Keys
@@ -44,7 +45,7 @@ class WrongOffset(WrongState):
     """The part does not begin where the last one ended."""
 
 
-async def save(parts: AsyncIterator[bytes], target: Path, most: int) -> int:
+async def save(parts: AsyncIterator[bytes], files: Files, target: Path, most: int) -> int:
     """Write what comes to a file, safe from a power cut; more than `most` bytes are refused as soon as they are there."""
     size = 0
     try:
@@ -53,7 +54,7 @@ async def save(parts: AsyncIterator[bytes], target: Path, most: int) -> int:
                 size += len(part)
                 if size > most:
                     raise TooLarge(f"The file has more than {most:,} bytes.")
-                await asyncio.to_thread(file.write, part)
+                await asyncio.to_thread(_write, file, part, files)
             await asyncio.to_thread(_flush, file)
     except BaseException:
         remove(target)
@@ -73,7 +74,7 @@ def _room_needed() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Upload:
     """What whoever began an upload said of it, and the picture it became once it was whole."""
 
     id: str
@@ -82,80 +83,96 @@ class Promise:
     owner: str | None
     media_id: str | None = None
     job_id: str | None = None
+    counted: str | None = None
+    """Where it was counted as a person's; given back if it becomes no picture."""
 
 
 class Resumable:
     """Uploads by tus."""
 
-    def __init__(self, files: Files, keys: Keys, most: int) -> None:
+    def __init__(self, files: Files, keys: Keys, allowance: DailyAllowance, most: int) -> None:
         self._files = files
+        self._allowance = allowance
         self._keys = keys
         self._most = most
 
-    async def create(self, length: int, metadata: str, owner: str | None) -> str:
-        """Promise an upload; its id."""
+    async def create(self, length: int, metadata: str, owner: str | None, *, is_counted: bool = False) -> str:
+        """Begin an upload; its id. An upload of a person is counted."""
         if not 0 < length <= self._most:
             raise TooLarge(f"An upload has 1 to {self._most:,} bytes, and this one {length:,}.")
-        promise = Promise(str(uuid4()), length, read_metadata(metadata), owner)
-        await self._keep(promise)
+        about = read_metadata(metadata)
+        counted = await self._allowance.take(owner, length) if owner and is_counted else None
+        upload = Upload(str(uuid4()), length, about, owner, counted=counted)
+        await self._keep(upload)
         self._files.prepare()
-        self._path(promise.id).touch()
-        return promise.id
+        self._path(upload.id).touch()
+        return upload.id
 
-    async def promise(self, upload_id: str, owner: str | None) -> Promise:
-        """What was promised, to whoever promised it."""
+    async def find(self, upload_id: str, owner: str | None) -> Upload:
+        """For whoever began it."""
         kept = await self._keys.get(_key(upload_id))
-        found = Promise(**orjson.loads(kept)) if kept else None
+        found = Upload(**orjson.loads(kept)) if kept else None
         if found is None or found.owner != owner:
             raise UnknownUpload(f"There is no upload {upload_id[:64]!r}, or it is older than a day.")
         return found
 
-    def offset(self, promise: Promise) -> int:
-        return size_of(self._path(promise.id)) if promise.media_id is None else promise.length
+    def offset(self, upload: Upload) -> int:
+        return size_of(self._path(upload.id)) if upload.media_id is None else upload.length
 
-    async def append(self, promise: Promise, offset: int, parts: AsyncIterator[bytes]) -> int:
+    async def append(self, upload: Upload, offset: int, parts: AsyncIterator[bytes]) -> int:
         """Write a part where the last one ended; how far the upload is now. What came before a break is kept."""
-        if promise.media_id is not None:
-            raise WrongOffset(f"The upload is whole: it became media {promise.media_id}.")
-        with _room_needed(), self._path(promise.id).open("ab") as file:
+        if upload.media_id is not None:
+            raise WrongOffset(f"The upload is whole: it became media {upload.media_id}.")
+        with _room_needed(), self._locked(upload) as file:
+            if file.tell() != offset:
+                raise WrongOffset(f"The upload is at {file.tell()}, not at {offset}.")
+            async for part in parts:
+                if file.tell() + len(part) > upload.length:
+                    raise TooLarge(f"The upload was to have {upload.length:,} bytes, and more came.")
+                await asyncio.to_thread(_write, file, part, self._files)
+            await asyncio.to_thread(_flush, file)
+            return file.tell()
+
+    async def finish(self, upload: Upload, accept: Accept) -> Upload:
+        """Hand a whole upload over, as often as it is asked for: the picture has the upload's id.
+
+        Whoever lost the answer to the last part asks for the offset, and so comes here too.
+        """
+        if upload.media_id is not None:
+            return upload
+        try:
+            media_id, job_id = await accept(self._path(upload.id))
+        except YamchiError as error:
+            if not isinstance(error, EngineError):
+                await self.drop(upload)
+            raise
+        done = replace(upload, media_id=media_id, job_id=job_id)
+        await self._keep(done)
+        return done
+
+    async def drop(self, upload: Upload) -> None:
+        """Give an upload up. While a part of it is on its way, it can't be: its bytes are on the disk until that ends."""
+        with self._locked(upload):
+            remove(self._path(upload.id))
+        is_first = await self._keys.delete(_key(upload.id))
+        if is_first and upload.counted:
+            await self._allowance.give_back(upload.counted, upload.length)
+
+    @contextmanager
+    def _locked(self, upload: Upload) -> Iterator[BinaryIO]:
+        """Its file, at its end, for one request at a time."""
+        with self._path(upload.id).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise WrongOffset(
                     "Another part of this upload is on its way: ask for the offset again."
                 ) from None
-            if file.tell() != offset:
-                raise WrongOffset(f"The upload is at {file.tell()}, not at {offset}.")
-            async for part in parts:
-                if file.tell() + len(part) > promise.length:
-                    raise TooLarge(f"The upload was to have {promise.length:,} bytes, and more came.")
-                await asyncio.to_thread(_write, file, part)
-            await asyncio.to_thread(_flush, file)
-            return file.tell()
+            file.seek(0, os.SEEK_END)  # who held the lock a moment ago has written meanwhile
+            yield file
 
-    async def finish(self, promise: Promise, accept: Accept) -> Promise:
-        """Hand a whole upload over, as often as it is asked for: the picture has the upload's id.
-
-        Whoever lost the answer to the last part asks for the offset, and so comes here too.
-        """
-        if promise.media_id is not None:
-            return promise
-        try:
-            media_id, job_id = await accept(self._path(promise.id))
-        except YamchiError as error:
-            if not isinstance(error, EngineError):
-                await self.drop(promise.id)
-            raise
-        done = replace(promise, media_id=media_id, job_id=job_id)
-        await self._keep(done)
-        return done
-
-    async def drop(self, upload_id: str) -> None:
-        remove(self._path(upload_id))
-        await self._keys.delete(_key(upload_id))
-
-    async def _keep(self, promise: Promise) -> None:
-        await self._keys.set(_key(promise.id), orjson.dumps(promise).decode(), LIFETIME)
+    async def _keep(self, upload: Upload) -> None:
+        await self._keys.set(_key(upload.id), orjson.dumps(upload).decode(), LIFETIME)
 
     def _path(self, upload_id: str) -> Path:
         return self._files.temp_file(f"tus-{upload_id}")
@@ -180,7 +197,8 @@ def _flush(file: Any) -> None:
     os.fsync(file.fileno())
 
 
-def _write(file: Any, part: bytes) -> None:
+def _write(file: Any, part: bytes, files: Files) -> None:
+    files.check_room()
     file.write(part)
     file.flush()
 

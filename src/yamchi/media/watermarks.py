@@ -1,14 +1,14 @@
 """Watermarks: uploaded once, put over pictures as often as wanted, always from the original."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from yamchi.errors import Snooze, Unrecoverable, WrongState
-from yamchi.media.decoding import read_header
 from yamchi.media.files import Files, as_outage, move, remove
-from yamchi.media.formats import BadFile
+from yamchi.media.formats import sniff_file
 from yamchi.media.model import WatermarkJobData
 from yamchi.media.presets import UnknownPreset
 from yamchi.media.service import MediaService, Told, clean_name
@@ -30,26 +30,24 @@ class WatermarkService:
         files: Files,
         service: MediaService,
         queue: Queue,
-        max_pixels: int,
         after: Told,
     ) -> None:
         self._store = store
         self._files = files
         self._service = service
         self._queue = queue
-        self._max_pixels = max_pixels
         self._after = after
 
     async def add(self, temp: Path, filename: str, watermark_id: str | None = None) -> dict[str, Any]:
         """Keep a picture to be used as a watermark."""
+        chosen = watermark_id or f"wm-{uuid4()}"
         try:
-            found, width, height = read_header(temp, self._max_pixels)
-        except BadFile:
+            file = f"{uuid4()}.{sniff_file(temp).name}"
+            width, height = await self._service.size_of(temp)
+            await asyncio.to_thread(move, temp, self._files.watermark(file))
+        except BaseException:
             remove(temp)
             raise
-        chosen = watermark_id or f"wm-{uuid4()}"
-        file = f"{uuid4()}.{found.name}"
-        move(temp, self._files.watermark(file))
         row = {"id": chosen, "name": clean_name(filename), "file": file, "width": width, "height": height}
         await self._store.add_watermark(row)
         kept = await self._store.watermark(chosen)
@@ -71,6 +69,11 @@ class WatermarkService:
         wanted = [WatermarkJobData(media_id=one, watermark_id=watermark_id, **how) for one in media_ids]
         jobs = await self._queue.add_many([New(data, name=APPLY) for data in wanted])
         return [job.id for job in jobs]
+
+    async def take_off(self, media_id: str) -> str:
+        """Queue the picture to be made anew from its original, without a watermark; the job's id."""
+        await self._store.take_watermark_off(media_id)
+        return await self._service.reprocess(media_id)
 
     async def handle(self, job: Job[WatermarkJobData]) -> dict[str, Any] | Snooze:
         """`apply`: make the picture anew with the watermark over it. One that is still being made is waited for."""

@@ -37,7 +37,7 @@ from yamchi.notifications.policy.context import ContextLoader
 from yamchi.notifications.policy.escalation import InboxReceipts
 from yamchi.notifications.policy.rule_store import RuleStore
 from yamchi.notifications.policy.rules import EventRulesHandler
-from yamchi.notifications.schemas.notification_job import AnyNotification, know_channel
+from yamchi.notifications.schemas.notification_job import LONGEST_CHANNEL, AnyNotification, know_channel
 from yamchi.notifications.sending import email_queue
 from yamchi.notifications.sending.attachments import Attachments
 from yamchi.notifications.sending.composer import Composer
@@ -183,6 +183,10 @@ class Notifications(Plugin):
             raise ConfigurationError(
                 f"{type(channel).__name__} is not a channel: derive it from yamchi.notifications.channels.Channel."
             )
+        if not 1 <= len(channel.name) <= LONGEST_CHANNEL:
+            raise ConfigurationError(
+                f"A channel's name has 1 to {LONGEST_CHANNEL} characters, not {len(channel.name)}: {channel.name!r}."
+            )
         know_channel(channel.name)
         self.channels[channel.name] = channel
 
@@ -194,11 +198,11 @@ class Notifications(Plugin):
             backoff={"type": "exponential", "delay": 1},
             topic="notifications.outbox",
         )
-        definition.take_in = self.http_input.data
+        definition.take_in, definition.is_own = self.http_input.data, False
         emails = self.app.define(
             email_queue.QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
         )
-        emails.take_in = self.http_input.email
+        emails.take_in, emails.is_own = self.http_input.email, False
 
     def serve(self) -> None:
         """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""

@@ -26,7 +26,7 @@ users = Table(
     Column("email", String(320)),
     Column("phone", String(32)),
     Column("telegram_id", String(64)),
-    Column("locale", String(16)),
+    Column("locale", String(35)),
     Column("timezone", String(64)),
     Column("quiet_from", String(5)),
     Column("quiet_until", String(5)),
@@ -145,8 +145,17 @@ notification_delivery = Table(
     Column("variant", String(64)),  # of its campaign
     Index("delivery_of_user", "user_id", "created_at"),
     Index("delivery_of_event", "event_id"),
-    Index("delivery_of_campaign", "campaign_id", "status"),
     Index("delivery_by_status", "status", "updated_at"),
+    Index("delivery_by_time", "status", "created_at"),
+)
+# Most letters are of no campaign: their changes of status write one index less.
+Index(
+    "delivery_of_campaign",
+    notification_delivery.c.campaign_id,
+    notification_delivery.c.status,
+    notification_delivery.c.created_at,
+    sqlite_where=notification_delivery.c.campaign_id.is_not(None),
+    postgresql_where=notification_delivery.c.campaign_id.is_not(None),
 )
 
 delivery_attempts = Table(
@@ -165,7 +174,7 @@ templates = Table(
     metadata,
     Column("code", String(255), primary_key=True),
     Column("channel", String(32), primary_key=True),
-    Column("locale", String(16), primary_key=True),
+    Column("locale", String(35), primary_key=True),
     Column("version", Integer, primary_key=True),
     Column("subject", Text),
     Column("body", Text, nullable=False),

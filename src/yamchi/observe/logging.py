@@ -30,6 +30,9 @@ FIELDS = "fields"
 
 _SECRET_WORDS = r"password|passwd|secret|token|authorization|cookie|api_?key|private_?key|service_role_key"
 _SECRET_KEY = re.compile(_SECRET_WORDS, re.IGNORECASE)
+LONGEST_REMEMBERED = 100
+"""Characters of a field's name of which it is remembered whether it names a secret: senders choose such names."""
+
 _SECRET_TEXT = re.compile(
     r"(?P<url>://[^\s:/@]*:)[^\s/]*(?=@)"  # redis://user:password@host
     r"|(?P<bot>/bot\d+:)[\w-]+"  # api.telegram.org/bot1234:token/sendMessage
@@ -70,6 +73,7 @@ _STRUCTLOG: list[Processor] = [
 def configure(format: LogFormat = "console", level: LogLevel = "info", stream: TextIO | None = None) -> None:
     """Send every log line of this process to `stream` (standard error by default); may be called again."""
     pipe = _Pipe(stream or sys.stderr)
+    pipe.format_name = format
     pipe.setFormatter(_formatter(format, pipe.stream))
     root = logging.getLogger()
     root.handlers = [*(handler for handler in root.handlers if not isinstance(handler, _Pipe)), pipe]
@@ -83,6 +87,12 @@ def configure(format: LogFormat = "console", level: LogLevel = "info", stream: T
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def configured_format() -> LogFormat:
+    """How this process writes its lines."""
+    pipes = [handler for handler in logging.getLogger().handlers if isinstance(handler, _Pipe)]
+    return pipes[0].format_name if pipes else "console"
 
 
 def mask(value: Any) -> Any:
@@ -102,6 +112,8 @@ def mask(value: Any) -> Any:
 
 class _Pipe(logging.StreamHandler[TextIO]):
     """A type of its own, so that a second `configure` replaces this handler and no other."""
+
+    format_name: LogFormat = "console"
 
 
 def _adopt(*names: str) -> None:
@@ -133,9 +145,15 @@ def _wants_colors(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ
 
 
-@lru_cache(maxsize=1024)
 def _names_secret(key: object) -> bool:
-    return isinstance(key, str) and _SECRET_KEY.search(key) is not None
+    if not isinstance(key, str):
+        return False
+    return _is_secret(key) if len(key) <= LONGEST_REMEMBERED else _is_secret.__wrapped__(key)
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(name: str) -> bool:
+    return _SECRET_KEY.search(name) is not None
 
 
 def _mask_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

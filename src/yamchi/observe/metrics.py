@@ -29,6 +29,9 @@ STATUSES = {
 }
 """What each verdict is called in `yamchi_jobs_total{status}`."""
 
+OTHER_NAMES = "(other)"
+"""What jobs are counted as whose name has no handler of its own."""
+
 PENDING = ("waiting", "delayed")
 
 QueueCounts = Mapping[str, Mapping[str, int]]
@@ -52,8 +55,16 @@ class _Outcome(Protocol):
     def seconds(self) -> float: ...
 
 
+class _Definition(Protocol):
+    @property
+    def handlers(self) -> Mapping[str, object]: ...
+
+
 class _Queue(Protocol):
     name: str
+
+    @property
+    def definition(self) -> _Definition: ...
 
 
 class Timing:
@@ -105,15 +116,27 @@ class Metrics:
     def observe(self, queue: _Queue, outcomes: Sequence[_Outcome]) -> None:
         """Count settled jobs. An observer for `app.observers`."""
         name = queue.name
+        # Others may write jobs of any name, and what is counted by name is kept for ever.
+        known = {*queue.definition.handlers, name}
         ended: dict[tuple[str, type], list[_Outcome]] = defaultdict(list)
         for outcome in outcomes:
-            ended[outcome.job.name, type(outcome.verdict)].append(outcome)
+            job = outcome.job.name
+            ended[job if job in known else OTHER_NAMES, type(outcome.verdict)].append(outcome)
         for (job, verdict), some in ended.items():
             status = STATUSES[verdict.__name__]
             self.jobs[name, job, status] += len(some)
             if status in ("completed", "retrying", "failed"):
                 self.durations.setdefault((name, job), Timing()).add([outcome.seconds for outcome in some])
                 self.waits.setdefault(name, Timing()).add(_waits(some))
+
+    def show_zeros(self, queues: Iterable[_Queue], services: Iterable[str]) -> None:
+        """Rows for what may yet happen: Prometheus sees no increase where a row begins with its first event."""
+        for queue in queues:
+            for handler in queue.definition.handlers:
+                for status in ("completed", "failed"):
+                    self.jobs[queue.name, handler, status] += 0
+        for service in services:
+            self.service_failures[service] += 0
 
     def count_switch(self, origin: str, target: str) -> None:
         """A queue moved from one type of engine to another, because a broker went away or came back."""

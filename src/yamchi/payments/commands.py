@@ -12,7 +12,10 @@ from yamchi.payments.plugin import Payments
 
 T = TypeVar("T")
 
-group = typer.Typer(no_args_is_help=True, help="Payments: list, show, check, reconcile.")
+group = typer.Typer(
+    no_args_is_help=True,
+    help="Payments: list, show, check, reconcile.\n\nExample: [cyan]yamchi payment list --status pending[/]",
+)
 
 PaymentId = Annotated[str, typer.Argument(help="The payment's id.")]
 

@@ -35,6 +35,7 @@ class Payment:
     created_at: Millis
     updated_at: Millis
     final_at: Millis | None
+    due_at: Millis | None
 
     @classmethod
     def of(cls, row: Row[Any]) -> "Payment":

@@ -38,6 +38,9 @@ OUTAGE_WAIT = timedelta(minutes=15)
 UNKNOWN_WEBHOOKS = Quota(600, 60_000)
 """Unsigned webhooks about payments that are not known here, a provider: each is kept, and asked about."""
 
+KNOWN_WEBHOOKS = Quota(20, 60_000)
+"""Unsigned webhooks about a payment that is known here: a provider sends a few, and repeats what was not taken."""
+
 
 class Payments(Plugin):
     """Money asked of a provider, and everything that is learned about it, told once."""
@@ -67,6 +70,7 @@ class Payments(Plugin):
         self.payment_checks = PaymentChecks(self.service, app.clock)
         self.reconciliation = Reconciliation(self.service, app.clock)
         self.unknown_webhooks = Buckets(UNKNOWN_WEBHOOKS, app.clock)
+        self.known_webhooks = Buckets(KNOWN_WEBHOOKS, app.clock)
 
     # ── For your code ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -75,8 +79,8 @@ class Payments(Plugin):
 
         `payment_id` makes a second call the same payment.
         """
-        payment, _ = await self.service.create(Money.parse(amount, currency), **fields)
-        return payment
+        asked = await self.service.create(Money.parse(amount, currency), **fields)
+        return asked.payment
 
     async def get(self, payment_id: str) -> Payment:
         return await self.store.get(payment_id)

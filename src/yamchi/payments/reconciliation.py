@@ -10,7 +10,7 @@ import structlog
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.payments.model import Payment
-from yamchi.payments.providers.base import NotFound, Provider, ProviderPayment
+from yamchi.payments.providers.base import NotFound, Provider, ProviderPayment, Unreadable
 from yamchi.payments.service import PaymentService
 
 log = structlog.get_logger("yamchi.payments")
@@ -49,11 +49,19 @@ class Reconciliation:
         self._clock = clock
 
     async def run(self, span: Millis) -> list[ReconciliationReport]:
-        """Compare what was made in this long until now."""
+        """Compare what was made in this long until now. A provider that fails is told of after the others were asked."""
         now = self._clock.now()
-        return [
-            await self._compare(provider, now - span, now) for provider in self._service.providers.values()
-        ]
+        reports: list[ReconciliationReport] = []
+        failure: Exception | None = None
+        for provider in list(self._service.providers.values()):
+            try:
+                reports.append(await self._compare(provider, now - span, now))
+            except Exception as error:  # of any kind: a provider may be the user's own
+                log.error(f"{provider.name}: the books can't be compared", error=str(error))
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return reports
 
     async def _compare(self, provider: Provider, since: Millis, now: Millis) -> ReconciliationReport:
         report = ReconciliationReport(provider.name, isoformat(since))
@@ -98,6 +106,8 @@ class Reconciliation:
                 found = await provider.get(ours.provider_id or "")
             except NotFound:
                 report.missing.append(ours.id)
+            except Unreadable as error:
+                log.warning(f"{provider.name}: payment {ours.id} can't be compared", error=str(error))
             else:
                 await self._service.store.apply(ours.id, found)
 

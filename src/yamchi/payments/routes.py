@@ -12,12 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 from starlette.exceptions import HTTPException
 
 from yamchi.errors import Outage
-from yamchi.http.paging import Limit, read_before
+from yamchi.fields import few
+from yamchi.http.access import TheCaller
+from yamchi.http.cursors import make_cursor
+from yamchi.http.paging import Before, Limit, read_before
 from yamchi.http.problems import documented
 from yamchi.payments.model import Payment
 from yamchi.payments.money import Money
 from yamchi.payments.plugin import Payments
 from yamchi.payments.providers.base import BadWebhook, UnknownOutcome
+from yamchi.payments.refunds import UNPAID_REFUNDS
 from yamchi.plugins import Routes, of_request
 
 log = structlog.get_logger("yamchi.payments")
@@ -54,18 +58,25 @@ class PaymentIn(BaseModel):
     user_id: UUID | None = Field(default=None, description="Whom `payment_succeeded` is sent to.")
     return_url: HttpUrl | None = Field(default=None, description="Where the customer comes back to.")
     capture: bool = Field(default=True, description="False sets the money aside until it is captured.")
-    metadata: dict[Annotated[str, Field(max_length=32)], Annotated[str, Field(max_length=512)]] = Field(
-        default_factory=dict, max_length=14
-    )
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=32)], Annotated[str, Field(max_length=512)]], few(14)
+    ] = Field(default_factory=dict, max_length=14)
 
 
-class PaymentOut(BaseModel):
-    """A payment as it is known here; the provider's word is asked for by `check`."""
+class PaymentState(BaseModel):
+    """What a customer needs to pay: all that a caller who may only send learns of a payment that was there before."""
 
     id: str
+    status: str = Field(examples=["pending"])
+    confirmation_url: str | None = Field(description="Where the customer pays; YooKassa.")
+    client_secret: str | None = Field(default=None, description="For the page that pays; Stripe, once.")
+
+
+class PaymentOut(PaymentState):
+    """A payment as it is known here; the provider's word is asked for by `check`."""
+
     provider: str
     provider_id: str | None
-    status: str = Field(examples=["pending"])
     amount: str
     currency: str
     captured: str
@@ -73,8 +84,6 @@ class PaymentOut(BaseModel):
     description: str | None
     order_id: str | None
     user_id: str | None
-    confirmation_url: str | None = Field(description="Where the customer pays; YooKassa.")
-    client_secret: str | None = Field(default=None, description="For the page that pays; Stripe, once.")
     metadata: dict[str, Any]
     reason: str | None
     created_at: str
@@ -107,9 +116,15 @@ class RefundIn(AmountIn):
 
 
 @senders.post("/payments", status_code=201, summary="Ask for money")
-async def create_payment(payments: ThePayments, new: PaymentIn, response: Response) -> PaymentOut:
-    """201 with where the customer pays; 202 if the provider gave no answer yet: the payment is followed up by itself."""
-    payment, client_secret = await payments.service.create(
+async def create_payment(
+    payments: ThePayments, caller: TheCaller, new: PaymentIn, response: Response
+) -> PaymentOut | PaymentState:
+    """201 with where the customer pays; 202 if the provider gave no answer yet: the payment is followed up by itself.
+
+    A key that may send and not read is answered with the whole payment once; by the same `id` again it learns only the
+    status and where the customer pays.
+    """
+    asked = await payments.service.create(
         Money.parse(new.amount, new.currency),
         provider=new.provider,
         payment_id=new.id,
@@ -120,8 +135,10 @@ async def create_payment(payments: ThePayments, new: PaymentIn, response: Respon
         capture=new.capture,
         metadata=new.metadata,
     )
+    payment = asked.payment
     response.status_code = HTTPStatus.ACCEPTED if payment.status == "new" else HTTPStatus.CREATED
-    return PaymentOut(**payment.to_dict(), client_secret=client_secret)
+    shape = PaymentOut if asked.is_new or caller.may_look else PaymentState
+    return shape(**payment.to_dict(), client_secret=asked.client_secret)
 
 
 @router.get("/payments", summary="Payments, newest first")
@@ -129,16 +146,14 @@ async def list_payments(
     payments: ThePayments,
     status: Annotated[str | None, Query(max_length=32)] = None,
     order_id: Annotated[str | None, Query(max_length=255)] = None,
-    before: Annotated[str | None, Query(max_length=40)] = None,
+    before: Before = None,
     limit: Limit = 50,
 ) -> PaymentsOut:
     found = await payments.store.page(
         status=status, order_id=order_id, before=read_before(before), limit=limit
     )
-    last = found[-1] if len(found) == limit else None
-    return PaymentsOut(
-        items=[_shown(one) for one in found], next_before=last and last.to_dict()["created_at"]
-    )
+    last = make_cursor(found[-1].created_at, found[-1].id) if len(found) == limit else None
+    return PaymentsOut(items=[_shown(one) for one in found], next_before=last)
 
 
 @router.get("/payments/reconciliations", summary="What comparing the books found, newest first")
@@ -182,10 +197,16 @@ async def cancel_payment(payments: ThePayments, payment_id: PaymentId) -> Paymen
 
 @router.post("/payments/{payment_id}/refund", summary="Give money back")
 async def refund_payment(
-    payments: ThePayments, payment_id: PaymentId, how: RefundIn | None = None
+    payments: ThePayments, payment_id: PaymentId, response: Response, how: RefundIn | None = None
 ) -> dict[str, Any]:
+    """200 once it is settled; 202 while it is `new` or `pending`: it is followed up by itself, so don't ask for another.
+
+    Without an `id` each call is a refund of its own.
+    """
     wanted = how or RefundIn()
-    refund = await _safely(payments.refund(payment_id, wanted.amount, refund_id=wanted.id))
+    refund = await payments.refund(payment_id, wanted.amount, refund_id=wanted.id)
+    if refund.status in UNPAID_REFUNDS:
+        response.status_code = HTTPStatus.ACCEPTED
     return refund.to_dict()
 
 
@@ -204,19 +225,22 @@ async def receive_webhook(
         log.warning(f"a webhook for {provider} was refused: {error}")
         raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
     if notice is not None:
-        if not notice.is_signed and await payments.store.find(provider, notice.payment_id) is None:
-            _count_unknown(payments, provider)
+        if not notice.is_signed:
+            await _count_unsigned(payments, provider, notice.payment_id)
         await payments.service.receive_webhook(provider, notice)
     return {"status": "ok"}
 
 
-def _count_unknown(payments: Payments, provider: str) -> None:
-    """Anybody can make up payments: so many are looked up, and a provider repeats what was not taken."""
-    taken = payments.unknown_webhooks.take(provider)
+async def _count_unsigned(payments: Payments, provider: str, payment_id: str) -> None:
+    """Anybody can make them up: so many are looked up, and a provider repeats what was not taken."""
+    if await payments.store.find(provider, payment_id) is None:
+        taken, what = payments.unknown_webhooks.take(provider), "payments that are not known here"
+    else:
+        taken, what = payments.known_webhooks.take(f"{provider}:{payment_id}"), "this payment"
     if not taken.is_allowed:
         raise HTTPException(
             HTTPStatus.TOO_MANY_REQUESTS,
-            "Too many webhooks came about payments that are not known here: repeat it later.",
+            f"Too many webhooks came about {what}: repeat it later.",
             {"retry-after": str(taken.wait)},
         )
 

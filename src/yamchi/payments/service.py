@@ -4,14 +4,17 @@ The row is written before the provider hears of a payment, under the key that ma
 whatever is interrupted, the check that follows repeats the call or asks, and arrives at what the provider's books say.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import ConfigurationError, Outage, WrongState
+from yamchi.errors import ConfigurationError, InvalidJob, Outage, WrongState
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import derived_id
@@ -34,11 +37,29 @@ log = structlog.get_logger("yamchi.payments")
 KEY_LIFETIME: Millis = 23 * 3_600_000
 """Providers remember a key for 24 hours; later the same call might be a second payment."""
 
-UNANSWERED = "The provider could not be asked within a day."
+UNANSWERED = "The provider gave no clear answer within a day: look it up there before asking for it again."
+
+RECHECK_EVERY: Millis = 3_600_000
 
 CHECK = "check"
 KNOWN_FIRST = 5
 """The priority of checks of payments that are kept here."""
+STRANGERS_LAST = 1
+"""Of those that a webhook only claims. It is a priority too: on Redis a job without one goes before all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of asking for money."""
+
+    payment: Payment
+    is_new: bool
+    """Whether nobody had asked under this id before."""
+    client_secret: str | None = None
+    """Stripe's, for the page that pays."""
+
+
+_FIT = re.compile(r"[\w.@/-]{0,200}", re.ASCII)
 
 
 class PaymentService:
@@ -62,13 +83,15 @@ class PaymentService:
 
     async def create(
         self, money: Money, *, provider: str | None = None, payment_id: str | None = None, **fields: Any
-    ) -> tuple[Payment, str | None]:
-        """Ask for money. The same id again is the same payment. Gives the payment, and Stripe's secret for the page.
+    ) -> Asked:
+        """Ask for money. The same id again is the same payment.
 
         A payment whose provider gave no answer stays `new`; the check that follows finds out.
         """
         chosen = self._provider(provider)
         money.must_be_positive()
+        if fields.get("user_id") is not None:
+            fields["user_id"] = _user_id(fields["user_id"])
         row = {"id": payment_id or str(uuid4()), "provider": chosen.name, **fields}
         row |= {"currency": money.currency, "amount": money.minor}
         is_new = await self.store.add(row)
@@ -78,14 +101,15 @@ class PaymentService:
         fault_point("payment.stored")
         await self._schedule_check(payment)
         if payment.status != "new":
-            return payment, None
+            return Asked(payment, is_new)
         try:
-            return await self._create_at_provider(payment)
+            payment, client_secret = await self._create_at_provider(payment)
         except (UnknownOutcome, Outage) as error:
             log.warning(
                 f"payment {payment.id} is not known to have been made; asking again", error=str(error)
             )
-            return payment, None
+            return Asked(payment, is_new)
+        return Asked(payment, is_new, client_secret)
 
     async def capture(self, payment_id: str, money: Money | None = None) -> Payment:
         """Take the money that was set aside: all of it, or less."""
@@ -95,7 +119,9 @@ class PaymentService:
         if payment.status != "waiting_for_capture":
             raise WrongState(f"Payment {payment_id} is {payment.status}, so nothing can be captured.")
         wanted = (money or payment.money).must_be_positive()
-        found = await provider.capture(provider_id, wanted, key_of("capture", payment_id, wanted.value))
+        key = key_of("capture", payment_id, wanted.value, str(payment.updated_at))
+        async with self._noting_refusals(payment):
+            found = await provider.capture(provider_id, wanted, key)
         fault_point("payment.captured")
         return await self._apply(payment, found)
 
@@ -106,22 +132,45 @@ class PaymentService:
             return payment
         if payment.is_final:
             raise WrongState(f"Payment {payment_id} is {payment.status}: refund it instead.")
-        found = await provider.cancel(provider_id, key_of("cancel", payment_id))
+        key = key_of("cancel", payment_id, str(payment.updated_at))
+        async with self._noting_refusals(payment):
+            found = await provider.cancel(provider_id, key)
         fault_point("payment.canceled")
         return await self._apply(payment, found)
+
+    @asynccontextmanager
+    async def _noting_refusals(self, payment: Payment) -> AsyncIterator[None]:
+        """A provider may keep its no under the call's key for a day: asked again later, it is asked under another one."""
+        try:
+            yield
+        except Refused:
+            await self.store.touch(payment.id)
+            raise
 
     async def refund(
         self, payment_id: str, money: Money | None = None, *, refund_id: str | None = None
     ) -> Refund:
-        """Give money back: all that is left, or a part. The same id again is the same refund."""
+        """Give money back: all that is left, or a part. The same id again is the same refund.
+
+        A refund whose provider gave no answer stays `new`; the check that follows finds out. The check is queued first: whoever
+        is told of an error by us may ask again, without an id even, and gives the money back once.
+        """
         payment, _, _ = await self._at_provider(payment_id)
-        refund = await self.store.add_refund(payment, refund_id or str(uuid4()), money)
+        wanted = refund_id or str(uuid4())
+        await self._schedule_check(payment, refund_check_id(wanted))
+        refund = await self.store.add_refund(payment, wanted, money)
         fault_point("refund.stored")
-        await self._schedule_check(payment, refund_check_id(refund.id))
         if refund.status in UNPAID_REFUNDS:
-            await self._refund_at_provider(payment, refund)
-            await self.refresh(payment)
-        return next(one for one in await self.store.refunds(payment) if one.id == refund.id)
+            try:
+                await self.refresh(payment)
+            except (UnknownOutcome, Outage) as error:
+                log.warning(
+                    f"refund {wanted} is followed up: the provider's word is missing", error=str(error)
+                )
+        found = next(one for one in await self.store.refunds(payment) if one.id == wanted)
+        if found.status == "refused":
+            raise Refused(found.reason or f"The provider refused the refund {wanted}.")
+        return found
 
     async def receive_webhook(self, provider: str, notice: Notice) -> None:
         """A webhook claims that something happened: let a check ask.
@@ -133,21 +182,26 @@ class PaymentService:
         data = CheckData(provider=provider, provider_id=notice.payment_id, webhook=notice.kind)
         minute = self._clock.now() // 60_000
         job_id = f"webhook-{provider}-{notice.id}-{minute}"
-        await self._queue.add(data, name=CHECK, id=job_id, priority=KNOWN_FIRST if is_known else 0)
+        await self._queue.add(
+            data, name=CHECK, id=job_id, priority=KNOWN_FIRST if is_known else STRANGERS_LAST
+        )
         fault_point("payment.webhook")
 
     # ── What a check does ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def refresh(self, payment: Payment) -> Payment:
         """Ask the provider how a payment stands, finish what was interrupted, tell what is new."""
+        unclear: UnknownOutcome | None = None
         if payment.status == "new":
             payment = await self._retry_create(payment)
         elif payment.provider_id is not None:
-            await self._finish_refunds(payment)
+            unclear = await self._finish_refunds(payment)
             asked_at = self._clock.now()
-            found = await self.providers[payment.provider].get(payment.provider_id)
+            found = await self._provider(payment.provider).get(payment.provider_id)
             payment = await self._apply(payment, found, asked_at)
         await self.publish_events(payment)
+        if unclear is not None:
+            raise unclear
         return payment
 
     async def refresh_by_provider_id(self, provider: str, provider_id: str) -> Payment | None:
@@ -175,19 +229,33 @@ class PaymentService:
         """Let rules and scenarios know, in order; how many there were."""
         count = 0
         while news := await self.store.unpublished(payment_id=payment.id if payment else None):
-            await self._publish([as_event(one) for one in news])
-            fault_point("payment.told")
-            await self.store.mark_published([one.event_id for one in news])
+            try:
+                await self._tell(news)
+            except InvalidJob:  # one of them can't be told; the others must not wait for it
+                for one in news:
+                    await self._tell_alone(one)
             count += len(news)
         return count
 
+    async def _tell(self, news: Sequence[PaymentEvent]) -> None:
+        await self._publish([as_event(one) for one in news])
+        fault_point("payment.told")
+        await self.store.mark_published([one.event_id for one in news])
+
+    async def _tell_alone(self, news: PaymentEvent) -> None:
+        try:
+            await self._tell([news])
+        except InvalidJob as error:
+            log.error(f"nobody is told of {news.kind} of payment {news.payment_id}: {error}")
+            await self.store.give_up_event(news.event_id)
+
     async def recheck(self, payment: Payment, now: Millis) -> None:
-        """A new check for a payment whose own got lost."""
-        await self.store.set_next_check(payment.id, now + FIRST_CHECK)
+        """A new check for a payment whose own got lost, or is only late: so one an hour at most."""
+        await self.store.set_next_check(payment.id, now)
         await self._queue.add(
             CheckData(payment_id=payment.id),
             name=CHECK,
-            id=f"{check_id(payment.id)}-{now}",
+            id=f"{check_id(payment.id)}-{now // RECHECK_EVERY}",
             priority=KNOWN_FIRST,
         )
 
@@ -201,8 +269,11 @@ class PaymentService:
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _create_at_provider(self, payment: Payment) -> tuple[Payment, str | None]:
+        """The same call each time, while its key is remembered; later it might be a second payment."""
+        if self._is_forgotten(payment.created_at):
+            return await self.store.mark_refused(payment.id, UNANSWERED), None
         try:
-            found = await self.providers[payment.provider].create(payment.request, payment.id)
+            found = await self._provider(payment.provider).create(payment.request, payment.id)
         except Refused as error:
             await self.store.mark_refused(payment.id, str(error))
             raise
@@ -210,9 +281,7 @@ class PaymentService:
         return await self._apply(payment, found), found.client_secret
 
     async def _retry_create(self, payment: Payment) -> Payment:
-        """A payment of which we do not know whether it was made: the same call again, while its key is remembered."""
-        if self._clock.now() - payment.created_at > KEY_LIFETIME:
-            return await self.store.mark_refused(payment.id, UNANSWERED)
+        """A payment of which we do not know whether it was made: the same call again."""
         try:
             payment, _ = await self._create_at_provider(payment)
         except Refused:
@@ -226,28 +295,43 @@ class PaymentService:
         fault_point("payment.applied")
         return news
 
-    async def _finish_refunds(self, payment: Payment) -> None:
+    async def _finish_refunds(self, payment: Payment) -> UnknownOutcome | None:
+        """Ask after each, whatever becomes of the others; gives what is to be asked again."""
+        unclear = None
         for refund in await self.store.refunds(payment):
-            if refund.status not in UNPAID_REFUNDS:
-                continue
-            if refund.provider_id is not None:
-                found = await self.providers[payment.provider].get_refund(refund.provider_id)
-                await self.store.settle_refund(refund.id, found)
-            elif self._clock.now() - refund.created_at <= KEY_LIFETIME:
-                await self._refund_at_provider(payment, refund)
-            else:
-                await self.store.drop_refund(refund.id, UNANSWERED)
+            try:
+                await self._finish_refund(payment, refund)
+            except UnknownOutcome as error:
+                unclear = error
+        return unclear
+
+    async def _finish_refund(self, payment: Payment, refund: Refund) -> None:
+        """By its key while that is remembered, else by the provider's own id."""
+        if refund.status not in UNPAID_REFUNDS:
+            return
+        if refund.provider_id is not None:
+            found = await self._provider(payment.provider).get_refund(refund.provider_id)
+            await self.store.settle_refund(refund.id, found)
+        elif self._is_forgotten(refund.created_at):
+            await self.store.drop_refund(refund.id, UNANSWERED)
+        else:
+            await self._refund_at_provider(payment, refund)
 
     async def _refund_at_provider(self, payment: Payment, refund: Refund) -> None:
-        provider = self.providers[payment.provider]
+        key = key_of("refund", payment.id, refund.id)
         try:
-            key = key_of("refund", payment.id, refund.id)
-            found = await provider.refund(payment.provider_id or "", refund.money, key)
+            found = await self._provider(payment.provider).refund(
+                payment.provider_id or "", refund.money, key
+            )
         except Refused as error:
             await self.store.drop_refund(refund.id, str(error))
-            raise
+            return
         fault_point("refund.created")
         await self.store.settle_refund(refund.id, found)
+
+    def _is_forgotten(self, asked_at: Millis) -> bool:
+        """Whether the provider may no longer know the key of a call that was first made then."""
+        return self._clock.now() - asked_at > KEY_LIFETIME
 
     async def _at_provider(self, payment_id: str) -> tuple[Payment, Provider, str]:
         payment = await self.store.get(payment_id)
@@ -268,12 +352,17 @@ class PaymentService:
 
 def check_id(payment_id: str) -> str:
     """The job that follows a payment to its end."""
-    return f"check-{payment_id}"
+    return f"check-{_fit(payment_id)}"
 
 
 def refund_check_id(refund_id: str) -> str:
     """The job that follows a refund to its end."""
-    return f"refund-{refund_id}"
+    return f"refund-{_fit(refund_id)}"
+
+
+def _fit(product_id: str) -> str:
+    """A product's own id as part of a job's; one that no job can have, such as `order:7`, by a digest."""
+    return product_id if _FIT.fullmatch(product_id) else key_of(product_id)
 
 
 def key_of(*act: str) -> str:
@@ -283,16 +372,20 @@ def key_of(*act: str) -> str:
 
 def as_event(news: PaymentEvent) -> Event:
     """What rules and scenarios get; the id makes a second telling the same event."""
-    return Event(
-        event_type=news.kind,
-        event_id=news.event_id,
-        user_id=None if news.user_id is None else UUID(news.user_id),
-        data=dict(news.data),
-    )
+    user_id = None if news.user_id is None else UUID(_user_id(news.user_id))
+    return Event(event_type=news.kind, event_id=news.event_id, user_id=user_id, data=dict(news.data))
+
+
+def _user_id(given: object) -> str:
+    """As events have it."""
+    try:
+        return str(UUID(str(given)))
+    except ValueError:
+        raise InvalidJob(f"user_id: {str(given)[:64]!r} is no UUID, as people's ids are.") from None
 
 
 def _must_match(payment: Payment, money: Money, provider: str) -> None:
     if (payment.money, payment.provider) != (money, provider):
         raise WrongState(
-            f"Payment {payment.id} is there already, of {payment.money} at {payment.provider}: use another id."
+            f"Payment {payment.id} is there already, with another amount or provider: use another id."
         )

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row, Select, and_, or_, select, update
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob, WrongState
+from yamchi.http.cursors import Place, is_older
 from yamchi.payments.model import Payment, PaymentEvent, Refund
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import RANK, ProviderPayment, ProviderRefund
@@ -57,16 +58,16 @@ class PaymentStore:
         return await self._first(select(payments).where(payments.c.id == payment_id, is_open))
 
     async def page(
-        self, *, status: str | None, order_id: str | None, before: Millis | None, limit: int
+        self, *, status: str | None, order_id: str | None, before: Place | None, limit: int
     ) -> list[Payment]:
-        """The newest first."""
+        """The newest first, after this place in the list."""
         query = select(payments).order_by(payments.c.created_at.desc(), payments.c.id.desc()).limit(limit)
         if status:
             query = query.where(payments.c.status == status)
         if order_id:
             query = query.where(payments.c.order_id == order_id)
         if before is not None:
-            query = query.where(payments.c.created_at < before)
+            query = query.where(is_older(payments.c.created_at, payments.c.id, before))
         return [Payment.of(row) for row in await self._all(query)]
 
     async def refunds(self, payment: Payment) -> list[Refund]:
@@ -92,8 +93,7 @@ class PaymentStore:
         ]
 
     async def reconciliations(self, limit: int) -> list[dict[str, Any]]:
-        query = select(payment_events).where(payment_events.c.kind == "reconciliation")
-        rows = await self._all(query.order_by(payment_events.c.created_at.desc()).limit(limit))
+        rows = await self._all(latest_reconciliations(limit))
         return [{"at": isoformat(row.created_at), **row.data} for row in rows]
 
     async def overdue(self, before: Millis, limit: int) -> list[Payment]:
@@ -154,12 +154,27 @@ class PaymentStore:
         await self._database.write(lambda c: c.execute(change.values(**gone)).rowcount)
         return await self.get(payment_id)
 
-    async def set_next_check(self, payment_id: str, due_at: Millis | None, *, is_check: bool = False) -> None:
-        """Note when the next check is to be."""
+    async def touch(self, payment_id: str) -> None:
+        """Note that the provider refused something: its `updated_at` is a later one, whatever the clock says."""
+        now = self._clock.now()
+
+        def note(connection: Connection) -> None:
+            later = max(now, _locked(connection, payment_id).updated_at + 1)
+            connection.execute(update(payments).where(payments.c.id == payment_id).values(updated_at=later))
+
+        await self._database.write(note)
+
+    async def set_next_check(self, payment_id: str, due_at: Millis | None) -> None:
+        """Note when the next check is to be; None if there is none."""
         change = update(payments).where(payments.c.id == payment_id).values(due_at=due_at)
-        if is_check:
-            change = change.values(checks=payments.c.checks + 1)
         await self._database.write(lambda c: c.execute(change).rowcount)
+
+    async def move_next_check(self, payment: Payment, due_at: Millis) -> bool:
+        """The same for a check that has asked; False if another has noted its own since `payment` was read."""
+        as_read = payments.c.due_at.is_not_distinct_from(payment.due_at)
+        change = update(payments).where(and_(payments.c.id == payment.id, as_read))
+        noted = change.values(due_at=due_at, checks=payments.c.checks + 1)
+        return await self._database.write(lambda c: c.execute(noted).rowcount == 1)
 
     async def add_refund(self, payment: Payment, refund_id: str, money: Money | None) -> Refund:
         """Keep a refund before the provider hears of it, if there is that much to give back; None is all that is left."""
@@ -187,9 +202,11 @@ class PaymentStore:
         return await self._database.write(keep)
 
     async def settle_refund(self, refund_id: str, found: ProviderRefund) -> None:
+        """Take over what the provider says, unless a later answer was quicker; a bank may send back what had succeeded."""
+        before = (*UNPAID_REFUNDS, "refused", *(("succeeded",) if found.status == "canceled" else ()))
         change = (
             update(payment_refunds)
-            .where(payment_refunds.c.id == refund_id)
+            .where(and_(payment_refunds.c.id == refund_id, payment_refunds.c.status.in_(before)))
             .values(
                 provider_id=found.id,
                 status=found.status,
@@ -227,6 +244,11 @@ class PaymentStore:
         change = update(payment_events).where(payment_events.c.event_id.in_(event_ids))
         moment = self._clock.now()
         await self._database.write(lambda c: c.execute(change.values(told_at=moment)).rowcount)
+
+    async def give_up_event(self, event_id: str) -> None:
+        """Rules and scenarios can't be told of this, now or later."""
+        change = update(payment_events).where(payment_events.c.event_id == event_id)
+        await self._database.write(lambda c: c.execute(change.values(is_for_rules=False)).rowcount)
 
     async def reconciled(self, provider: str, provider_ids: Sequence[str], moment: Millis) -> None:
         matching = and_(payments.c.provider == provider, payments.c.provider_id.in_(provider_ids))
@@ -283,6 +305,13 @@ _EMPTY: dict[str, Any] = {
 
 def _is(provider: str, provider_id: str) -> Any:
     return and_(payments.c.provider == provider, payments.c.provider_id == provider_id)
+
+
+def latest_reconciliations(limit: int) -> Select[Any]:
+    """They are of no payment, which is how the index of payments' events finds them."""
+    of_no_payment = payment_events.c.payment_id.is_(None)
+    query = select(payment_events).where(of_no_payment, payment_events.c.kind == "reconciliation")
+    return query.order_by(payment_events.c.created_at.desc()).limit(limit)
 
 
 def _by_id(payment_id: str) -> Select[Any]:
@@ -347,9 +376,11 @@ def _changes(kept: Payment, found: ProviderPayment, now: Millis, is_newer: bool)
     if found.confirmation_url and kept.confirmation_url is None:
         changes |= {"confirmation_url": found.confirmation_url}
     if RANK[found.status] > RANK[kept.status]:
-        changes |= {"status": found.status, "reason": found.reason}
+        changes |= {"status": found.status, "reason": found.reason, "checks": 0}
         is_over = found.status in ("succeeded", "canceled")
-        changes |= {"final_at": now} if is_over else {"final_at": None, "due_at": now + FIRST_CHECK}
+        changes |= {"final_at": now if is_over else None}
+        if kept.status == "refused" and not is_over:  # its check had ended
+            changes |= {"due_at": now + FIRST_CHECK}
     if found.captured.minor > kept.captured.minor:
         changes |= {"captured": found.captured.minor}
     if found.refunded.minor > kept.refunded.minor or (is_newer and found.refunded != kept.refunded):
@@ -365,9 +396,8 @@ def _events_of(before: Payment, after: Payment, now: Millis) -> list[dict[str, A
         news.append((f"{name}:{after.status}", f"payment.{after.status}", {}))
     if after.refunded.minor > before.refunded.minor:
         given = Money.of_minor(after.refunded.minor - before.refunded.minor, after.money.currency)
-        news.append(
-            (f"{name}:refunded:{after.refunded.minor}", "payment.refunded", {"refund_amount": given.value})
-        )
+        step = f"{after.refunded.minor}:{before.updated_at}"  # the same sum is reached again if a refund came back
+        news.append((f"{name}:refunded:{step}", "payment.refunded", {"refund_amount": given.value}))
     return [
         {
             "event_id": event_id,

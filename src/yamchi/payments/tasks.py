@@ -16,8 +16,14 @@ log = structlog.get_logger("yamchi.payments")
 
 SHORTEST_WAIT: Millis = 5_000
 LONGEST_WAIT: Millis = 3_600_000
+LONGEST_UNPAID_WAIT: Millis = 86_400_000
+"""For payments that their customers leave unpaid: at Stripe these stay so for ever."""
+
 OVERDUE: Millis = 120_000
 """A check that is this late has lost its job, and gets a new one."""
+
+EARLY: Millis = SHORTEST_WAIT
+"""How much sooner than noted a check may run, by the clock of another machine, and still be the one that was noted."""
 
 SWEPT_AT_ONCE = 200
 
@@ -30,49 +36,67 @@ class PaymentChecks:
         self._clock = clock
 
     async def check(self, job: Job[CheckData]) -> dict[str, Any]:
-        """Ask; come back later while the answer is not final."""
-        payment = await self._refresh(job.data)
+        """Ask; come back later while the answer is not final, unless another check of this payment does."""
+        if job.data.payment_id is None:
+            return await self._check_webhook(job)
+        before = await self._service.store.get(job.data.payment_id)
+        payment = await self._refresh(before)
         if payment is None:
-            log.warning(
-                f"{job.data.provider} knows no payment {job.data.provider_id}: its webhook was not genuine"
-            )
-            return {"status": "unknown"}
-        await self._note_webhook(job, payment)
-        store = self._service.store
-        if payment.is_final and not await store.has_open_refunds(payment):
-            await store.set_next_check(payment.id, None)
-        elif job.id.startswith((check_id(payment.id), refund_check_id(""))):  # others ask once; these go on
-            raise Snooze(await self._wait(payment), f"{payment.provider} says {payment.status}")
+            return {"paymentId": before.id, "status": before.status}
+        goes_on = job.id.startswith((check_id(payment.id), refund_check_id("")))  # others ask once
+        if (
+            not await self._is_over(payment)
+            and goes_on
+            and (wait := await self._wait(before, next_wait(payment)))
+        ):
+            raise Snooze(wait, f"{payment.provider} says {payment.status}")
         return {"paymentId": payment.id, "status": payment.status}
 
-    async def _note_webhook(self, job: Job[CheckData], payment: Payment) -> None:
-        """Only now, since anybody may claim anything of payments that there are not."""
-        if claimed := job.data.webhook:
+    async def _check_webhook(self, job: Job[CheckData]) -> dict[str, Any]:
+        """Ask once; who follows a payment that was made here has a check of their own."""
+        data, service = job.data, self._service
+        if not (data.provider and data.provider_id):
+            raise Unrecoverable("A check needs paymentId, or provider and providerId.")
+        payment = await service.refresh_by_provider_id(data.provider, data.provider_id)
+        if payment is None:
+            log.warning(f"{data.provider} knows no payment {data.provider_id}: its webhook was not genuine")
+            return {"status": "unknown"}
+        if data.webhook:  # only now, since anybody may claim anything of payments that there are not
             event_id = f"{payment.provider}:webhook:{job.id}"[:255]
-            await self._service.store.record_event(event_id, "webhook", payment.id, {"kind": claimed})
+            await service.store.record_event(event_id, "webhook", payment.id, {"kind": data.webhook})
+        await self._is_over(payment)
+        return {"paymentId": payment.id, "status": payment.status}
 
-    async def _wait(self, payment: Payment, wanted: timedelta | None = None) -> timedelta:
-        """How long until the next check, which is noted."""
-        wait = wanted or timedelta(milliseconds=next_wait(payment.checks))
-        due_at = self._clock.now() + to_millis(wait)
-        await self._service.store.set_next_check(payment.id, due_at, is_check=True)
-        return wait
+    async def _is_over(self, payment: Payment) -> bool:
+        """Whether nothing is left to ask, which is noted."""
+        store = self._service.store
+        if not payment.is_final or await store.has_open_refunds(payment):
+            return False
+        await store.set_next_check(payment.id, None)
+        return True
 
-    async def _refresh(self, data: CheckData) -> Payment | None:
-        if data.payment_id is None:
-            if not (data.provider and data.provider_id):
-                raise Unrecoverable("A check needs paymentId, or provider and providerId.")
-            return await self._service.refresh_by_provider_id(data.provider, data.provider_id)
-        payment = await self._service.store.get(data.payment_id)
+    async def _wait(self, before: Payment, wait: timedelta) -> timedelta | None:
+        """Note when the next check is; None if another check of the payment goes on."""
+        now = self._clock.now()
+        if before.due_at is not None and before.due_at > now + EARLY:
+            return None
+        is_noted = await self._service.store.move_next_check(before, now + to_millis(wait))
+        return wait if is_noted else None
+
+    async def _refresh(self, before: Payment) -> Payment | None:
+        """None if there was no answer, and another check of the payment goes on."""
         try:
-            return await self._service.refresh(payment)
+            return await self._service.refresh(before)
         except Outage as error:
-            raise Outage(str(error), retry_after=await self._wait(payment, error.retry_after)) from error
+            if wait := await self._wait(before, error.retry_after or next_wait(before)):
+                raise Outage(str(error), retry_after=wait) from error
         except UnknownOutcome as error:  # for as long as it takes: only the same call again tells
-            raise Snooze(await self._wait(payment), str(error)) from error
+            if wait := await self._wait(before, next_wait(before)):
+                raise Snooze(wait, str(error)) from error
         except NotFound as error:
-            await self._service.store.set_next_check(payment.id, None, is_check=True)
-            raise Unrecoverable(f"{payment.provider} does not know payment {payment.id}: {error}") from error
+            await self._service.store.set_next_check(before.id, None)
+            raise Unrecoverable(f"{before.provider} does not know payment {before.id}: {error}") from error
+        return None
 
     async def sweep(self) -> int:
         """Check what should have been checked by now, and tell what was not told; how many there were."""
@@ -90,6 +114,8 @@ class PaymentChecks:
             await self._clock.sleep(OVERDUE // 4)
 
 
-def next_wait(checks: int) -> Millis:
-    """5 s, 10 s, 20 s … up to an hour."""
-    return min(SHORTEST_WAIT << min(checks, 20), LONGEST_WAIT)
+def next_wait(payment: Payment) -> timedelta:
+    """5 s, 10 s, 20 s … up to an hour; up to a day while its customer is to pay."""
+    is_unpaid = payment.status in ("pending", "waiting_for_capture")
+    longest = LONGEST_UNPAID_WAIT if is_unpaid else LONGEST_WAIT
+    return timedelta(milliseconds=min(SHORTEST_WAIT << min(payment.checks, 20), longest))

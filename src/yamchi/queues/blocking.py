@@ -1,17 +1,18 @@
 """`app.sync`: the same queues for code without an event loop, such as a view of Django or Flask, a script, or a plain handler.
 
-Calls run on the event loop where the engine is open, if there is one, else on that of a thread of their own.
+Calls run on the event loop where the engine is open, or where the application is used, if there is one, else on that of a thread
+of their own.
 """
 
 import asyncio
 import inspect
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.deadletters import DeadLetters
+from yamchi.queues.forking import begin_anew_after_fork
 from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
 from yamchi.queues.transactions import run_at_once, transactional
@@ -25,22 +26,31 @@ class Background:
     """A thread with an event loop, begun when it is first needed; a forked process gets one of its own."""
 
     def __init__(self) -> None:
+        self.begin_anew()
+        begin_anew_after_fork(self)
+
+    def begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
+        self._thread: threading.Thread | None = None
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                threading.Thread(target=_serve, args=[self._loop], name="yamchi-sync", daemon=True).start()
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_serve, args=[self._loop], name="yamchi-sync", daemon=True
+                )
+                self._thread.start()
             return self._loop
 
     def stop(self) -> None:
+        """When this returns, nobody takes the loop for one that runs: what is handed to it as it stops is never done."""
         with self._lock:
-            if self._loop is not None and self._pid == os.getpid():
-                self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop and thread:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -51,9 +61,15 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 class Sync:
     """What `app.sync` is. `close` lets go of what the calls opened; a process that ends need not call it."""
 
-    def __init__(self, queue: Callable[[str], Queue], close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self,
+        queue: Callable[[str], Queue],
+        close: Callable[[], Coroutine[Any, Any, None]],
+        home: Callable[[], asyncio.AbstractEventLoop | None],
+    ) -> None:
         self._queue = queue
         self._close = close
+        self._home = home
         self._background = Background()
 
     def queue(self, name: str) -> "SyncQueue":
@@ -72,8 +88,10 @@ class Sync:
         return SyncQueue(queue, run)
 
     def _loop_of(self, queue: Queue) -> asyncio.AbstractEventLoop:
-        home: asyncio.AbstractEventLoop | None = getattr(queue.engine, "home", None)
-        return home if home and home.is_running() else self._background.loop()
+        for home in (getattr(queue.engine, "home", None), self._home()):
+            if home and home.is_running():
+                return home
+        return self._background.loop()
 
     def close(self) -> None:
         _run(self._close, self._background.loop())

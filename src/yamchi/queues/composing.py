@@ -1,5 +1,6 @@
 """Which engine each queue lives on: made from the settings, opened when first used, with a spool beside each broker."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from yamchi.clock import Clock
 from yamchi.queues.engines import EngineContext, find_scheme, is_embedded, make_engine, make_keys, make_spool
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.failover import Spool, with_failover
+from yamchi.queues.forking import begin_anew_after_fork
 from yamchi.queues.lazy import LazyEngine
 from yamchi.settings import Settings
 from yamchi.storage.private import close_folder
@@ -34,6 +36,10 @@ class Engines:
         self._given = LazyEngine(lambda: given) if given else None
         self._by_url: dict[str, LazyEngine] = {}
         self._spool: Spool | None = None
+        self._of_parents: list[Spool] = []
+        self.home: asyncio.AbstractEventLoop | None = None
+        """The event loop on which the application is used; the next one, if that has ended."""
+        begin_anew_after_fork(self)
         for url in settings.all_queue_urls:
             find_scheme(url)  # a wrong one is told at once
 
@@ -50,6 +56,23 @@ class Engines:
     def is_open(self) -> bool:
         """Whether any engine has been opened."""
         return any(engine.is_open for engine in (*self._by_url.values(), self._given) if engine)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.home is not None and self.home.is_running()
+
+    async def settle_here(self) -> None:
+        """The application is used on this event loop: what `app.sync` opened on its own moves here."""
+        for engine in (*self._by_url.values(), self._given):
+            if engine:
+                await engine.move_here()
+        self.home = asyncio.get_running_loop()
+
+    def begin_anew(self) -> None:
+        self.home = None
+        if self._spool:
+            self._of_parents.append(self._spool)
+            self._spool = None
 
     def keys(self) -> "Keys | None":
         """Keys with a lifetime on the broker, if it has a place for them."""

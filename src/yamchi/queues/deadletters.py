@@ -9,6 +9,7 @@ from yamchi.errors import UnknownJob, WrongState
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import Engine, LetterPage
 from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
+from yamchi.queues.once import OnDone, each_once
 from yamchi.queues.records import DeadLetter, NewJob
 
 
@@ -38,15 +39,17 @@ class DeadLetters:
                 f"Dead letter {letter_id} of {self._queue} has been replayed or purged meanwhile."
             )
 
-    async def replay_all(self, *, search: str = "") -> int:
-        """Replay every letter that matches and still is a job; how many went."""
-        replayed, offset = 0, 0
-        while letters := (await self._engine.letters(self._queue, search, offset, 500)).letters:
+    async def replay_all(self, *, search: str = "", on_done: OnDone | None = None) -> int:
+        """Replay every letter that matches and still is a job, each once, though it fail again meanwhile; how many went."""
+
+        async def page(offset: int) -> Sequence[DeadLetter]:
+            return (await self._engine.letters(self._queue, search, offset, 500)).letters
+
+        async def replay(letters: Sequence[DeadLetter]) -> Sequence[str]:
             jobs = {letter.id: self._revive(letter) for letter in letters if is_job(letter)}
-            done = await self._engine.replay(self._queue, jobs) if jobs else []
-            replayed += len(done)
-            offset += len(letters) - len(done)
-        return replayed
+            return await self._engine.replay(self._queue, jobs) if jobs else []
+
+        return await each_once(page, replay, on_done)
 
     async def purge(self, letter_ids: Sequence[str] | None = None) -> int:
         """Drop these letters, or all; how many went."""

@@ -26,12 +26,12 @@ class Named(Protocol):
 
 
 class Executor:
-    """Calls the handlers of one queue. A thread can't be stopped: `strays` counts those whose job is over already."""
+    """Calls the handlers of one queue. A thread can't be stopped: `stuck_threads` counts those whose job is over already."""
 
     def __init__(
         self, queue: Queue, threads: int, bulkheads: Bulkheads, on_return: Callable[[], None]
     ) -> None:
-        self.strays = 0
+        self.stuck_threads = 0
         self._bulkheads = bulkheads
         self._queue = queue
         self._size = threads
@@ -83,7 +83,7 @@ class Executor:
         """Until the thread ends, its slot is not free, whatever the verdict on its job is."""
         if future.done():
             return
-        self.strays += 1
+        self.stuck_threads += 1
         loop = asyncio.get_running_loop()
 
         def ended(_: "Future[Any]") -> None:
@@ -93,7 +93,7 @@ class Executor:
         future.add_done_callback(ended)
 
     def _note_return(self) -> None:
-        self.strays -= 1
+        self.stuck_threads -= 1
         self._on_return()
 
 

@@ -30,6 +30,9 @@ DEFAULT_TIMEOUT: Millis = 3_600_000
 
 KeyOf = str | Callable[[Any], str]
 
+MOST_FAULTS = 2_000
+"""Faults of a document that are looked at: describing them takes ten times as long as finding them."""
+
 INVALID_JSON = "Invalid JSON in Kafka message"
 """Other systems know unparseable messages by this sentence, so it is the same on every engine."""
 
@@ -82,7 +85,7 @@ class Handler:
         try:
             return self._adapter.validate_json(payload)
         except ValidationError as error:
-            is_json = error.errors()[0]["type"] != "json_invalid"
+            is_json = error.error_count() > 1 or error.errors()[0]["type"] != "json_invalid"
             raise PoisonMessage(describe(error, payload) if is_json else INVALID_JSON) from error
 
     def encode(self, data: Any) -> bytes:
@@ -133,6 +136,8 @@ def decode_json(payload: bytes) -> Any:
 
 
 def faults_in(error: ValidationError, payload: bytes | None = None) -> list[Fault]:
+    if error.error_count() > MOST_FAULTS:
+        return [Fault("", f"{error.error_count():,} things are wrong with it, too many to name")]
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return faults_of(found, ... if payload is None else decode_json(payload))
 
@@ -167,7 +172,7 @@ class QueueDefinition:
     """What becomes of data that comes from outside: refused where it has fields of our own, marked if it is only a test.
     Without it, data is taken as it is, and tests are not taken."""
     is_own: bool = False
-    """Only the application itself adds to it; from outside, who is named for it."""
+    """Only the application itself adds to it; from outside, who is named for it. A plugin's queue is so until the plugin opens it."""
     is_foreign: bool = False
     """Nobody declared it here; it was found on the engine, and is another program's."""
     handlers: dict[str, Handler] = field(default_factory=dict)

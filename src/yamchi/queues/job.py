@@ -1,13 +1,15 @@
 """`Job`: what a handler gets, and what others look at and act on."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
+from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
+import structlog
 
 from yamchi.clock import Millis, Span, as_datetime, isoformat
 from yamchi.errors import WrongState
@@ -17,9 +19,14 @@ from yamchi.queues.bulkheads import Bulkheads
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.events import Listener, Listeners
 from yamchi.queues.handlers import decode_json
-from yamchi.queues.records import Claim, JobRecord, State
+from yamchi.queues.records import Backoff, Claim, JobRecord, State
+
+log = structlog.get_logger("yamchi.worker")
 
 T = TypeVar("T")
+
+LONGEST_SHOWN = 200
+"""How much of a job's progress its log line shows."""
 
 
 class ItsQueue(Protocol):
@@ -93,6 +100,10 @@ class Job(Generic[T]):
     @property
     def attempts(self) -> int:
         return self.record.options.attempts
+
+    @property
+    def backoff(self) -> Backoff:
+        return self.record.options.backoff
 
     @property
     def attempts_made(self) -> int:
@@ -190,6 +201,8 @@ class Job(Generic[T]):
             raise WrongState(f"Job {self.id} is not running here, so its progress can't be set.")
         self.record.progress = orjson.dumps(value)
         await self.queue.engine.progress(self._claim, self.record.progress)
+        shown = self.record.progress[:LONGEST_SHOWN].decode(errors="replace")
+        log.debug(f"[{self.queue.name}:{self.queue.engine.type}] progress of {self.name} {self.id}: {shown}")
         self.queue.listeners.emit("progress", self, value)
 
     def holding(self, name: str) -> AbstractContextManager[None]:
@@ -199,6 +212,20 @@ class Job(Generic[T]):
         attempt. One that waits for longer than a second lends its slot to jobs of other names.
         """
         return self._bulkheads.hold(name) if self._bulkheads else nullcontext()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a wait for a free child process: the lease is kept, and the timeout does not run."""
+        claim, began = self._claim, perf_counter()
+        if claim is None:
+            yield
+            return
+        claim.is_waiting = True
+        try:
+            yield
+        finally:
+            claim.waited += perf_counter() - began
+            claim.is_waiting = False  # last: the lease keeper's thread reads both
 
     def log(self, *lines: str) -> Awaitable[None]:
         """Append lines to this job's log; what looks like a secret is not kept."""

@@ -7,11 +7,12 @@ function more and no coroutine.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
 from yamchi.clock import Millis
-from yamchi.errors import EngineUnavailable
+from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.queues.engines.base import (
     Capabilities,
     Engine,
@@ -23,6 +24,7 @@ from yamchi.queues.engines.base import (
     RateLimit,
     WorkerInfo,
 )
+from yamchi.queues.forking import begin_anew_after_fork
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 
 T = TypeVar("T")
@@ -36,11 +38,19 @@ class LazyEngine:
         self._make = make
         self._home: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._of_parents: list[Engine] = []
+        """Engines of the processes this one was forked from: kept, so that nothing of theirs is closed here."""
         self.is_open = False
+        begin_anew_after_fork(self)
 
     @cached_property
     def _engine(self) -> Engine:
         return self._make()
+
+    def begin_anew(self) -> None:
+        if engine := self.__dict__.pop("_engine", None):
+            self._of_parents.append(engine)
+        self._home, self._opening, self.is_open = None, None, False
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
@@ -84,7 +94,31 @@ class LazyEngine:
     async def close(self) -> None:
         if self.is_open:
             self.is_open, self._opening = False, None
+            await self._close_at(self._home)
+
+    async def _close_at(self, home: asyncio.AbstractEventLoop | None) -> None:
+        """What it opened may belong to its home's event loop, so it is closed there."""
+        if home and home.is_running() and home is not asyncio.get_running_loop():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._engine.close(), home))
+        else:
             await self._engine.close()
+
+    async def move_here(self) -> None:
+        """From now on its home is the event loop that runs here. Who calls on the old one meanwhile is told to come here."""
+        here, home = asyncio.get_running_loop(), self._home
+        if home is None or home is here or not home.is_running():
+            return
+        if self._opening and not self.is_open:  # whether or not it succeeds
+            await asyncio.wait([asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.open(), home))])
+        was_open, self.is_open, self._home, self._opening = self.is_open, False, here, None
+        if was_open:
+            self._opening = asyncio.create_task(self._reopen(home))
+            with suppress(EngineError):  # the next call tries again
+                await self.open()
+
+    async def _reopen(self, old: asyncio.AbstractEventLoop) -> None:
+        await self._close_at(old)
+        await self._engine.open()
 
     def _call(self, ask: Callable[[Engine], Coro[T]]) -> Coro[T]:
         return ask(self._engine) if self.is_open else self._open_and_call(ask)

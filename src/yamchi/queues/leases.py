@@ -2,8 +2,9 @@
 
 A handler that blocks the worker's event loop blocks nothing here, so it does not lose its job to another worker.
 Engines are looked after side by side, so that one that does not answer costs the jobs of the others nothing.
-The thread also says which jobs were lost or are to be cancelled, and shows the worker among the living.
-A job past its own timeout is no longer renewed: if even cancelling could not stop it, another worker may have it.
+The thread also says which jobs were lost or are to be cancelled, and registers the worker.
+A job past its own timeout is no longer renewed: if even cancelling could not stop it, another worker may have it. While it
+waits for a free child process, its timeout does not run.
 """
 
 import asyncio
@@ -145,7 +146,10 @@ class LeaseKeeper:
     def _is_overdue(self, queue: HeldClaims, claim: Claim) -> bool:
         own = claim.job.options.timeout
         timeout = queue.timeout if own is None else own
-        return timeout is not None and self._clock.now() > (claim.job.started_at or 0) + timeout + self._lease
+        if timeout is None or claim.is_waiting:
+            return False
+        began = (claim.job.started_at or 0) + claim.waited * 1000
+        return self._clock.now() > began + timeout + self._lease
 
     def _interrupt(
         self, queue: HeldClaims, claims: Sequence[Claim], job_ids: Sequence[str], why: Interruption

@@ -40,15 +40,26 @@ async def ping_engines(queues: Sequence[Queue]) -> list[EngineState]:
 
 
 async def _ping(engine: Engine, queues: Sequence[Queue]) -> EngineState:
-    names = _names_on(engine, queues)
+    names, type = _names_on(engine, queues), broker_of(engine).type
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             await engine.ping()
     except TimeoutError:
-        return EngineState(engine.type, names, "It does not answer.")
+        return EngineState(type, names, "It does not answer.")
     except YamchiError as error:
-        return EngineState(engine.type, names, str(error))
-    return EngineState(engine.type, names)
+        return EngineState(type, names, str(error))
+    return EngineState(type, names)
+
+
+def broker_of(engine: Engine) -> Engine:
+    """The engine itself; behind a spool, the broker, whichever of the two is in use."""
+    broker: Engine = getattr(engine, "primary", engine)
+    return broker
+
+
+def broker_type(queue: Queue) -> str:
+    """The type of a queue's broker, also while its spool stands in for it."""
+    return broker_of(queue.engine).type
 
 
 async def probe_engines(queues: Sequence[Queue]) -> list[EngineState]:
@@ -65,14 +76,14 @@ class QueuesMadeByHand(Protocol):
 
 
 async def _probe(engine: Engine, names: list[str]) -> EngineState:
-    broker: Engine = getattr(engine, "primary", engine)  # behind a spool
+    broker = broker_of(engine)
     try:
         await engine.ping()
         if isinstance(broker, QueuesMadeByHand):  # there is no queue of our own to send a job through
             return EngineState(broker.type, names, await broker.how_to_make(names))
-        return EngineState(engine.type, names, took=await _through(engine, SystemClock()))
+        return EngineState(broker.type, names, took=await _through(engine, SystemClock()))
     except YamchiError as error:
-        return EngineState(engine.type, names, str(error))
+        return EngineState(broker.type, names, str(error))
 
 
 async def _through(engine: Engine, clock: Clock) -> Millis:

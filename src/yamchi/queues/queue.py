@@ -13,8 +13,10 @@ from yamchi.queues.engines.base import Engine
 from yamchi.queues.events import Listener, Listeners
 from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
 from yamchi.queues.job import Job
+from yamchi.queues.once import OnDone, each_once
 from yamchi.queues.rates import RateLimit
 from yamchi.queues.records import (
+    FINISHED,
     PENDING,
     Backoff,
     BackoffLike,
@@ -318,15 +320,16 @@ class Queue:
                 gone += cleaned
         return gone
 
-    async def retry_all(self, state: State = "failed") -> int:
-        """Put every job of a finished state back; how many went."""
-        retried = 0
-        while page := (await self.engine.page(self.name, state, "", 0, 1_000)).jobs:
-            back = await self.engine.retry(self.name, [job.id for job in page])
-            retried += len(back)
-            if not back:
-                break
-        return retried
+    async def retry_all(self, state: State = "failed", *, on_done: OnDone | None = None) -> int:
+        """Put every job of a finished state back, each once, though it fail again meanwhile; how many went."""
+
+        async def page(offset: int) -> list[JobRecord]:
+            return (await self.engine.page(self.name, state, "", offset, 1_000)).jobs
+
+        async def retry(jobs: list[JobRecord]) -> list[str]:
+            return await self.engine.retry(self.name, [job.id for job in jobs])
+
+        return await each_once(page, retry, on_done) if state in FINISHED else 0
 
 
 def _due(new: New, now: Millis) -> Millis | None:

@@ -249,13 +249,16 @@ class Claim:
     """A job taken by a worker until its lease ends. Only the holder of `token` can settle or renew it.
 
     `key` is the engine's own handle (a row number, a broker's position). `has_permit` says that the job already
-    has a permit under a rate limit per key, so that it does not ask for one again.
+    has a permit under a rate limit per key, so that it does not ask for one again. `is_waiting` says that it waits for a
+    free child process, and `waited` how many seconds it has: its timeout does not run meanwhile.
     """
 
     job: JobRecord
     token: str
     key: Any = None
     has_permit: bool = False
+    is_waiting: bool = False
+    waited: float = 0.0
 
 
 # ── How a run ended ───────────────────────────────────────────────────────────────────────────────────────────────

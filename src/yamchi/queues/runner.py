@@ -16,10 +16,10 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
-from yamchi.queues.engines.base import Exchange, describe_stalled
+from yamchi.queues.engines.base import Exchange, describe_stalled, stalled_error
 from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import JobRecord, Verdict
+from yamchi.queues.records import Claim, DeadLetter, Failed, JobRecord, Verdict
 from yamchi.queues.running import Finished, RunningJobs
 from yamchi.queues.throttle import Throttle
 
@@ -312,7 +312,13 @@ class QueueRunner:
         )
         self.queue.listeners.emit("stalled", Job(self.queue, job))
         if has_failed:
-            self.queue.listeners.emit("failed", Job(self.queue, job), job.failed_reason or "stalled")
+            self._note_failed(job)
+
+    def _note_failed(self, job: JobRecord) -> None:
+        """A job that ended with its worker is counted, logged and told as any other that failed."""
+        now, error = self._clock.now(), job.failed_reason or stalled_error(job)
+        verdict = Failed(Claim(job, ""), error, DeadLetter.of_job(job, error, now))
+        self._observe(self.queue, [Outcome(job, verdict, (now - (job.started_at or now)) / 1000)])
 
     def _report(self, done: Sequence[Finished], settled: Sequence[str]) -> None:
         """Tell the observer what was settled, and the log what was not."""

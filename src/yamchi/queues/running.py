@@ -32,6 +32,10 @@ class Run:
     task: "asyncio.Task[None] | None" = None
     interruption: "Interruption | str | None" = None
 
+    def is_older(self, moment: float) -> bool:
+        """Whether it began before that. While it waits for a free child process, it has not."""
+        return not self.claim.is_waiting and self.began + self.claim.waited < moment
+
 
 class RunningJobs:
     """Runs what a `QueueRunner` claimed. `finish` is called with each verdict, `on_change` when a slot may be free."""
@@ -67,7 +71,7 @@ class RunningJobs:
     @property
     def slots_taken(self) -> int:
         """Slots that no other job can have: those of running jobs, and of threads whose job is over already."""
-        return len(self._runs) - self._bulkheads.lent + self._executor.strays
+        return len(self._runs) - self._bulkheads.lent + self._executor.stuck_threads
 
     def start(self, claim: Claim, now: Millis, loop: asyncio.AbstractEventLoop) -> None:
         """Begin a job, unless it is too late for it."""
@@ -95,13 +99,16 @@ class RunningJobs:
             self._interrupt_run(run, "stopped")
 
     async def enforce_timeout(self) -> None:
-        """End runs that take longer than the queue allows. A job's own timeout is kept by the executor."""
+        """End runs that take longer than the queue allows, not counting waits for a free child process.
+
+        A job's own timeout is kept by the executor.
+        """
         limit = self._queue.definition.timeout
         while limit is not None:
             await asyncio.sleep(min(1, limit / 1000))
             since = perf_counter() - limit / 1000
             for run in list(self._runs.values()):
-                if run.began < since and run.claim.job.options.timeout is None:
+                if run.claim.job.options.timeout is None and run.is_older(since):
                     self._interrupt_run(run, "overdue")
 
     async def close(self) -> None:

@@ -11,13 +11,14 @@ T = TypeVar("T")
 
 
 class CallTimeout:
-    """Gives up on calls after so many seconds. For the calls of one event loop."""
+    """Gives up on calls after so many seconds. For the calls of one event loop, and of the next when that has ended."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._deadlines: dict[asyncio.Task[object], float] = {}
         self._given_up: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def wait_for(self, work: Awaitable[T]) -> T:
         """The outcome of the work, or TimeoutError. A task waits for one thing at a time."""
@@ -25,7 +26,8 @@ class CallTimeout:
         assert task is not None
         loop, cancelled = task.get_loop(), task.cancelling()
         self._deadlines[task] = loop.time() + self._seconds
-        if self._timer is None:
+        if self._timer is None or self._loop is not loop:
+            self._loop = loop
             self._timer = loop.call_later(self._seconds, self._look, loop)
         try:
             return await work

@@ -65,7 +65,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`, then finish gracefully. Cancelling this gives running jobs back at once."""
-        with _collecting_less():
+        with collecting_less():
             await self._run()
 
     async def _run(self) -> None:
@@ -164,7 +164,7 @@ async def _nothing() -> None:
 
 
 @contextmanager
-def _collecting_less() -> Iterator[None]:
+def collecting_less() -> Iterator[None]:
     """What a job leaves behind is freed at once: look for the rest less often, and not among what was there before."""
     before = gc.get_threshold()
     gc.freeze()

@@ -5,16 +5,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from yamchi.clock import as_datetime
 from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.console.output import console, print_json, table, text
+from yamchi.console.output import answer, console, print_json, table, text
 from yamchi.errors import ConfigurationError
 from yamchi.reports.kinds import Format
 from yamchi.reports.plugin import Reports
 from yamchi.reports.rendering import write
 
-group = typer.Typer(no_args_is_help=True, help="Reports: kinds, make, request, list.")
+group = typer.Typer(
+    no_args_is_help=True,
+    help="Reports: kinds, make, request, list.\n\nExample: [cyan]yamchi report make deliveries --out sent.pdf[/]",
+)
 
 Kind = Annotated[str, typer.Argument(help="The kind, for example deliveries.")]
 Params = Annotated[str, typer.Option(help="Params as JSON.")]
@@ -44,6 +48,7 @@ def make(
     params: Params = "{}",
     form: FormatOption = "pdf",
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a report now, into a file; nothing is stored and nobody is told.
 
@@ -54,7 +59,7 @@ def make(
 
     async def body() -> None:
         content = await reports.preview(kind, _params(params))
-        with console.status(f"Making {content.title}"):
+        with Console(stderr=True).status(f"Making {content.title}"):
             made_at = as_datetime(loaded.clock.now())
             try:
                 await write(out, content, _format(form), reports.kinds.get(kind).template, made_at, _silent)
@@ -62,7 +67,8 @@ def make(
                 raise ConfigurationError(f"{out} can't be written: {error}.") from error
 
     run_async(using(loaded, body()))
-    console.print(f"[green]✔[/] {text(str(out), 200)}")
+    made = {"file": str(out), "kind": kind, "format": form, "size": out.stat().st_size}
+    answer(made, text(str(out), 200), as_json=as_json)
 
 
 @group.command("request")
@@ -83,10 +89,7 @@ def request(
         kind, _params(params), format=_format(form), notify=[{"email": one} for one in email or []]
     )
     report = run_async(using(loaded, asked))
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        console.print(f"Queued as job {report.job_id}; report {report.id}")
+    answer(report.to_dict(), f"Queued as job {report.job_id}; report {report.id}", as_json=as_json)
 
 
 @group.command("list")

@@ -5,16 +5,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from yamchi.clock import to_millis
-from yamchi.errors import ConfigurationError, Unrecoverable, YamchiError
+from yamchi.errors import ConfigurationError, InvalidJob, Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.sending.attachments import TooLarge
 from yamchi.observe.logging import mask
 from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
-from yamchi.queues.handlers import Handler
+from yamchi.queues.handlers import Handler, describe
 from yamchi.reports.kinds import Content, Format, Kinds, Make, NoParams, ReportKind
 from yamchi.reports.schedules import ScheduledReport, read_schedules
 from yamchi.reports.service import GENERATE, Notify, ReportService, ReportTask
@@ -97,8 +97,11 @@ class Reports(Plugin):
         id: str | None = None,
     ) -> Report:
         """Have a report made; `id` makes a second call the same report."""
-        people = [one if isinstance(one, Notify) else Notify.model_validate(one) for one in notify]
-        task = ReportTask(kind=kind, params=dict(params or {}), format=format, notify=people)
+        asked = {"kind": kind, "params": dict(params or {}), "format": format, "notify": notify}
+        try:
+            task = ReportTask.model_validate(asked)
+        except ValidationError as error:
+            raise InvalidJob(f"The report can't be asked for: {describe(error)}.") from error
         return await self.service.request(task, job_id=id)
 
     async def preview(self, kind: str, params: Mapping[str, Any] | None = None) -> Content:
@@ -170,7 +173,7 @@ class Reports(Plugin):
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
         """A report that this person alone was told of goes; one that others have, too, is theirs."""
-        return {"reports": await self.store.erase(user_id)}
+        return {"reports": await self.service.erase(user_id)}
 
     async def _attach(self, report_id: str, most: int) -> Attachment:
         try:

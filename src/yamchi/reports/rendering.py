@@ -64,7 +64,7 @@ def _rows(content: Content, form: Format) -> Rows:
 async def _write_pdf(file: Path, content: Content, template: Path | None, made_at: datetime) -> None:
     data = {"title": content.title, **content.data}
     if template is None and content.rows is not None and "rows" not in data:
-        data |= {"columns": list(content.rows.columns), "rows": await _first_rows(content.rows)}
+        data |= {"columns": list(content.rows.columns), "rows": await _few_rows(content.title, content.rows)}
     encoded = orjson.dumps(data, default=str)
     if len(encoded) > MAX_DATA_BYTES:
         raise Unrecoverable(
@@ -73,12 +73,13 @@ async def _write_pdf(file: Path, content: Content, template: Path | None, made_a
     await asyncio.to_thread(_compile, template or TEMPLATES / "table.typ", encoded, made_at, file)
 
 
-async def _first_rows(rows: Rows) -> list[Sequence[str]]:
+async def _few_rows(title: str, rows: Rows) -> list[Sequence[str]]:
+    """All of them: a table that ends before its last row would be believed."""
     found: list[Sequence[str]] = []
     async for batch in rows.batches():
-        found += [[_cell_text(cell) for cell in row] for row in batch[: MAX_PDF_ROWS - len(found)]]
-        if len(found) >= MAX_PDF_ROWS:
-            break
+        found += [[_cell_text(cell) for cell in row] for row in batch[: MAX_PDF_ROWS + 1 - len(found)]]
+        if len(found) > MAX_PDF_ROWS:
+            raise Unrecoverable(f"{title} has more than {MAX_PDF_ROWS:,} rows: ask for xlsx or csv.")
     return found
 
 

@@ -11,11 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from yamchi.errors import TokenRefused
-from yamchi.http.paging import Limit, read_before
+from yamchi.http.cursors import make_cursor
+from yamchi.http.paging import Before, Limit, read_before
 from yamchi.http.problems import documented
 from yamchi.plugins import Routes, of_request
 from yamchi.reports.plugin import Reports
-from yamchi.reports.service import LINK, Notify, ReportTask
+from yamchi.reports.service import LINK, ReportTask
 from yamchi.reports.store import Report
 
 PROBLEMS = documented(401, 403, 404, 409, 422, 503)
@@ -28,8 +29,6 @@ ReportId = Annotated[str, Path(max_length=64)]
 
 class ReportIn(ReportTask):
     """A report to make."""
-
-    notify: list[Notify] | Notify = Field(default_factory=list, description="Who is told when it is ready.")  # type: ignore[assignment]
 
 
 class ReportAccepted(BaseModel):
@@ -69,8 +68,7 @@ class KindOut(BaseModel):
 
 @router.post("/reports", status_code=202, summary="Have a report made")
 async def request_report(reports: TheReports, new: ReportIn) -> ReportAccepted:
-    people = new.notify if isinstance(new.notify, list) else [new.notify]
-    task = ReportTask(kind=new.kind, params=new.params, format=new.format, notify=people)
+    task = ReportTask(kind=new.kind, params=new.params, format=new.format, notify=new.notify)
     report = await reports.service.request(task)
     return ReportAccepted(id=report.id, jobId=report.job_id)
 
@@ -87,11 +85,11 @@ async def list_kinds(reports: TheReports) -> list[KindOut]:
 async def list_reports(
     reports: TheReports,
     kind: Annotated[str | None, Query(max_length=64)] = None,
-    before: Annotated[str | None, Query(max_length=40)] = None,
+    before: Before = None,
     limit: Limit = 50,
 ) -> ReportsOut:
     found = await reports.store.page(kind, read_before(before), limit)
-    last = found[-1].to_dict()["created_at"] if len(found) == limit else None
+    last = make_cursor(found[-1].created_at, found[-1].id) if len(found) == limit else None
     return ReportsOut(items=[ReportOut(**one.to_dict()) for one in found], next_before=last)
 
 
@@ -107,9 +105,13 @@ async def download_report(reports: TheReports, report_id: ReportId) -> Response:
     return await _file(reports, await reports.get(report_id))
 
 
-@router.delete("/reports/{report_id}", status_code=204, summary="Delete a report and its file")
+@router.delete(
+    "/reports/{report_id}",
+    status_code=204,
+    summary="Delete a report and its file; one that is not made yet is not made",
+)
 async def delete_report(reports: TheReports, report_id: ReportId) -> None:
-    await reports.store.remove(await reports.get(report_id))
+    await reports.service.remove(await reports.get(report_id))
 
 
 @links.get("/reports/{token}", response_class=FileResponse, summary="The link in a letter")

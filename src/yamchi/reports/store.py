@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Row, Select, Text, case, cast, delete, fun
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob, WrongState
+from yamchi.http.cursors import Place, is_older
 from yamchi.reports.kinds import FORMATS, Format
 from yamchi.reports.tables import reports
 from yamchi.storage.bucket import Bucket, NotInBucket
@@ -48,6 +49,8 @@ class Report:
     error: str | None
     created_at: Millis
     ready_at: Millis | None
+    user_id: str | None
+    """Who alone is told of it."""
 
     @classmethod
     def of(cls, row: Row[Any]) -> "Report":
@@ -119,17 +122,17 @@ class ReportStore:
             raise UnknownReport(f"There is no report {report_id!r}, or it is no longer kept.")
         return Report.of(row)
 
-    async def page(self, kind: str | None, before: Millis | None, limit: int) -> list[Report]:
-        """The newest first. Params that are too long for a list are None."""
+    async def page(self, kind: str | None, before: Place | None, limit: int) -> list[Report]:
+        """The newest first, after this place in the list. Params that are too long for a list are None."""
         others = (column for column in reports.c if column.name != "params")
         is_short = func.length(cast(reports.c.params, Text)) <= LONGEST_LISTED
         listed = case((is_short, reports.c.params), else_=null()).label("params")
         query: Select[Any] = select(*others, listed).limit(limit)
-        query = query.order_by(reports.c.created_at.desc(), reports.c.id)
+        query = query.order_by(reports.c.created_at.desc(), reports.c.id.desc())
         if kind:
             query = query.where(reports.c.kind == kind)
         if before is not None:
-            query = query.where(reports.c.created_at < before)
+            query = query.where(is_older(reports.c.created_at, reports.c.id, before))
         rows = await self._database.read(lambda c: c.execute(query).all())
         return [Report.of(row) for row in rows]
 
@@ -161,6 +164,10 @@ class ReportStore:
                 return await self._bucket.open(_key(report))
             except NotInBucket as error:
                 raise NoFile(f"Report {report.id} has no file: {error}") from error
+        if report.status == "ready":
+            raise NoFile(
+                f"The file of report {report.id} is not on this machine: set REPORT_BUCKET, so that all of them have it."
+            )
         raise NoFile(f"Report {report.id} has no file: {report.error or 'it is not ready yet'}.")
 
     async def read(self, report: Report) -> bytes:
@@ -190,20 +197,20 @@ class ReportStore:
     async def prune(self, before: Millis) -> int:
         """Remove what is older; how many there were."""
         await asyncio.to_thread(_remove_leftovers, self._folder, before)
-        return await self._remove_all(reports.c.created_at < before)
-
-    async def erase(self, user_id: str) -> int:
-        """Remove what was made for this person alone; how many there were."""
-        return await self._remove_all(reports.c.user_id == user_id)
-
-    async def _remove_all(self, matching: ColumnElement[bool]) -> int:
-        query = select(reports).where(matching).limit(500)
         count = 0
-        while rows := await self._database.read(lambda c: c.execute(query).all()):
-            for row in rows:
-                await self.remove(Report.of(row))
-            count += len(rows)
+        while found := await self._some(reports.c.created_at < before):
+            for report in found:
+                await self.remove(report)
+            count += len(found)
         return count
+
+    async def of_user(self, user_id: str) -> list[Report]:
+        """What was asked for for this person alone, or as much of it as fits into a page."""
+        return await self._some(reports.c.user_id == user_id)
+
+    async def _some(self, matching: ColumnElement[bool]) -> list[Report]:
+        query = select(reports).where(matching).limit(500)
+        return [Report.of(row) for row in await self._database.read(lambda c: c.execute(query).all())]
 
     async def _change(self, report_id: str, **values: Any) -> None:
         change = update(reports).where(reports.c.id == report_id).values(**values)

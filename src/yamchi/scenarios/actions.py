@@ -17,10 +17,10 @@ from yamchi.errors import UnknownJob, WrongState
 from yamchi.http.links import Links
 from yamchi.scenarios import flow, store
 from yamchi.scenarios.definition import STOP, Action, Definition
-from yamchi.scenarios.entities import Change, EntityKinds, LogLine, TransactionalEntities
+from yamchi.scenarios.entities import Change, Entities, EntityKinds, LogLine, TransactionalEntities
 from yamchi.scenarios.expressions import fill
 from yamchi.scenarios.facts import FactReader, Fetched
-from yamchi.scenarios.flow import Run
+from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.scenario_engine import ScenarioEngine, Stopped
@@ -127,67 +127,122 @@ class Actions:
 
     async def _act(self, scenario: str, key: str, action: str, by: str, link: Link | None) -> Acted:
         row = await self._database.read(lambda connection: store.latest(connection, scenario, key))
-        fetched = Fetched() if row is None else await self._facts.fetch(row.entity_kind, row.entity_id)
-        now = self._clock.now()
+        kind, entity_id = (row.entity_kind, row.entity_id) if row else (None, None)
+        newest = fetched = await self._facts.fetch(kind, entity_id)
+        asked = _Asked(scenario, key, action, by, link, self._clock.now())
+        entities = self._kinds.of(kind) if kind else None
+        if entities and not isinstance(entities, TransactionalEntities):
+            await self._change_elsewhere(entities, asked, fetched)
+            newest = await self._facts.fetch(kind, entity_id)
 
-        def do(connection: Connection) -> tuple[Row[Any], Action, Change, list[Entry]]:
-            return self._do(connection, scenario, key, action, by, link, fetched, now)
+        def do(connection: Connection) -> tuple[_Act, list[Entry]]:
+            store.lock_entities(connection, [(kind, entity_id)] if kind and entity_id else [])
+            act, entries = self._do(connection, asked, fetched)
+            if act.change.fields and kind and entity_id:
+                entries += self._engine.changed_in(connection, kind, entity_id, newest)
+            return act, entries
 
-        found, meant, change, entries = await self._database.write(do)
-        entities = self._kinds.of(found.entity_kind) if found.entity_kind else None
-        if change and entities and not isinstance(entities, TransactionalEntities):
-            await entities.apply(found.entity_id, change)
+        act, entries = await self._database.write(do)
         await self._engine.follow(entries)
-        stopped = await self._engine.stop(scenario, key, f"{action} by {by}") if meant.stop else None
+        stopped = await self._engine.answer(act.row) if act.is_stop else None
         return Acted(scenario, key, action, stopped)
 
-    def _do(
-        self,
-        connection: Connection,
-        scenario: str,
-        key: str,
-        action: str,
-        by: str,
-        link: Link | None,
-        fetched: Fetched,
-        now: Millis,
-    ) -> tuple[Row[Any], Action, Change, list[Entry]]:
-        store.lock_keys(connection, [(scenario, key)])
-        row = store.latest(connection, scenario, key, lock=True)
+    async def _change_elsewhere(self, entities: Entities, asked: "_Asked", fetched: Fetched) -> None:
+        """An entity whose store has no transactions is changed first: a link that is used up has done what it says.
+
+        Interrupted, it is done again: fields by value, the log line by its id.
+        """
+        act = await self._database.read(lambda connection: self._plan(connection, asked, fetched))
+        if act.change:
+            await entities.apply(act.row.entity_id, act.change)
+
+    def _do(self, connection: Connection, asked: "_Asked", fetched: Fetched) -> "tuple[_Act, list[Entry]]":
+        """Everything that a button or link does, in one transaction: the entity, the events, the end of the run."""
+        store.lock_keys(connection, [(asked.scenario, asked.key)])
+        act = self._plan(connection, asked, fetched, lock=True)
+        run, definition = act.run, act.definition
+        self._use_up(connection, run, asked)
+        entities = self._kinds.of(definition.entity) if definition.entity else None
+        if act.change and run.entity_id and isinstance(entities, TransactionalEntities):
+            entities.apply_in(connection, run.entity_id, act.change)
+        entries = []
+        if act.meant.emit:
+            told = {"by": asked.by}
+            entries.append(
+                self._engine.saver.emit(connection, run, definition, f"act.{act.id}", act.meant.emit, told)
+            )
+        if act.is_stop:
+            entries += self._engine.end_in(connection, act.row, f"{asked.action} by {asked.by}", asked.at)
+        return act, entries
+
+    def _plan(
+        self, connection: Connection, asked: "_Asked", fetched: Fetched, *, lock: bool = False
+    ) -> "_Act":
+        """What would be done; refused if the link does nothing any more."""
+        row = store.latest(connection, asked.scenario, asked.key, lock=lock)
         if row is None:
-            raise UnknownJob(f"The scenario {scenario!r} has no run of {key!r}.")
+            raise UnknownJob(f"The scenario {asked.scenario!r} has no run of {asked.key!r}.")
         run = store.restored(row)
         definition = self._library.version(connection, run.scenario, run.version)
-        meant = _meaning(definition, action)
-        self._check(connection, run, link, action, by, now)
+        meant = _meaning(definition, asked.action)
         facts = self._facts.of(connection, definition, run, fetched)
-        values = {**flow.values_of(definition, run, facts, now), "by": by}
-        act_id = link.id if link else f"{run.id}.{action}.{now}"
+        _check_date(definition, run, facts, asked.link)
+        values = {**flow.values_of(definition, run, facts, asked.at), "by": asked.by}
+        act_id = asked.link.id if asked.link else f"{run.id}.{asked.action}.{asked.at}"
         text = fill(meant.log, values, facts.zone.key) if meant.log else None
         change = Change(fill(meant.set, values, facts.zone.key), LogLine(act_id, str(text)) if text else None)
-        entities = self._kinds.of(definition.entity) if definition.entity else None
-        if change and run.entity_id and isinstance(entities, TransactionalEntities):
-            entities.apply_in(connection, run.entity_id, change)
-        entries = []
-        if meant.emit:
-            entries.append(
-                self._engine.saver.emit(connection, run, definition, f"act.{act_id}", meant.emit, {"by": by})
-            )
-        return row, meant, change, entries
+        return _Act(act_id, row, run, definition, meant, change)
 
-    def _check(
-        self, connection: Connection, run: Run, link: Link | None, action: str, by: str, now: Millis
-    ) -> None:
-        """A link works once, and only while the message that carried it is the latest word on its date."""
-        if link is None:
+    def _use_up(self, connection: Connection, run: Run, asked: "_Asked") -> None:
+        """A link works once."""
+        if asked.link is None:
             return
-        step, latest = link.step.step, run.armings.get(link.step.step, 0)
-        is_latest = run.message_of(step, latest) == run.message_of(step, link.step.arming)
-        if run.id != link.step.run_id or not is_latest:
-            raise DeadLink("The date has changed since this message was sent: use the newest one.")
-        row = {"act_id": link.id, "run_id": run.id, "action": action, "done_by": by, "done_at": now}
+        done = {"action": asked.action, "done_by": asked.by, "done_at": asked.at}
+        row = {"act_id": asked.link.id, "run_id": run.id, **done}
         if not connection.execute(self._note, row).rowcount:
             raise DeadLink("This link has been used already: nothing was changed again.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a button or a link asks for, and when."""
+
+    scenario: str
+    key: str
+    action: str
+    by: str
+    link: Link | None
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """What it means for the newest run of its key."""
+
+    id: str
+    row: Row[Any]
+    run: Run
+    definition: Definition
+    meant: Action
+    change: Change
+
+    @property
+    def is_stop(self) -> bool:
+        return self.meant.stop and self.run.status == "running"
+
+
+def _check_date(definition: Definition, run: Run, facts: Facts, link: Link | None) -> None:
+    """A link works only while the message that carried it is the latest word on its date, and that is still the date."""
+    if link is None:
+        return
+    step, latest = link.step.step, run.armings.get(link.step.step, 0)
+    is_latest = run.message_of(step, latest) == run.message_of(step, link.step.arming)
+    if run.id != link.step.run_id or not is_latest:
+        raise DeadLink("The date has changed since this message was sent: use the newest one.")
+    if step in run.anchors and step in definition.places:
+        moment, _ = flow.anchor_of(definition, run, definition.step(step), facts)
+        if moment != run.anchors[step]:
+            raise DeadLink("What this message was about has been cancelled, or has another date now.")
 
 
 def _meaning(definition: Definition, action: str) -> Action:

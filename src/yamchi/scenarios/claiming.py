@@ -90,7 +90,7 @@ class Claims:
 
     def claim(self, connection: Connection, id: StepId, attempt: int, fetched: Fetched) -> Claimed:
         now = self._clock.now()
-        row, record = store.locked(connection, id.run_id), store.step_row(connection, id)
+        row, record = store.locked_with_entity(connection, id.run_id), store.step_row(connection, id)
         if row is None or record is None:
             return Nothing("there is no such run any more")
         run = store.restored(row)
@@ -152,14 +152,17 @@ class Claims:
         """A job whose step is not pending under this arming: an old one, a replayed one, or one that was overtaken."""
         run = store.restored(row)
         is_last = run.armings.get(id.step) == id.arming
-        if record.state == "failed" and is_last and run.status == "failed":
+        is_failed = record.state == "failed" and is_last
+        if is_failed and (
+            run.status == "failed" or _has_only_gone_on(connection, definition, row, run, id, now)
+        ):
             if attempt > 1:  # it failed, and its dead letter was not written before a crash
                 return GivenUp(record.reason or "It had failed", [])
             return self._revive(connection, definition, row, run, id, now)
         has_begun = record.state in ("running", "cancelled") and record.began_at is not None
         if has_begun and id.step in definition.places:  # else its run was moved to a version without it
             return Left(definition, definition.step(id.step), run)
-        why = run.reason or "its date moved, or it was armed anew"
+        why = run.reason or "its date moved, or it was queued anew"
         return Nothing(f"the step is {record.state} and the run {run.status}: {why}", record.key)
 
     def _revive(
@@ -172,9 +175,22 @@ class Claims:
         now: Millis,
     ) -> Claimed:
         """A replayed dead letter: the step is armed anew, and the run goes on."""
-        if store.living(connection, [(run.scenario, run.key)], []):
+        living = store.living(connection, [(run.scenario, run.key)], [])
+        if any(one.run_id != run.id for one in living):
             return Nothing("another run of this key has begun since")
         after, changes = moves.revive(definition, run, id.step, now)
         facts = self._facts.of(connection, definition, run, Fetched())
         entries = self._saver.save(connection, definition, row, after, changes, facts, now)
-        return Settled("armed", "armed anew from its dead letter", entries)
+        return Settled("armed", "tried anew from its dead letter", entries)
+
+
+def _has_only_gone_on(
+    connection: Connection, definition: Definition, row: Row[Any], run: Run, id: StepId, now: Millis
+) -> bool:
+    """Whether the run went on without a step that failed, and nothing after it has been begun."""
+    if run.status != "running" or run.armed is None or id.step not in definition.places:
+        return False
+    pending = store.step_row(connection, StepId(run.id, run.armed.step, run.armed.arming))
+    has_begun = store.is_held(row, now) or (pending is not None and pending.began_at is not None)
+    place = definition.places[id.step]
+    return not has_begun and all(definition.places.get(name, -1) <= place for name in run.done)

@@ -30,7 +30,11 @@ from yamchi.scenarios.plugin import Scenarios
 from yamchi.scenarios.simulation import Happening, Simulation
 from yamchi.scenarios.timeline import line_of
 
-group = typer.Typer(help="Follow-ups: what is in force, what runs do and would do.", no_args_is_help=True)
+group = typer.Typer(
+    help="Follow-ups: what is in force, what runs do and would do.\n\n"
+    "Example: [cyan]yamchi scenario runs email_chain[/]",
+    no_args_is_help=True,
+)
 
 Name = Annotated[str, typer.Argument(metavar="SCENARIO", help="The scenario's name.")]
 Key = Annotated[str, typer.Option("--key", help="The run's key, such as a lead's id.")]
@@ -93,7 +97,7 @@ def show(
         _print_run(found)
     else:
         console.print_json(orjson.dumps(found.body).decode())
-    if svg is not None:
+    if svg is not None and not as_json:
         say(f"The picture is in {svg}.")
 
 
@@ -264,6 +268,9 @@ def lint(app: AppOption = None, as_json: JsonOption = False) -> None:
 
 def schema(
     what: Annotated[Schema, typer.Argument(help="scenario or rule.")] = Schema.scenario,
+    as_json: Annotated[
+        bool, typer.Option("--json", show_default=False, help="As JSON, which a schema always is.")
+    ] = True,
 ) -> None:
     """The JSON Schema of a file, for editors: completion and checks while you write.
 

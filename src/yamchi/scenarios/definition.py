@@ -3,6 +3,7 @@
 Everything stays as the author wrote it (`30m`, `lesson_datetime - 24h`), so that a stored version reads like its file.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from hashlib import sha256
@@ -23,6 +24,7 @@ DEFAULT_QUEUE = "scenarios"
 MOST_STEPS = 200
 
 _NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
+_KEY_OF_KIND = re.compile(r"\s*\{\{\s*([A-Za-z_]\w*)\.\w+\s*\}\}\s*")
 
 
 def _span(value: str | int | float) -> str | int | float:
@@ -42,6 +44,12 @@ def _texts(value: Any) -> Any:
     for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         _texts(part)
     return value
+
+
+def _kind_in(key: Any) -> str | None:
+    """The kind of thing whose field is the key: `lead`, if that is `{{ lead.id }}`."""
+    found = _KEY_OF_KIND.fullmatch(key) if isinstance(key, str) else None
+    return found[1] if found and found[1] not in RESERVED else None
 
 
 def _listed(value: Any) -> Any:
@@ -64,11 +72,12 @@ class Part(BaseModel):
 
 
 class Send(Part):
-    """A message: over one channel, or over the first of several on which the person has an address."""
+    """A message: over one channel, or over the first of several that reaches the person."""
 
     channel: str | None = Field(default=None, description="email, telegram, push, sms, database, …")
     first_of: list[str] = Field(
-        default=[], description="Channels in order: the first that has an address is used."
+        default=[],
+        description="Channels in the order in which to try them: the first that reaches the person is used.",
     )
     template: str = Field(min_length=1, description="The template's code.")
     to: Text | None = Field(
@@ -138,7 +147,7 @@ class Step(Part):
     log: Text | None = Field(default=None, description="A line for the entity's log.")
     set_first: bool = Field(
         default=False,
-        description="Write `set` and `log` before the message is sent: they hold whether or not it gets through.",
+        description="Write `set` and `log` before the message is sent, once: they hold whether or not it gets through.",
     )
     emit: Emit | None = None
     data: Texts | None = Field(default=None, description="The data of the step's job.")
@@ -230,7 +239,10 @@ class Definition(Part):
     scenario: Name = Field(description="Its name.")
     title: str | None = Field(default=None, max_length=200, description="A few words for people.")
     on: EventTypes = Field(min_length=1, description="The event, or events, that start a run.")
-    entity: str | None = Field(default=None, description="The kind of thing it works on: lead.")
+    entity: str | None = Field(
+        default=None,
+        description="The kind of thing it works on: lead. May be left out if the key names it, as {{ lead.id }} does.",
+    )
     key: Text = Field(description="One living run per key: {{ lead.id }}.")
     when: Expression | None = Field(default=None, description="Start only if this is true.")
     again: Literal["when_finished", "never", "restart"] = Field(
@@ -241,6 +253,14 @@ class Definition(Part):
     data: Texts = Field(default={}, description="The data of the steps' jobs, unless a step has its own.")
     actions: dict[Name, Action] = Field(default={}, description="What buttons and links can do.")
     steps: list[Step] = Field(min_length=1, max_length=MOST_STEPS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _entity_of_key(cls, value: Any) -> Any:
+        """Without its kind such a key can't be made of any event, so no run ever began under the version without it."""
+        if isinstance(value, dict) and value.get("entity") is None and (kind := _kind_in(value.get("key"))):
+            return {**value, "entity": kind}
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -185,6 +185,13 @@ def decide(definition: Definition, run: Run, facts: Facts, now: Millis) -> Decis
     return _due(definition, run, step, facts, now) if run.armed else _next(run, step, facts, now, definition)
 
 
+def is_wanted(definition: Definition, run: Run, facts: Facts, now: Millis) -> bool:
+    """Whether a run is begun at all: the scenario's own `when`."""
+    return definition.when is None or holds(
+        definition.when, values_of(definition, run, facts, now), facts.zone.key
+    )
+
+
 def _moved(definition: Definition, run: Run, facts: Facts) -> Rewind | None:
     for step in definition.steps:
         if step.job in run.anchors:

@@ -2,23 +2,24 @@
 
 The user's folder `scenarios/` stands before what ships; a file of the same scenario's name replaces it. Files may change
 while Yamchi runs: runs that begin from then on follow the new version. A file that is changed into one that can't be used
-changes nothing, and the log says why.
+changes nothing, and the log says why; at a start its scenario is left out, and so is what ships under that name.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
-from sqlalchemy import Connection, select
+from sqlalchemy import Column, Connection, Select, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, UnknownJob
 from yamchi.queues.handlers import describe
-from yamchi.scenarios.definition import Definition
-from yamchi.scenarios.reading import SUFFIXES, check_together, read_file
+from yamchi.scenarios.definition import DEFAULT_QUEUE, Definition
+from yamchi.scenarios.reading import find_cycle, named_in, paths_in, read_file
 from yamchi.scenarios.tables import scenario_definitions as table
 
 log = structlog.get_logger("yamchi.scenarios")
@@ -33,17 +34,26 @@ class UnknownScenario(UnknownJob):
     """There is no scenario of this name, or no such version of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class File:
+    """What a file says, or said before it was changed into one that can't be used, and what is wrong with it."""
+
+    stamp: Stamp
+    definition: Definition | None
+    problem: ConfigurationError | None = None
+
+
 class Library:
     """Definitions by name and by version."""
 
     def __init__(self, folders: Sequence[Path], clock: Clock, *, is_embedded: bool) -> None:
         self._folders = folders
         self._clock = clock
-        self._files: dict[Path, tuple[Stamp, Definition | None]] = {}
+        self._files: dict[Path, File] = {}
         self._current: dict[str, Definition] = {}
         self._versions: dict[tuple[str, str], Definition | None] = {}
         self._looked_at: Millis | None = None
-        self.problems: list[ConfigurationError] = []
+        self._cycles: list[ConfigurationError] = []
         dialect = sqlite if is_embedded else postgresql
         self._keep = dialect.insert(table).on_conflict_do_nothing()
 
@@ -65,59 +75,100 @@ class Library:
             known = ", ".join(sorted(self.current)) or "none"
             raise UnknownScenario(f"There is no scenario {name!r}; there are: {known}.") from None
 
+    @property
+    def problems(self) -> list[ConfigurationError]:
+        """What is wrong with the files, as they were last read."""
+        return [file.problem for file in self._files.values() if file.problem] + self._cycles
+
+    @property
+    def queues(self) -> set[str]:
+        """Where jobs of these scenarios may lie, those of shipped ones too that the user's files replace."""
+        current = self.current.values()
+        return {DEFAULT_QUEUE, *(one.queue for one in current), *(one.queue for one in self._readable())}
+
+    def _readable(self) -> list[Definition]:
+        return [file.definition for file in self._files.values() if file.definition]
+
     def file_of(self, definition: Definition) -> Path | None:
         """The file in which a scenario in force is written."""
-        return next((path for path, (_, found) in self._files.items() if found is definition), None)
+        return next(
+            (
+                path
+                for path, file in self._files.items()
+                if file.definition is definition and not file.problem
+            ),
+            None,
+        )
 
     def refresh(self) -> None:
         """Look at the files now."""
         self._looked_at = None
 
     def _read(self) -> None:
-        stamps = {path: _stamp(path) for folder in self._folders for path in _paths(folder)}
-        if {path: stamp for path, (stamp, _) in self._files.items()} == stamps:
+        stamps = {path: _stamp(path) for folder in self._folders for path in paths_in(folder)}
+        if {path: file.stamp for path, file in self._files.items()} == stamps:
             return
-        self.problems = []
-        self._files = {path: (stamp, self._read_one(path, stamp)) for path, stamp in stamps.items()}
-        chosen: dict[str, Definition] = {}
-        for _, definition in self._files.values():  # the user's files come first
-            if definition and definition.scenario not in chosen:
-                chosen[definition.scenario] = definition
-        try:
-            check_together(list(chosen.values()))
-        except ConfigurationError as error:
-            self._complain(error)
-            return
-        self._current = chosen
+        self._files = {path: self._read_one(path, stamp) for path, stamp in stamps.items()}
+        self._current = self._without_cycles(self._chosen())
 
-    def _read_one(self, path: Path, stamp: Stamp) -> Definition | None:
+    def _read_one(self, path: Path, stamp: Stamp) -> File:
         before = self._files.get(path)
-        if before and before[0] == stamp and before[1]:
-            return before[1]
+        if before and before.stamp == stamp:
+            return before
         try:
-            return read_file(path)
+            return File(stamp, read_file(path))
         except ConfigurationError as error:
-            self._complain(error)
-            return before[1] if before else None
+            _complain(error)
+            return File(stamp, before.definition if before else None, error)
 
-    def _complain(self, error: ConfigurationError) -> None:
-        self.problems.append(error)
-        log.error(f"{error} The scenario is left out, or stays as it was.")
+    def _chosen(self) -> dict[str, Definition]:
+        """The first of each name: the user's files come first. One that never could be used leaves its name as it was."""
+        chosen: dict[str, Definition | None] = {}
+        for path, file in self._files.items():
+            if file.definition:
+                chosen.setdefault(file.definition.scenario, file.definition)
+            else:
+                name = named_in(path)
+                chosen.setdefault(name, self._current.get(name))
+        return {name: definition for name, definition in chosen.items() if definition}
+
+    def _without_cycles(self, chosen: dict[str, Definition]) -> dict[str, Definition]:
+        """Scenarios that start each other stay as they were before they did, or are left out; the others are not concerned."""
+        self._cycles = []
+        while cycle := find_cycle(chosen.values()):
+            way = " → ".join(one.scenario for one in cycle)
+            error = ConfigurationError(f"Scenarios start each other, which is a cycle: {way}.")
+            self._cycles.append(error)
+            _complain(error)
+            for one in cycle[1:]:
+                before = self._current.get(one.scenario)
+                if before is None or before is one:
+                    del chosen[one.scenario]
+                else:
+                    chosen[one.scenario] = before
+        return chosen
 
     # ── Versions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def keep(self, connection: Connection, definition: Definition) -> None:
-        """Store this version, since a run is about to follow it."""
-        row = {"name": definition.scenario, "version": definition.version, "body": definition.body}
-        connection.execute(self._keep, {**row, "created_at": self._clock.now()})
+        """Store this version, since a run is about to follow it. Until that is committed, nobody forgets it."""
+        known = _stored(definition.scenario, definition.version, table.c.version)
+        if connection.execute(known.with_for_update(read=True, key_share=True)).first() is None:
+            row = {"name": definition.scenario, "version": definition.version, "body": definition.body}
+            connection.execute(self._keep, {**row, "created_at": self._clock.now()})
+
+    def stops(self, connection: Connection, name: str, version: str) -> Sequence[str]:
+        """The events that stop runs of a version, also of one that can't be used here."""
+        body = connection.execute(_stored(name, version, table.c.body)).scalar()
+        found = body.get("stop_on") if isinstance(body, dict) else None
+        return found if isinstance(found, list) else []
 
     def version(self, connection: Connection, name: str, version: str) -> Definition:
         current = self.current.get(name)
         if current is not None and current.version == version:
             return current
         if (name, version) not in self._versions:
-            query = select(table).where(table.c.name == name, table.c.version == version)
-            row = connection.execute(query).first()
+            row = connection.execute(_stored(name, version, *table.c)).first()
             if row is None:
                 raise UnknownScenario(f"Version {version} of the scenario {name!r} is not stored.")
             self._versions[name, version] = _restored(row)
@@ -129,7 +180,7 @@ class Library:
         return found
 
     def listening(self, connection: Connection, event_types: set[str]) -> list[Definition]:
-        """Every version, current or stored, to whose runs one of these types matters."""
+        """Every version, those in force first, to whose runs one of these types matters."""
         stored = connection.execute(select(table.c.name, table.c.version)).all()
         versions = {(one.scenario, one.version): one for one in self.current.values()}
         for name, version in stored:
@@ -139,6 +190,14 @@ class Library:
                 except UnknownScenario:
                     continue  # said when it was read; its runs wait for a process that can use it
         return [one for one in versions.values() if event_types & one.listens_to]
+
+
+def _stored(name: str, version: str, *columns: Column[Any]) -> Select[Any]:
+    return select(*columns).where(table.c.name == name, table.c.version == version)
+
+
+def _complain(error: ConfigurationError) -> None:
+    log.error(f"{error} The scenario is left out, or stays as it was.")
 
 
 def _restored(row: Any) -> Definition | None:
@@ -151,10 +210,10 @@ def _restored(row: Any) -> Definition | None:
         return None
 
 
-def _paths(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES) if folder.is_dir() else []
-
-
 def _stamp(path: Path) -> Stamp:
-    found = path.stat()
+    """What changes when the file does; what can't be looked at is reported by whoever reads it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
     return found.st_mtime_ns, found.st_size

@@ -129,10 +129,11 @@ def fail(definition: Definition, run: Run, facts: Facts, now: Millis, reason: st
 
 
 def revive(definition: Definition, run: Run, step: str, now: Millis) -> Moved:
-    """A failed step is tried anew, at once."""
+    """A failed step is tried anew, at once; what has been pending since follows it."""
+    changes = [_ended(run.armed, "cancelled", now, f"{step} is tried anew before it")] if run.armed else []
     back = replace(run, status="running", reason=None, ended_at=None, position=step, since=now, armed=None)
     after, change = _arm(back, Arm(definition.step(step), now, run.anchors.get(step)), now)
-    return _repeating(after, run.armings[step]), [change]
+    return _repeating(after, run.armings[step]), [*changes, change]
 
 
 def rearm(definition: Definition, run: Run, now: Millis, reason: str) -> Moved:

@@ -159,7 +159,11 @@ class Outbox:
         except EngineError:
             raise
         except (WrongState, YamchiError) as error:
-            log.debug("the job is running or gone; its arming is enough", job=job_id, error=str(error))
+            log.debug(
+                "a job that is not needed any more can't be removed: it is running or gone, and does nothing by itself",
+                job=job_id,
+                error=str(error),
+            )
 
     async def forget_key(self, key: str | None, job_id: str) -> None:
         """Delete a key if it still names this job."""

@@ -12,7 +12,7 @@ Killed between any two of these and run again, it ends the same: the delivery's 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.entities import Entity, EntityKinds, TransactionalEntities
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Facts, Perform, Run
-from yamchi.scenarios.library import Library
+from yamchi.scenarios.library import Library, UnknownScenario
 from yamchi.scenarios.messages import Messages
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.scenario_engine import HOLDING, ScenarioEngine
@@ -92,7 +92,7 @@ class Performer:
         self._saver = engine.saver
         self._outbox = outbox
         self._messages = messages
-        self._writing = Writing(clock, kinds, facts_reader, engine.saver)
+        self._writing = Writing(clock, kinds, facts_reader, engine)
         self._claims = Claims(clock, library, kinds, facts_reader, engine.saver, self._writing)
         self.functions: dict[str, Function] = {}
         outbox.give_up = self._give_up
@@ -107,7 +107,13 @@ class Performer:
         for _ in range(CLAIMS):
             fetched = await self._fetch(id)
             claim = partial(self._claims.claim, id=id, attempt=job.attempts_made, fetched=fetched)
-            claimed = await self._database.write(claim)
+            try:
+                claimed = await self._database.write(claim)
+            except UnknownScenario as error:
+                raise Snooze("1m", str(error)) from error  # a newer process may be able to use it
+            except Unrecoverable as error:  # a template that can't be filled in
+                await self._went_wrong(job, id, error)
+                raise
             fault_point("step.claimed")
             try:
                 return await self._go_on(job, id, claimed)
@@ -152,9 +158,10 @@ class Performer:
     async def _perform(self, job: Job[Any], id: StepId, begun: Begun) -> dict[str, Any]:
         try:
             if begun.step.set_first:
-                await self._writing.write_first(
+                first = await self._writing.write_first(
                     self._database, begun.definition, begun.step, begun.run, begun.facts, id
                 )
+                await self._outbox.follow(first)
             async with self._renewing(id):
                 done = await self._act(job, id, begun)
             fault_point("step.sent")
@@ -255,16 +262,19 @@ class Performer:
 
     async def _recall(self, id: StepId, definition: Definition, step: Step, run: Run) -> dict[str, Any]:
         """The run was stopped or moved while this step's message may have been leaving: find out, and write it down."""
-        status = await self._messages.status(run, id)
-        done = Done({"delivery": str(self._messages.delivery_id(run, id))}, {})
-        if status != "SENT":
-            done = replace(done, skipped="the run was stopped or moved before it was known to have left")
+        delivery = await self._messages.left(step, run, id)
+        if delivery is None:
+            done = Done({}, {}, skipped="the run was stopped or moved before it was known to have left")
         else:
+            done = Done({"delivery": delivery}, {})
             await self._apply_late(id, definition, step, done)
+        fetched = await self._fetch(id)
 
         def leave(connection: Connection) -> list[Entry]:
-            row = store.locked(connection, id.run_id)
-            return [] if row is None else self._writing.leave(connection, definition, step, row, id, done)
+            row = store.locked_with_entity(connection, id.run_id)
+            if row is None:
+                return []
+            return self._writing.leave(connection, definition, step, row, id, done, fetched)
 
         await self._outbox.follow(await self._database.write(leave))
         return {"status": "skipped" if done.skipped else "done"}

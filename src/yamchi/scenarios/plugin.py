@@ -1,11 +1,11 @@
 """The feature of scenarios: what an application gets as `app.scenarios`."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, select, tuple_
 
 from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError
@@ -16,7 +16,6 @@ from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
 from yamchi.scenarios.actions import Acted, Actions
 from yamchi.scenarios.defaults import FOLDER
-from yamchi.scenarios.definition import DEFAULT_QUEUE
 from yamchi.scenarios.entities import EntityKinds
 from yamchi.scenarios.facts import FactReader
 from yamchi.scenarios.library import Library
@@ -27,8 +26,9 @@ from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.performing import Function, Performer
 from yamchi.scenarios.scenario_engine import ScenarioEngine, Stopped
 from yamchi.scenarios.settings import ScenarioSettings
+from yamchi.scenarios.store import StepId
 from yamchi.scenarios.sweeping import Sweeper
-from yamchi.scenarios.tables import scenario_acts, scenario_runs, scenario_steps
+from yamchi.scenarios.tables import scenario_acts, scenario_events, scenario_runs, scenario_steps
 from yamchi.scenarios.timeline import Timelines
 
 HERE = Path(__file__).parent
@@ -62,6 +62,8 @@ class Scenarios(Plugin):
         self.settings: ScenarioSettings
         settings, database, clock = app.settings, app.database, app.clock
         notifications = app.plugin(Notifications)
+        self._queues: set[str] = set()
+        self._served: set[str] = set()
         self.entities = EntityKinds()
         """Who keeps leads, orders and the like: `app.scenarios.entities.register("order", Orders())`."""
         self.library = Library([settings.home / "scenarios", FOLDER], clock, is_embedded=database.is_embedded)
@@ -86,6 +88,7 @@ class Scenarios(Plugin):
             clock,
             notifications.processor,
             notifications.deliveries,
+            notifications.suppressions,
             notifications.channels,
             self.facts,
             self.actions.links,
@@ -109,6 +112,7 @@ class Scenarios(Plugin):
             self.performer,
             self.outbox,
             self.queue,
+            self._served,
             to_millis(self.settings.scenario_keep),
         )
         self.timelines = Timelines(database, clock, self.library, self.entities, self.facts)
@@ -120,11 +124,11 @@ class Scenarios(Plugin):
     # ── Being part of an application ──────────────────────────────────────────────────────────────────────────────
 
     def declare(self) -> None:
-        for name in {DEFAULT_QUEUE, *(one.queue for one in self.library.current.values())}:
-            self.app.define(name, **QUEUE_LIMITS).is_own = True
+        for name in sorted(self.library.queues):
+            self._define(name)
 
     def serve(self) -> None:
-        for name in sorted({DEFAULT_QUEUE, *(one.queue for one in self.library.current.values())}):
+        for name in sorted(self._queues):
             self._serve(self.app.queue(name))
         self.app.service("scenario sweeper", self.sweeper.watch)
 
@@ -141,18 +145,18 @@ class Scenarios(Plugin):
                     handlers.setdefault(one.job, Handler(one.job, step))
         queue.definition.any_name = Handler("step", step)
         handlers.setdefault("step", queue.definition.any_name)
+        self._served.add(queue.name)
         queue.listeners.on("failed", self.performer.note_failure)  # this process's own failures
 
     def queue(self, name: str) -> Queue:
         """A queue of a scenario; one whose file came after this process was started is declared now."""
         if name not in self._queues:
-            self.app.define(name, **QUEUE_LIMITS).is_own = True
-            self._queues.add(name)
+            self._define(name)
         return self.app.queue(name)
 
-    @cached_property
-    def _queues(self) -> set[str]:
-        return {DEFAULT_QUEUE, *(one.queue for one in self.library.current.values())}
+    def _define(self, name: str) -> None:
+        self.app.define(name, **QUEUE_LIMITS).is_own = True
+        self._queues.add(name)
 
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.scenarios.routes:ROUTES")
@@ -187,13 +191,33 @@ class Scenarios(Plugin):
     async def _forget(self, ids: Sequence[str]) -> int:
         for run_id in ids:
             await self.scenario_engine.stop_run(run_id, "the person was erased")
+        await self._forget_jobs(ids)
 
         def drop(connection: Connection) -> int:
+            of_these = select(scenario_runs.c.scenario, scenario_runs.c.key).where(
+                scenario_runs.c.run_id.in_(ids)
+            )
+            keys = tuple_(scenario_events.c.scenario, scenario_events.c.key)
+            connection.execute(delete(scenario_events).where(keys.in_(of_these)))
             connection.execute(delete(scenario_steps).where(scenario_steps.c.run_id.in_(ids)))
             connection.execute(delete(scenario_acts).where(scenario_acts.c.run_id.in_(ids)))
             return connection.execute(delete(scenario_runs).where(scenario_runs.c.run_id.in_(ids))).rowcount
 
         return await self.app.database.write(drop) if ids else 0
+
+    async def _forget_jobs(self, ids: Sequence[str]) -> None:
+        """The jobs of all steps of these runs, finished ones too, and their dead letters: their data name the person."""
+        steps = scenario_steps.c
+        query = select(steps.queue, steps.run_id, steps.step, steps.arming)
+        query = query.where(steps.run_id.in_(ids), steps.queue.is_not(None))
+        rows = await self.app.database.read(lambda connection: connection.execute(query).all())
+        jobs: defaultdict[str, list[str]] = defaultdict(list)
+        for name, *step in rows:
+            jobs[name].append(str(StepId(*step)))
+        for name, job_ids in jobs.items():
+            queue = self.queue(name)
+            await queue.remove(job_ids)
+            await queue.dead_letters.purge(job_ids)
 
     # ── For other features and the user's own code ────────────────────────────────────────────────────────────────
 

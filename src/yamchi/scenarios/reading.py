@@ -1,18 +1,20 @@
 """From a YAML file to a definition, or one sentence that names the file, the line and the field."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from yamchi.errors import ConfigurationError
 from yamchi.scenarios.definition import Definition
 from yamchi.yamlfiles import Document, InvalidDocument, load, load_file
 
 SUFFIXES = (".yaml", ".yml")
 
 Place = tuple[str | int, ...]
+
+_NAMED = re.compile(r"""^["']?scenario["']?:[ \t]*["']?([A-Za-z][\w-]*)""", re.MULTILINE)
 
 
 def read_file(path: Path) -> Definition:
@@ -26,24 +28,36 @@ def read_text(text: str, source: str = "scenario") -> Definition:
 
 def read_folder(folder: Path) -> Iterator[Definition | InvalidDocument]:
     """Every scenario of a folder, in the order of their files' names; what is wrong with one that can't be used."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.suffix in SUFFIXES:
-            try:
-                yield read_file(path)
-            except InvalidDocument as error:
-                yield error
+    for path in paths_in(folder):
+        try:
+            yield read_file(path)
+        except InvalidDocument as error:
+            yield error
 
 
-def check_together(definitions: Sequence[Definition]) -> None:
-    """Refuse scenarios that would start each other for ever."""
+def paths_in(folder: Path) -> list[Path]:
+    """The files of scenarios. Editors keep files of their own beside them, whose names begin with a dot."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in found if path.suffix in SUFFIXES and not path.name.startswith("."))
+
+
+def named_in(path: Path) -> str:
+    """The scenario that a file is about, though it can't be used: by the line that says so, or by the file's own name."""
+    try:
+        found = _NAMED.search(path.read_text(errors="replace"))
+    except OSError:
+        found = None
+    return found[1] if found else path.stem
+
+
+def find_cycle(definitions: Iterable[Definition]) -> list[Definition]:
+    """Scenarios that would start each other for ever, the first of them once more at the end; nothing if there are none."""
+    known = list(definitions)
     starts: dict[str, list[Definition]] = {}
-    for definition in definitions:
+    for definition in known:
         for event in definition.on:
             starts.setdefault(event, []).append(definition)
-    for definition in definitions:
-        if cycle := _echo(definition, starts, []):
-            way = " → ".join(one.scenario for one in cycle)
-            raise ConfigurationError(f"Scenarios start each other, which is a cycle: {way}.")
+    return next((cycle for one in known if (cycle := _echo(one, starts, []))), [])
 
 
 def _echo(

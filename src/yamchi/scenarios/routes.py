@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from yamchi.errors import TokenRefused, UnknownJob
 from yamchi.http.problems import documented
-from yamchi.notifications.templates.locales import locale_chain
+from yamchi.notifications.templates.locales import language_of_page
 from yamchi.plugins import Routes, of_request
 from yamchi.scenarios.actions import PATH, DeadLink
 from yamchi.scenarios.definition import Definition
@@ -242,10 +242,7 @@ def _page(
 
 def _texts(request: Request) -> Any:
     """The browser's language, if the page speaks it."""
-    asked = request.headers.get("accept-language", "").split(",")
-    wanted = [part.partition(";")[0].strip() for part in asked]
-    known = (name for tag in wanted for name in locale_chain(tag or "en")[:1])
-    language = next((name[:2] for name in known if name[:2] in LANGUAGES), LANGUAGES[0])
+    language = language_of_page(request.headers.get("accept-language", ""), LANGUAGES)
     return {**_all_texts()[language], "locale": language}
 
 

@@ -31,7 +31,7 @@ class RunSaver:
     def save(
         self,
         connection: Connection,
-        definition: Definition,
+        definition: Definition | None,
         before: Row[Any] | None,
         after: Run,
         changes: Sequence[StepChange],
@@ -40,8 +40,12 @@ class RunSaver:
         *,
         by: str | None = None,
         effects: dict[str, Any] | None = None,
+        queue: str | None = None,
     ) -> list[Entry]:
-        """Write the run and its steps, and what is to be done outside. `by` is the job at hand, which ends by itself."""
+        """Write the run and its steps, and what is to be done outside. `by` is the job at hand, which ends by itself.
+
+        A run that ends needs no definition. `queue` is where the pending step's job goes, if that is not the scenario's own queue.
+        """
         holder = before.held_by if before is not None and store.is_held(before, now) else None
         entries = []
         for change in changes:
@@ -51,7 +55,10 @@ class RunSaver:
                 store.record(connection, after.id, change, effects if job_id == by else None)
             fault_point("scenario.recorded")
             if change.state == "armed":
-                entries += self._pend(connection, definition, after, change, facts, now)
+                assert definition is not None
+                entries += self._pend(
+                    connection, definition, after, change, facts, now, queue or definition.queue
+                )
             else:
                 entries += self._settle(connection, after, change, job_id == by)
         store.save(connection, after, release=by is not None and holder == by)
@@ -66,6 +73,7 @@ class RunSaver:
         change: StepChange,
         facts: Facts | None,
         now: Millis,
+        queue: str,
     ) -> list[Entry]:
         """The job of a step that is pending; one that waits for an event as long as it takes has none."""
         if change.due is None:
@@ -73,9 +81,9 @@ class RunSaver:
         step = definition.step(change.step)
         id = StepId(run.id, change.step, change.arming)
         key = self._key(definition, run, step, facts, now)
-        store.place(connection, id, definition.queue, key)
+        store.place(connection, id, queue, key)
         body = {
-            "queue": definition.queue,
+            "queue": queue,
             "name": change.step,
             "data": {
                 name: self._filled(value, definition, run, facts, now)

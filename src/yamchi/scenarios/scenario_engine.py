@@ -5,7 +5,7 @@ the outbox, in the same transaction.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ from yamchi.notifications.tables import events as known_events
 from yamchi.scenarios import flow, moves, store
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
-from yamchi.scenarios.expressions import ExpressionFailed, fill, holds
+from yamchi.scenarios.expressions import ExpressionFailed, fill
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.library import Library, UnknownScenario
@@ -107,7 +107,7 @@ class ScenarioEngine:
         """An event that stops or moves a run is answered when the message that was leaving has left, or after a while."""
         for event in events:
             for row in self._leaving.pop(event.event_id, ()):
-                stopped = await self._answer(row)
+                stopped = await self.answer(row)
                 said = "is still leaving" if stopped.is_still_sending else "had begun to leave"
                 log.info(f"the message of {row.armed_step} {said} when {event.event_type} came", key=row.key)
 
@@ -125,11 +125,11 @@ class ScenarioEngine:
         now: Millis,
     ) -> list[Entry]:
         concerned = self._facts.note(connection, event)
+        store.lock_entities(connection, concerned.items())
         matches = [
             match
-            for definition in listening
-            if event.event_type in definition.listens_to
-            and (match := self._match(connection, definition, event, concerned, fetched, now))
+            for definition in _one_for_each_key(listening, event.event_type)
+            if (match := self._match(connection, definition, event, concerned, fetched, now))
         ]
         keys = {(match.definition.scenario, match.key) for match in matches}
         store.lock_keys(connection, keys)
@@ -182,12 +182,24 @@ class ScenarioEngine:
     ) -> list[Entry]:
         """What an event, or a change of its entity, makes of a run."""
         run = store.restored(row)
-        definition = self._library.version(connection, run.scenario, run.version)
+        try:
+            definition = self._library.version(connection, run.scenario, run.version)
+        except UnknownScenario as error:
+            return self._move_blindly(connection, row, event_type, now, str(error))
         facts = self._facts.of(connection, definition, run, fetched)
         after, changes = moves.hear(definition, run, facts, event_type, now)
         if after == run and not changes:
             return []
         return self.saver.save(connection, definition, row, after, changes, facts, now)
+
+    def _move_blindly(
+        self, connection: Connection, row: Row[Any], event_type: str, now: Millis, why: str
+    ) -> list[Entry]:
+        """A run whose version can't be used here can still be stopped; otherwise it waits for a process that can use it."""
+        if event_type in self._library.stops(connection, row.scenario, row.version):
+            return self.end_in(connection, row, f"{event_type} came", now)
+        log.warning(f"a run does not learn of what happened: {why}", run=row.run_id, key=row.key)
+        return []
 
     def _start(
         self, connection: Connection, match: Match, event: Event, number: int, now: Millis
@@ -207,7 +219,7 @@ class ScenarioEngine:
             if definition.again == "never" or (last.status == "running" and definition.again != "restart"):
                 return []
             if last.status == "running":
-                entries += self._end(connection, last, f"started again by {event.event_type}", now)
+                entries += self.end_in(connection, last, f"started again by {event.event_type}", now)
         run = _new_run(match, event, number, (last.generation if last else 0) + 1, now)
         self._library.keep(connection, definition)
         store.add(connection, run, definition.entity)
@@ -215,13 +227,9 @@ class ScenarioEngine:
         return entries + self.saver.save(connection, definition, None, after, changes, facts, now)
 
     def _wants(self, definition: Definition, match: Match, event: Event, now: Millis) -> bool:
-        if definition.when is None:
-            return True
-        values = flow.values_of(
-            definition, _run_to_be(definition, event, match.entity_id, now), match.facts, now
-        )
+        run = _run_to_be(definition, event, match.entity_id, now)
         try:
-            return holds(definition.when, values, match.facts.zone.key)
+            return flow.is_wanted(definition, run, match.facts, now)
         except ExpressionFailed as error:
             log.warning(f"{definition.scenario} was not started: {error}")
             return False
@@ -232,6 +240,7 @@ class ScenarioEngine:
         self, connection: Connection, kind: str, entity_id: str, fetched: Fetched | None = None
     ) -> list[Entry]:
         """In the transaction that changes an entity: its runs look at their dates anew. Then `follow` what it returns."""
+        store.lock_entities(connection, [(kind, entity_id)])
         entries = []
         for row in store.living(connection, [], [(kind, entity_id)]):
             entries += self._move(connection, row, "", fetched or Fetched(), self._clock.now())
@@ -252,14 +261,14 @@ class ScenarioEngine:
             living = store.living(connection, [(scenario, key)], [])
             if not living:
                 return None, []
-            return living[0], self._end(connection, living[0], reason, self._clock.now())
+            return living[0], self.end_in(connection, living[0], reason, self._clock.now())
 
         row, entries = await self._database.write(end)
         if row is None:
             return None
         fault_point("scenario.stopped")
         await self._outbox.follow(entries)
-        return await self._answer(row)
+        return await self.answer(row)
 
     async def stop_run(self, run_id: str, reason: str) -> Stopped | None:
         """The same for a run by its id."""
@@ -268,13 +277,12 @@ class ScenarioEngine:
             return None
         return await self.stop(row.scenario, row.key, reason)
 
-    def _end(self, connection: Connection, row: Row[Any], reason: str, now: Millis) -> list[Entry]:
-        run = store.restored(row)
-        definition = self._library.version(connection, run.scenario, run.version)
-        after, changes = moves.stop(run, reason, now)
-        return self.saver.save(connection, definition, row, after, changes, None, now)
+    def end_in(self, connection: Connection, row: Row[Any], reason: str, now: Millis) -> list[Entry]:
+        """In a transaction that has locked this running run: it is stopped. Then `follow` what it returns, and `answer`."""
+        after, changes = moves.stop(store.restored(row), reason, now)
+        return self.saver.save(connection, None, row, after, changes, None, now)
 
-    async def _answer(self, row: Row[Any]) -> Stopped:
+    async def answer(self, row: Row[Any]) -> Stopped:
         """Wait briefly for a message that was leaving when the run was stopped, and say so."""
         stopped = Stopped(row.run_id, row.scenario, row.key)
         if not store.is_held(row, self._clock.now()):
@@ -287,6 +295,12 @@ class ScenarioEngine:
                 return replace(stopped, on_its_way=row.armed_step)
             await asyncio.sleep(LOOK_AGAIN / 1000)  # a real message takes real time
         return replace(stopped, on_its_way=row.armed_step, is_still_sending=True)
+
+
+def _one_for_each_key(listening: Sequence[Definition], event_type: str) -> Iterable[Definition]:
+    """Versions that make their key alike find the same one: the first of them, which is the one in force, stands for all."""
+    concerned = (one for one in reversed(listening) if event_type in one.listens_to)
+    return {(one.scenario, one.entity, one.key): one for one in concerned}.values()
 
 
 def _run_to_be(definition: Definition, event: Event, entity_id: str | None, now: Millis) -> Run:

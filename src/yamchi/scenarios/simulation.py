@@ -9,7 +9,7 @@ from typing import Any
 
 from yamchi.clock import Millis
 from yamchi.scenarios import flow, moves
-from yamchi.scenarios.definition import Definition
+from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.expressions import ExpressionFailed, fill
 from yamchi.scenarios.flow import Facts, Fail, Heard, Perform, Run
 from yamchi.scenarios.moves import StepChange
@@ -35,6 +35,8 @@ class Simulation:
     run: Run
     facts: Facts
     changes: list[StepChange] = field(default_factory=list)
+    has_called: bool = False
+    """Whether a function of one's own would have been called: what it returns is not known here."""
 
     def _moved(self, moved: moves.Moved) -> None:
         self.run, changes = moved
@@ -63,20 +65,33 @@ class Simulation:
             case Fail(reason=reason):
                 self._moved(moves.fail(self.definition, self.run, self.facts, now, reason))
 
-    def _perform(self, step: Any, now: Millis) -> None:
-        values = flow.values_of(self.definition, self.run, self.facts, now)
-        entity = self.facts.entity
+    def _perform(self, step: Step, now: Millis) -> None:
+        self.has_called = self.has_called or step.call is not None
         try:
-            fields = fill(step.set, values, self.facts.zone.key)
+            self.facts = self._after(step, now)
         except ExpressionFailed as error:
-            self._moved(moves.fail(self.definition, self.run, self.facts, now, str(error)))
-            return
-        if entity and fields:
-            self.facts = replace(self.facts, entity=replace(entity, fields={**entity.fields, **fields}))
+            if not self.has_called:
+                self._moved(moves.fail(self.definition, self.run, self.facts, now, str(error)))
+                return
         heard = self.facts.last_event
         self._moved(moves.complete(self.definition, self.run, self.facts, now, heard=heard))
         if step.emit:
             self.happen(Happening(now, step.emit.event))
+
+    def _after(self, step: Step, now: Millis) -> Facts:
+        """What is known when the step is done. Its templates are filled in as the engine does, which may fail."""
+        facts, zone = self.facts, self.facts.zone.key
+        values = flow.values_of(self.definition, self.run, facts, now)
+        if step.send:
+            fill([step.send.to, step.send.locale, step.send.data], values, zone)
+        fields = fill(step.set, values, zone)
+        fill(step.log, values, zone)
+        if facts.entity and fields:
+            entity = replace(facts.entity, fields={**facts.entity.fields, **fields})
+            facts = replace(facts, entity=entity)
+        if step.emit:
+            fill(step.emit.data, flow.values_of(self.definition, self.run, facts, now), zone)
+        return facts
 
 
 def simulate(
@@ -88,11 +103,23 @@ def simulate(
     until: Millis | None = None,
 ) -> Simulation:
     """Play a run from its start. An event and a timer of the same moment: the event is first."""
+    if why := _why_not(definition, run, facts, now):
+        return Simulation(
+            definition, replace(run, status="stopped", reason=f"it is not started: {why}"), facts
+        )
     simulation = Simulation(definition, run, facts)
     simulation.begin(now)
     ahead = sorted(history, key=lambda happening: happening.at)
     play(simulation, ahead, until)
     return simulation
+
+
+def _why_not(definition: Definition, run: Run, facts: Facts, now: Millis) -> str | None:
+    try:
+        is_wanted = flow.is_wanted(definition, run, facts, now)
+    except ExpressionFailed as error:
+        return str(error)
+    return None if is_wanted else f"when: {definition.when} does not hold"
 
 
 def play(simulation: Simulation, ahead: list[Happening], until: Millis | None = None) -> None:

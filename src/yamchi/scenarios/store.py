@@ -53,10 +53,21 @@ def run_id_of(scenario: str, key: str, generation: int) -> str:
 
 def lock_keys(connection: Connection, keys: Iterable[tuple[str, str]]) -> None:
     """Let nobody else start a run or write down an event for these keys until this transaction ends."""
+    _lock(connection, (f"{scenario}\x1f{key}" for scenario, key in keys))
+
+
+def lock_entities(connection: Connection, entities: Iterable[tuple[str, str]]) -> None:
+    """Let nobody else start a run about these, or look for runs of theirs whose dates have changed, until this transaction ends.
+
+    Who starts a run could not see a change that is not committed, nor the one who changes an entity see that run.
+    """
+    _lock(connection, (f"{kind}\x1e{entity_id}" for kind, entity_id in entities))
+
+
+def _lock(connection: Connection, names: Iterable[str]) -> None:
     if connection.dialect.name != "postgresql":
         return  # BEGIN IMMEDIATE has the whole file
-    numbers = sorted({_number(f"{scenario}\x1f{key}") for scenario, key in keys})
-    for number in numbers:
+    for number in sorted({_number(name) for name in names}):
         connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
 
 
@@ -81,6 +92,16 @@ def living(
 
 def locked(connection: Connection, run_id: str) -> Row[Any] | None:
     return connection.execute(select(runs).where(runs.c.run_id == run_id).with_for_update()).first()
+
+
+def locked_with_entity(connection: Connection, run_id: str) -> Row[Any] | None:
+    """The run, locked after the entity that it is about, as events lock them: for who may change that entity."""
+    if connection.dialect.name == "postgresql":
+        query = select(runs.c.entity_kind, runs.c.entity_id).where(runs.c.run_id == run_id)
+        about = connection.execute(query).first()
+        if about is not None and about.entity_id is not None:
+            lock_entities(connection, [(about.entity_kind, about.entity_id)])
+    return locked(connection, run_id)
 
 
 def read(connection: Connection, run_id: str) -> Row[Any] | None:
@@ -190,6 +211,12 @@ def record(
         return
     row = {"run_id": run_id, "step": change.step, "arming": change.arming, "due_at": change.due}
     connection.execute(insert(steps).values(**row, armed_at=change.at, **values))
+
+
+def note_effects(connection: Connection, id: StepId, effects: Mapping[str, Any]) -> None:
+    """What a step has done before it is over."""
+    which = (steps.c.run_id == id.run_id, steps.c.step == id.step, steps.c.arming == id.arming)
+    connection.execute(update(steps).where(*which).values(effects=effects))
 
 
 def place(connection: Connection, id: StepId, queue: str, key: str | None) -> None:

@@ -1,6 +1,6 @@
 """What nobody else will do: finish what a crash interrupted, ask after jobs that are late, forget what is long over."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
@@ -11,8 +11,9 @@ from yamchi.errors import EngineError, UnknownQueue, YamchiError
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import JobRecord
 from yamchi.scenarios import moves, store
+from yamchi.scenarios.definition import DEFAULT_QUEUE
 from yamchi.scenarios.facts import FactReader, Fetched
-from yamchi.scenarios.library import Library
+from yamchi.scenarios.library import Library, UnknownScenario
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.performing import Performer
 from yamchi.scenarios.scenario_engine import ScenarioEngine
@@ -49,6 +50,7 @@ class Sweeper:
         performer: Performer,
         outbox: Outbox,
         queue: Callable[[str], Queue],
+        served: Collection[str],
         keep: Millis,
     ) -> None:
         self._database = database
@@ -59,6 +61,7 @@ class Sweeper:
         self._performer = performer
         self._outbox = outbox
         self._queue = queue
+        self._served = served
         self._keep = keep
         self._pruned_at: Millis | None = None
 
@@ -89,7 +92,7 @@ class Sweeper:
             id = StepId(row.run_id, row.step, row.arming)
             try:
                 await self._ask_after(id, row)
-            except (UnknownQueue, EngineError) as error:
+            except (UnknownQueue, UnknownScenario, EngineError) as error:
                 log.warning(
                     "a step is late, and its job can't be asked after", step=str(id), error=str(error)
                 )
@@ -121,17 +124,31 @@ class Sweeper:
                 await self._engine.stop_run(id.run_id, f"the job of {id.step} was {state} in the queue")
             case None | "completed":
                 log.warning("the job of a step is gone from its queue: it is queued anew", step=str(id))
-                await self._outbox.follow(await self._database.write(lambda c: self._rearm(c, id)))
+                await self._queue_anew(id, "its job was gone from the queue")
+            case "waiting" | "delayed" if self._is_stranded(row.queue, job):
+                log.warning(
+                    f"nobody here works on the queue {row.queue}, which no file named when this process was started: "
+                    f"the step goes to the queue {DEFAULT_QUEUE}",
+                    step=str(id),
+                )
+                await self._queue_anew(id, f"nobody worked on the queue {row.queue}", DEFAULT_QUEUE)
 
-    def _rearm(self, connection: Connection, id: StepId) -> list[Entry]:
+    def _is_stranded(self, queue: str, job: JobRecord | None) -> bool:
+        """Whether it has been due for a while on a queue that has no handlers here, such as one of an older version."""
+        return queue not in self._served and job is not None and job.run_at <= self._clock.now() - LATE
+
+    async def _queue_anew(self, id: StepId, reason: str, queue: str | None = None) -> None:
+        await self._outbox.follow(await self._database.write(lambda c: self._rearm(c, id, reason, queue)))
+
+    def _rearm(self, connection: Connection, id: StepId, reason: str, queue: str | None) -> list[Entry]:
         row = store.locked(connection, id.run_id)
         if row is None or row.status != "running" or (row.armed_step, row.arming) != (id.step, id.arming):
             return []
         run, now = store.restored(row), self._clock.now()
         definition = self._library.version(connection, run.scenario, run.version)
         facts = self._facts.of(connection, definition, run, Fetched())
-        after, changes = moves.rearm(definition, run, now, "its job was gone from the queue")
-        return self._engine.saver.save(connection, definition, row, after, changes, facts, now)
+        after, changes = moves.rearm(definition, run, now, reason)
+        return self._engine.saver.save(connection, definition, row, after, changes, facts, now, queue=queue)
 
     # ── What is long over ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,12 +175,18 @@ class Sweeper:
         numbers = list(connection.execute(stale).scalars())
         if numbers:
             gone += connection.execute(delete(events).where(events.c.number.in_(numbers))).rowcount
-        follows = exists().where(
-            runs.c.scenario == definitions.c.name, runs.c.version == definitions.c.version
-        )
-        unused = delete(definitions).where(definitions.c.created_at < before, ~follows)
-        connection.execute(unused)
+        _forget_versions(connection, before)
         return gone
+
+
+def _forget_versions(connection: Connection, before: Millis) -> None:
+    """Versions that no run follows. Locked first and looked at again: a run may be beginning that nobody sees yet."""
+    follows = exists().where(runs.c.scenario == definitions.c.name, runs.c.version == definitions.c.version)
+    unused = definitions.c.created_at < before, ~follows
+    locked = select(definitions.c.name, definitions.c.version).where(*unused).with_for_update()
+    for name, version in connection.execute(locked).all():
+        which = definitions.c.name == name, definitions.c.version == version
+        connection.execute(delete(definitions).where(*which, ~follows))
 
 
 async def _found(queue: Queue, job_id: str) -> JobRecord | None:

@@ -16,7 +16,7 @@ from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry
-from yamchi.scenarios.saving import RunSaver
+from yamchi.scenarios.scenario_engine import ScenarioEngine
 from yamchi.scenarios.store import StepId
 from yamchi.storage.database import Database
 
@@ -34,14 +34,25 @@ class Done:
 class Writing:
     """Writes what became of steps."""
 
-    def __init__(self, clock: Clock, kinds: EntityKinds, facts_reader: FactReader, saver: RunSaver) -> None:
+    def __init__(
+        self, clock: Clock, kinds: EntityKinds, facts_reader: FactReader, engine: ScenarioEngine
+    ) -> None:
         self._clock = clock
         self._kinds = kinds
         self._facts = facts_reader
-        self._saver = saver
+        self._engine = engine
+        self._saver = engine.saver
 
     async def apply_outside(
-        self, definition: Definition, step: Step, run: Run, facts: Facts, id: StepId, done: Done
+        self,
+        definition: Definition,
+        step: Step,
+        run: Run,
+        facts: Facts,
+        id: StepId,
+        done: Done,
+        *,
+        first: bool = False,
     ) -> None:
         """A store without transactions gets its fields by value, and its log line under the step's id."""
         kind, entity_id = definition.entity, run.entity_id
@@ -49,23 +60,32 @@ class Writing:
             return
         entities = self._kinds.of(kind)
         if not isinstance(entities, TransactionalEntities):
-            change = self._change(definition, step, run, facts, id, done)
+            change = self._change(definition, step, run, facts, id, done, first)
             if change:
                 await entities.apply(entity_id, change)
 
     async def write_first(
         self, database: Database, definition: Definition, step: Step, run: Run, facts: Facts, id: StepId
-    ) -> None:
-        """Fields and log line of a step that writes them before it sends. They are written again when it is done."""
-        nothing_yet = Done({}, {})
-        await self.apply_outside(definition, step, run, facts, id, nothing_yet)
+    ) -> list[Entry]:
+        """Fields and log line of a step that writes them before it sends: once, however often the message is tried.
 
-        def write(connection: Connection) -> None:
-            row = store.locked(connection, id.run_id)
-            if row is not None and store.is_pending(store.restored(row), id):
-                self._apply_inside(connection, definition, step, run, id, nothing_yet, Fetched())
+        The record of the first try says that they are written.
+        """
+        noted, nothing_yet = store.message_of(run, id), Done({}, {})
+        if await database.read(lambda connection: _is_written(connection, noted)):
+            return []
+        await self.apply_outside(definition, step, run, facts, id, nothing_yet, first=True)
+        fetched = await self._facts.fetch(definition.entity, run.entity_id)
 
-        await database.write(write)
+        def write(connection: Connection) -> list[Entry]:
+            row = store.locked_with_entity(connection, id.run_id)
+            if row is None or not store.is_pending(store.restored(row), id):
+                return []
+            self._apply_inside(connection, definition, step, run, id, nothing_yet, fetched, first=True)
+            store.note_effects(connection, noted, self._effects(step, nothing_yet))
+            return self._tell_others(connection, definition, run, fetched) if step.set else []
+
+        return await database.write(write)
 
     def complete(
         self,
@@ -77,12 +97,12 @@ class Writing:
         fetched: Fetched,
     ) -> list[Entry]:
         """Write what was done outside; if the run did not wait for it, nothing follows from it."""
-        row = store.locked(connection, id.run_id)
+        row = store.locked_with_entity(connection, id.run_id)
         if row is None:
             return []
         run = store.restored(row)
         if not store.is_pending(run, id):
-            return self.leave(connection, definition, step, row, id, done)
+            return self.leave(connection, definition, step, row, id, done, fetched)
         return self.finish(connection, definition, row, run, step, id, done, fetched)
 
     def finish(
@@ -107,10 +127,31 @@ class Writing:
         if step.emit and not done.skipped:
             data = fill(step.emit.data, flow.values_of(definition, run, facts, now), facts.zone.key)
             entries.append(self._saver.emit(connection, run, definition, str(id), step.emit.event, data))
-        effects = self._effects(step, run, facts, definition, id, done)
-        return entries + self._saver.save(
+        effects = self._effects(step, done)
+        entries += self._saver.save(
             connection, definition, row, after, changes, facts, now, by=str(id), effects=effects
         )
+        return entries + self._follow_fields(connection, definition, step, run, done, fetched)
+
+    def _follow_fields(
+        self,
+        connection: Connection,
+        definition: Definition,
+        step: Step,
+        run: Run,
+        done: Done,
+        fetched: Fetched,
+    ) -> list[Entry]:
+        """A date that this step has set moves the other runs of its entity, in the same transaction."""
+        has_set = done.fields or (step.set and not step.set_first)
+        return self._tell_others(connection, definition, run, fetched) if has_set and not done.skipped else []
+
+    def _tell_others(
+        self, connection: Connection, definition: Definition, run: Run, fetched: Fetched
+    ) -> list[Entry]:
+        if definition.entity is None or run.entity_id is None:
+            return []
+        return self._engine.changed_in(connection, definition.entity, run.entity_id, fetched)
 
     def _apply_inside(
         self,
@@ -121,13 +162,15 @@ class Writing:
         id: StepId,
         done: Done,
         fetched: Fetched,
+        *,
+        first: bool = False,
     ) -> None:
         if definition.entity is None or run.entity_id is None or done.skipped:
             return
         entities = self._kinds.of(definition.entity)
         if isinstance(entities, TransactionalEntities):
             facts = self._facts.of(connection, definition, run, fetched)
-            change = self._change(definition, step, run, facts, id, done)
+            change = self._change(definition, step, run, facts, id, done, first)
             if change.fields:
                 entities.apply_in(connection, run.entity_id, Change(fields=change.fields))
             fault_point("step.fields_set")
@@ -136,21 +179,23 @@ class Writing:
             fault_point("step.logged")
 
     def _change(
-        self, definition: Definition, step: Step, run: Run, facts: Facts, id: StepId, done: Done
+        self, definition: Definition, step: Step, run: Run, facts: Facts, id: StepId, done: Done, first: bool
     ) -> Change:
+        """What is written now: `set` and `log` either before the message or after it, what a function returns after it."""
+        if step.set_first and not first:
+            return Change(done.fields)
         values = flow.values_of(definition, run, facts, self._clock.now())
         fields = {**done.fields, **fill(step.set, values, facts.zone.key)}
         text = fill(step.log, values, facts.zone.key) if step.log else None
-        return Change(fields, LogLine(str(id), str(text)) if text else None)
+        return Change(fields, LogLine(str(store.message_of(run, id)), str(text)) if text else None)
 
-    def _effects(
-        self, step: Step, run: Run, facts: Facts, definition: Definition, id: StepId, done: Done
-    ) -> dict[str, Any]:
+    def _effects(self, step: Step, done: Done) -> dict[str, Any]:
         """For the record and the timeline: what was sent, set and logged."""
         effects = dict(done.effects)
-        if not done.skipped and (step.set or done.fields):
-            effects["set"] = sorted({*step.set, *done.fields})
-        if not done.skipped and step.log:
+        is_written = step.set_first or not done.skipped
+        if fields := {*(step.set if is_written else ()), *(() if done.skipped else done.fields)}:
+            effects["set"] = sorted(fields)
+        if is_written and step.log:
             effects["log"] = step.log
         return effects
 
@@ -161,7 +206,8 @@ class Writing:
         record = store.step_row(connection, id)
         if record is None or record.state != "running" or id.step not in definition.places:
             return []
-        return self.leave(connection, definition, definition.step(id.step), row, id, Done({}, {}, reason))
+        step = definition.step(id.step)
+        return self.leave(connection, definition, step, row, id, Done({}, {}, reason), Fetched())
 
     def leave(
         self,
@@ -171,17 +217,22 @@ class Writing:
         row: Row[Any],
         id: StepId,
         done: Done,
+        fetched: Fetched,
     ) -> list[Entry]:
         """A message left although the run did not wait for it: fields and log say so, and nothing follows from it."""
         run, now = store.restored(row), self._clock.now()
-        self._apply_inside(connection, definition, step, run, id, done, Fetched())
+        self._apply_inside(connection, definition, step, run, id, done, fetched)
         said = (
             f"it left before the run was {run.status}" if run.status != "running" else "its date moved since"
         )
         change = StepChange(
             id.step, id.arming, "cancelled" if done.skipped else "done", now, None, done.skipped or said
         )
-        facts = self._facts.of(connection, definition, run, Fetched())
-        store.record(connection, run.id, change, self._effects(step, run, facts, definition, id, done))
+        store.record(connection, run.id, change, self._effects(step, done))
         store.release(connection, run.id, str(id))
-        return []
+        return self._follow_fields(connection, definition, step, run, done, fetched)
+
+
+def _is_written(connection: Connection, id: StepId) -> bool:
+    record = store.step_row(connection, id)
+    return record is not None and bool(record.effects)

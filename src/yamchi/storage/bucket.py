@@ -2,11 +2,14 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
 
@@ -90,17 +93,22 @@ class Bucket:
             raise self._explain(error) from error
 
     async def get(self, key: str, file: Path, *, sha256: str | None = None) -> None:
-        """Copy an object here; the file appears whole, and only if it is what it should be."""
-        unfinished, digest = file.with_name(f"{file.name}.part"), hashlib.sha256()
+        """Copy an object here; the file appears whole, and only if it is what it should be.
+
+        It is safe from a power cut by then: the object may be the only other copy, and be deleted next.
+        """
+        unfinished, digest = file.with_name(f"{file.name}.{token_hex(8)}.part"), hashlib.sha256()
         parts = await self.open(key)
         try:
             with unfinished.open("wb") as copy:
                 async for part in parts:
-                    copy.write(part)
+                    await asyncio.to_thread(copy.write, part)
                     digest.update(part)
+                copy.flush()
+                await asyncio.to_thread(os.fsync, copy.fileno())
             if sha256 is not None and digest.hexdigest() != sha256:
                 raise Retryable(f"{key} arrived damaged from the bucket {self._name}.")
-            unfinished.replace(file)
+            await asyncio.to_thread(_replace, unfinished, file)
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -161,6 +169,13 @@ class Bucket:
 
         return str(await obstore.sign_async(self._store, "GET", key, LINK_LIFETIME))
 
+    @property
+    def origin(self) -> str:
+        """The origin of what `url_of` gives."""
+        at_amazon = f"https://s3.{self._settings.s3_region}.amazonaws.com"
+        url = urlsplit(self._public_url or self._settings.s3_endpoint or at_amazon)
+        return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
+
     async def ping(self) -> str:
         await self.size_of("_yamchi")
         return f"bucket {self._name} answers"
@@ -174,6 +189,16 @@ class Bucket:
 
 class NotInBucket(YamchiError):
     """There is no such object."""
+
+
+def _replace(unfinished: Path, file: Path) -> None:
+    """Give a file its last name, and make that safe too."""
+    unfinished.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _size_of(file: Path) -> int:

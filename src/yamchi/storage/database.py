@@ -30,6 +30,7 @@ from yamchi.storage.migrating import upgrade
 from yamchi.storage.private import make_private
 from yamchi.storage.revisions import CORE, Migrations
 from yamchi.storage.sqlite import write_ahead
+from yamchi.storage.threads import in_own_thread
 from yamchi.storage.upsert import insert_into
 
 T = TypeVar("T")
@@ -74,6 +75,10 @@ DEADLOCKS = ("40P01", "40001")
 
 MOST_DEADLOCKS = 5
 
+GROUP_WAITS = "200ms"
+"""How long work of several callers waits for somebody's lock before it is done one by one: less than the second after which
+PostgreSQL looks for a deadlock. One caller's work takes its locks in one order, that of several has none."""
+
 
 class Database:
     """The tables, by URL: those of the core, and of the features whose migrations are given.
@@ -105,7 +110,7 @@ class Database:
         """Connect and check the schema. Opening an open database does nothing."""
         async with self._opening:
             if self._engine is None:
-                await asyncio.to_thread(self._open)
+                await in_own_thread(self._open)
 
     def _open(self) -> None:
         if self._refusal:
@@ -148,7 +153,7 @@ class Database:
     async def close(self) -> None:
         if self._engine is not None:
             engine, self._engine = self._engine, None
-            await asyncio.to_thread(self._close, engine)
+            await in_own_thread(self._close, engine)
 
     def _close(self, engine: Engine) -> None:
         self._writer.stop()
@@ -161,7 +166,7 @@ class Database:
         """Bring the schema up to date, wherever it is."""
         engine = create_engine(self._url)
         try:
-            await asyncio.to_thread(self._upgrade, engine)
+            await in_own_thread(self._upgrade, engine)
         finally:
             engine.dispose()
 
@@ -245,6 +250,8 @@ def _transact_once(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
     with connection.begin():
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")  # the driver itself would wait for the first change
+        elif len(ops) > 1 and not all(isinstance(op, Put | PutAll) for op in ops):
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{GROUP_WAITS}'")
         for group in puts.values():
             _put_all(connection, group)
         return [None if isinstance(op, Put | PutAll) else op(connection) for op in ops]
@@ -269,3 +276,9 @@ def _tune_sqlite(connection: Any, record: Any) -> None:
     write_ahead(connection)
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
+    connection.create_function("lower", 1, _lower, deterministic=True)
+
+
+def _lower(value: Any) -> Any:
+    """SQLite's own knows ASCII only: `icontains` must find «Марат» by `марат`, as on PostgreSQL."""
+    return value.lower() if isinstance(value, str) else value

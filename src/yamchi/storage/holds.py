@@ -8,11 +8,12 @@ import secrets
 from typing import Any
 
 import structlog
-from sqlalchemy import Column, ColumnElement, or_, update
+from sqlalchemy import Column, ColumnElement, Connection, Row, or_, select, update
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
 from yamchi.storage.database import Database
+from yamchi.storage.upsert import insert_new
 
 HOLD: Millis = 30_000
 
@@ -59,6 +60,18 @@ class Holds:
             return False
         self._mine.add(key)
         return True
+
+    async def take_named(self, key: str) -> bool:
+        """Hold the row of this name, which is made if there is none: for work of which there is only one."""
+        table = self._table
+        query = select(table).where(self._key == key)
+
+        def look(connection: Connection) -> Row[Any]:
+            insert_new(connection, table, [{self._key.name: key}])
+            return connection.execute(query).one()
+
+        row = await self._database.write(look)
+        return await self.take(key, holder=row.holder, held_until=row.held_until)
 
     def forget(self, key: str) -> None:
         """The row was let go of in a statement of the caller's own."""

@@ -28,7 +28,7 @@ class Keys(Protocol):
     async def delete(self, name: str, value: str | None = None) -> bool:
         """Forget a value, or only this one; whether there was one."""
 
-    async def incr(self, name: str, ttl: Span | None = None) -> int:
+    async def incr(self, name: str, ttl: Span | None = None, by: int = 1) -> int:
         """Count up; the new number. The lifetime begins with the first count, and is not prolonged by others."""
 
     async def close(self) -> None:
@@ -61,15 +61,15 @@ class TableKeys:
             gone = gone.where(table.c.value == value)
         return await self._database.write(lambda connection: connection.execute(gone).rowcount) > 0
 
-    async def incr(self, name: str, ttl: Span | None = None) -> int:
-        row = {"name": check_name(name), "value": "1", "expires_at": self._end(ttl)}
+    async def incr(self, name: str, ttl: Span | None = None, by: int = 1) -> int:
+        row = {"name": check_name(name), "value": str(by), "expires_at": self._end(ttl)}
         new = self._database.insert(table).values(row)
         is_there = self._lasts()
-        more = (table.c.value.cast(BigInteger) + 1).cast(Text)
+        more = (table.c.value.cast(BigInteger) + by).cast(Text)
         counted = new.on_conflict_do_update(
             index_elements=["name"],
             set_={
-                "value": case((is_there, more), else_="1"),
+                "value": case((is_there, more), else_=new.excluded.value),
                 "expires_at": case((is_there, table.c.expires_at), else_=new.excluded.expires_at),
             },
         ).returning(table.c.value)

@@ -59,7 +59,7 @@ class Outbox:
         self._key, self._state, self._since = key, state, since
         self._finish, self._give_up = finish, give_up
         self._what = what
-        self._pending, self._done = pending, done
+        self.pending, self._done = pending, done
         self._table = key.table
         self._new = database.insert(self._table).on_conflict_do_nothing()
         self._sweep = Sweep()
@@ -70,7 +70,7 @@ class Outbox:
 
         All of them nearly always, and then it is one statement; else those known are left out.
         """
-        pending = [{**row, self._state.name: self._pending} for row in rows]
+        pending = [{**row, self._state.name: self.pending} for row in rows]
         with connection.begin_nested() as attempt:
             if write_rows(connection, self._new, pending) == len(rows):
                 return [True] * len(rows)
@@ -94,10 +94,6 @@ class Outbox:
             done = update(self._table).where(self._key.in_(keys)).values({self._state: self._done})
             await self._database.write(lambda connection: connection.execute(done).rowcount)
 
-    async def is_pending(self, key: str) -> bool:
-        query = select(self._state).where(self._key == key)
-        return await self._database.read(lambda c: c.execute(query).scalar()) == self._pending
-
     async def sweep(self) -> int:
         """Finish rows that a crash interrupted; how many there were."""
         before, time = self._clock.now() - SWEEP_AFTER, asyncio.get_running_loop().time
@@ -111,7 +107,7 @@ class Outbox:
 
     def interrupted(self, before: Millis, since: Millis | None) -> Select[str]:
         """The keys of those that have been pending since before a moment, oldest first; of all, or since another."""
-        query = select(self._key).where((self._state == self._pending) & (self._since <= before))
+        query = select(self._key).where((self._state == self.pending) & (self._since <= before))
         if since is not None:
             query = query.where(self._since >= since)
         return query.order_by(self._since).limit(SWEPT_AT_ONCE)

@@ -16,5 +16,6 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str,
     """Insert those rows that are not there yet, by any unique key; how many that were."""
     if not rows:
         return 0
-    statement = insert_into(table, is_sqlite=connection.dialect.name == "sqlite")
-    return connection.execute(statement.on_conflict_do_nothing(), list(rows)).rowcount
+    statement = insert_into(table, is_sqlite=connection.dialect.name == "sqlite").on_conflict_do_nothing()
+    # SQLAlchemy does not ask PostgreSQL how many rows a list was, unless told to: it would say -1.
+    return connection.execute(statement, list(rows), execution_options={"preserve_rowcount": True}).rowcount

@@ -1,11 +1,11 @@
 """What goes over the wire: requests and answers of the API, as the OpenAPI page shows them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from yamchi.clock import isoformat
-from yamchi.fields import Name, SpanText, ZonedMoment
+from yamchi.fields import Name, SpanText, ZonedMoment, few
 from yamchi.queues import foreign
 from yamchi.queues.records import MOST_ATTEMPTS, MOST_KEPT, Backoff, DeadLetter, JobRecord, State
 from yamchi.queues.views import WorkerInfo
@@ -153,7 +153,7 @@ class JobIn(BaseModel):
     run_at: ZonedMoment | None = None
     priority: int = Field(0, ge=0, le=10, description="Higher first.")
     attempts: int | None = Field(None, ge=1, le=MOST_ATTEMPTS)
-    backoff: str | float | list[str | float] | dict[str, Any] | None = Field(
+    backoff: Annotated[str | float | list[str | float] | dict[str, Any] | None, few(1_000)] = Field(
         None, examples=["exponential", ["1m", "5m", "15m"]]
     )
     expires_at: ZonedMoment | None = None

@@ -5,10 +5,8 @@ that does was changed by us. If both were, ours stands. One process at a time do
 something changed, an append and a batch of cells, however many leads that concerns.
 """
 
-from typing import Any
-
 import structlog
-from sqlalchemy import Connection, Row, insert, literal, null, select, update
+from sqlalchemy import insert, literal, null, select, update
 
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.errors import ConfigurationError, InvalidJob, Outage, YamchiError
@@ -19,13 +17,11 @@ from yamchi.leads.sheets.spreadsheet import Spreadsheet
 from yamchi.leads.sheets.worksheets import LeadsSheet, LogSheet, Snapshot, add_header
 from yamchi.leads.sheets.writing import SheetWriter
 from yamchi.leads.store import LeadStore
-from yamchi.leads.tables import leads
+from yamchi.leads.tables import lead_holds, leads
 from yamchi.leads.tables import sheet_rows as table
-from yamchi.leads.tables import sheet_writers as writers
 from yamchi.scenarios.entities import LogLine
 from yamchi.storage.database import Database
 from yamchi.storage.holds import Holds
-from yamchi.storage.upsert import insert_new
 
 log = structlog.get_logger("yamchi.leads")
 
@@ -64,7 +60,7 @@ class SheetSync:
         self._leads = LeadsSheet(spreadsheet, leads_title)
         self._log = LogSheet(spreadsheet, log_title)
         self._writer = SheetWriter(database, store, clock, self._leads, self._log)
-        self._holds = Holds(database, writers.c.name, clock, length=HOLD)
+        self._holds = Holds(database, lead_holds.c.name, clock, length=HOLD)
         self._is_ready = False
         self._seen: dict[str, Cells] = {}
 
@@ -98,7 +94,7 @@ class SheetSync:
 
     async def sync(self) -> bool:
         """One round; False if another process is at it."""
-        if not await self._take():
+        if not await self._holds.take_named(WRITER):
             return False
         if not self._is_ready:
             await self._prepare()
@@ -113,16 +109,6 @@ class SheetSync:
         return ", ".join(await self._spreadsheet.titles())
 
     # ── Before the first round ────────────────────────────────────────────────────────────────────────────────────
-
-    async def _take(self) -> bool:
-        query = select(writers).where(writers.c.name == WRITER)
-
-        def look(connection: Connection) -> Row[Any]:
-            insert_new(connection, writers, [{"name": WRITER}])
-            return connection.execute(query).one()
-
-        row = await self._database.write(look)
-        return await self._holds.take(WRITER, holder=row.holder, held_until=row.held_until)
 
     async def _prepare(self) -> None:
         """Sheets that are missing are made, and leads that were here before the spreadsheet was are written there too."""

@@ -20,7 +20,7 @@ from pydantic import (
 
 from yamchi.clock import Millis, to_moment
 from yamchi.errors import YamchiError
-from yamchi.fields import JsonObject, Locale, Moment, Name
+from yamchi.fields import JsonObject, Locale, Moment, Name, few
 from yamchi.notifications.schemas.notification_job import Channel, Priority
 from yamchi.queues.rates import RateLimit
 
@@ -46,7 +46,9 @@ class AudienceIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    user_ids: list[UUID] | None = Field(default=None, min_length=1, description="These people.")
+    user_ids: Annotated[list[UUID], Field(fail_fast=True)] | None = Field(
+        default=None, min_length=1, description="These people."
+    )
     where: JsonObject | None = Field(
         default=None,
         description="Everybody of whom all of this is true; {} is everybody.",
@@ -90,7 +92,7 @@ class CampaignIn(BaseModel):
     campaign_id: str = Field(max_length=200, pattern=r"^[\w.@-]+$", examples=["black-friday-2026"])
     template_code: Name = Field(examples=["black_friday_sale"])
     channel: Channel
-    audience: AudienceIn
+    audience: Annotated[AudienceIn, few(10)]
     data: JsonObject = Field(default_factory=dict, examples=[{"discount": 30}])
     send_after: Moment | None = None
     expires_at: Moment | None = None

@@ -11,14 +11,18 @@ import random
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import timedelta
+from hashlib import sha256
 
 from sqlalchemy import Connection, func, select, update
 
 from yamchi.clock import Clock, Millis, describe_span, to_millis
 from yamchi.errors import Outage
 from yamchi.notifications.tables import circuits
-from yamchi.observe.logging import mask
+from yamchi.queues.records import storable
+from yamchi.queues.verdicts import LONGEST_SENTENCE
 from yamchi.storage.database import Database
+
+LONGEST_NAME = 64
 
 SHORTEST_WAIT: Millis = 1_000
 LONGEST_WAIT: Millis = 15_000
@@ -103,6 +107,15 @@ class FailingSources:
             self.waits.pop((name, source), None)
 
 
+def circuit_name(channel: str, provider: str) -> str:
+    """Such that the table can keep it: of a long one the beginning, and a digest of the whole."""
+    name = f"{channel}:{provider}"
+    if len(name) <= LONGEST_NAME:
+        return name
+    digest = sha256(name.encode()).hexdigest()[:16]
+    return f"{name[: LONGEST_NAME - len(digest) - 1]}…{digest}"
+
+
 class Circuits:
     """One circuit for each channel and provider."""
 
@@ -173,7 +186,7 @@ class Circuits:
             "failures": 1,
             "opened_at": before.opened_at or now,
             "retry_at": now + wait,
-            "reason": mask(str(error)),
+            "reason": storable(str(error), LONGEST_SENTENCE),
         }
         await self._database.put(self._open, row)
         self._known[name] = Circuit(

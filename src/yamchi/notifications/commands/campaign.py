@@ -18,14 +18,18 @@ from yamchi.console.loading import (
     run_async,
     using,
 )
-from yamchi.console.output import console, number, print_json, progress, say, table, text
+from yamchi.console.output import answer, console, number, print_json, progress, table, text
 from yamchi.errors import ConfigurationError, InvalidJob
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.store import Campaigns
 from yamchi.notifications.plugin import Notifications
 from yamchi.queues.handlers import describe
 
-group = typer.Typer(help="Send to many, and watch, pause, resume or cancel it.", no_args_is_help=True)
+group = typer.Typer(
+    help="Send to many, and watch, pause, resume or cancel it.\n\n"
+    "Example: [cyan]yamchi campaign show spring --wait[/]",
+    no_args_is_help=True,
+)
 
 CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign's id.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Show the progress until it is finished.")]
@@ -180,10 +184,7 @@ def _steer(
     app: str | None, campaign_id: str, act: Callable[[Campaigns], Awaitable[Any]], as_json: bool
 ) -> None:
     shown = _with(app, act)
-    if as_json:
-        print_json(shown)
-    else:
-        say(f"campaign {text(campaign_id)} is {shown['state']}")
+    answer(shown, f"campaign {text(campaign_id)} is {shown['state']}", as_json=as_json)
 
 
 def _tell(shown: dict[str, Any], as_json: bool) -> None:

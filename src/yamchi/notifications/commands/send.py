@@ -6,7 +6,7 @@ from uuid import uuid4
 import typer
 
 from yamchi.console.loading import AppOption, JsonOption, load_app, read_json, run_async, using
-from yamchi.console.output import print_json, say
+from yamchi.console.output import answer
 from yamchi.errors import InvalidJob
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage, DirectOptions
@@ -40,11 +40,11 @@ def run(
     message = DirectMessage(channel=channel, options=options)
     loaded = load_app(app)
     job_id = run_async(using(loaded, _queue(loaded, message)))
-    if as_json:
-        print_json({"job_id": job_id})
-    else:
-        say(f"queued as {job_id}; [cyan]yamchi jobs show notifications {job_id}[/] tells what became of it")
+    said = f"queued as {job_id}; [cyan]yamchi jobs show notifications {job_id}[/] tells what became of it"
+    answer({"job_id": job_id}, said, as_json=as_json)
 
 
 async def _queue(app: Application, message: DirectMessage) -> str:
-    return (await app.plugin(Notifications).queue.add(message, id=str(uuid4()))).id
+    job_id = str(uuid4())
+    await app.plugin(Notifications).service.send_direct(message, job_id)
+    return job_id

@@ -14,7 +14,10 @@ from yamchi.notifications.templates.model import Template
 from yamchi.notifications.templates.preview import preview
 from yamchi.plugins import Application
 
-group = typer.Typer(help="List, preview and check templates.", no_args_is_help=True)
+group = typer.Typer(
+    help="List, preview and check templates.\n\nExample: [cyan]yamchi template preview welcome_email[/]",
+    no_args_is_help=True,
+)
 
 
 @group.command("list")

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from sqlalchemy import Connection, delete, select
 
 from yamchi.clock import Clock
+from yamchi.fields import few
 from yamchi.notifications.people.model import ANY
 from yamchi.notifications.people.quiet_hours import QuietHours, TimeOfDay, read_time
 from yamchi.notifications.schemas.notification_job import ALIASES, CHANNELS
@@ -44,12 +45,14 @@ class Preferences(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    allowed: dict[ChannelOrAny, Annotated[dict[Category, bool], Field(max_length=200)]] = Field(
+    allowed: Annotated[
+        dict[ChannelOrAny, Annotated[dict[Category, bool], Field(max_length=200), few(200)]], few(50)
+    ] = Field(
         default_factory=dict,
         max_length=50,
         examples=[{"email": {"recommendations": False}, "sms": {ANY: False}}],
     )
-    quiet_hours: Quiet | None = None
+    quiet_hours: Annotated[Quiet | None, few(10)] = None
 
 
 class PreferenceStore:

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 from yamchi.clock import Millis, to_moment
 from yamchi.errors import Outage
 from yamchi.notifications.channels.base import Channel, NoAddress, Recipient
+from yamchi.notifications.channels.circuits import circuit_name
 from yamchi.notifications.channels.test_mode import TestModeChannels
 from yamchi.notifications.people.quiet_hours import zone_of
 from yamchi.notifications.people.recipients import Recipients
@@ -63,10 +64,10 @@ class SendContext:
 
     @property
     def circuit(self) -> str:
-        return f"{self.channel.name}:{self.channel.provider}"
+        return circuit_name(self.channel.name, self.channel.provider)
 
     def circuit_of(self, outage: Outage) -> str:
-        return f"{self.channel.name}:{outage.provider or self.channel.provider}"
+        return circuit_name(self.channel.name, outage.provider or self.channel.provider)
 
     @property
     def address(self) -> str | None:
@@ -93,6 +94,10 @@ class SendContext:
         return zone_of(self.recipient.timezone, self.default_zone)
 
 
+def _channel_name(notification: NotificationJob) -> str:
+    return ALIASES.get(notification.channel, notification.channel)
+
+
 class ContextLoader:
     """Loads what a context needs. People are read in batches; channels and templates are in memory."""
 
@@ -112,10 +117,8 @@ class ContextLoader:
 
     async def load(self, request: SendRequest) -> SendContext:
         notification = request.notification
-        name = ALIASES.get(notification.channel, notification.channel)
-        channel = self._channels.get(name)
-        if is_test(notification):
-            channel = self._test_mode.of(name, channel)
+        name = _channel_name(notification)
+        channel = self.channel_of(notification)
         if channel is None:
             raise NoAddress(f"The channel {name} is not set up here")
         return SendContext(
@@ -127,6 +130,12 @@ class ContextLoader:
             None if request.rendered else await self._template(notification, name),
             self._zone,
         )
+
+    def channel_of(self, notification: NotificationJob) -> Channel | None:
+        """Where the message goes, if that is set up here."""
+        name = _channel_name(notification)
+        channel = self._channels.get(name)
+        return self._test_mode.of(name, channel) if is_test(notification) else channel
 
     async def _person(self, user_id: str) -> Recipient:
         return await self._recipients.get(user_id) or Recipient(user_id)

@@ -27,7 +27,7 @@ from pydantic import (
 
 from yamchi.clock import Millis, as_datetime
 from yamchi.errors import InvalidJob
-from yamchi.fields import Locale, Name
+from yamchi.fields import Locale, Name, few
 from yamchi.notifications.channels.base import Channel, Recipient
 from yamchi.notifications.people.recipients import as_template_data
 from yamchi.notifications.policy.model import MOST_CHANNELS, Cap, Digest, Escalation, Policy, Span, as_meta
@@ -105,6 +105,9 @@ class Notify(BaseModel):
         )
 
 
+_Notify = Annotated[Notify, few(50)]
+
+
 class Rule(BaseModel):
     """One rule. Its name, or else what it says, is part of the ids of the jobs it makes."""
 
@@ -113,7 +116,7 @@ class Rule(BaseModel):
     name: Name | None = None
     on: Name
     when: Annotated[str, Field(max_length=LONGEST_WHEN)] | None = None
-    notify: Notify | Annotated[list[Notify], Field(max_length=MOST_CHANNELS)]
+    notify: _Notify | Annotated[list[_Notify], Field(max_length=MOST_CHANNELS)]
 
     @field_validator("when")
     @classmethod
@@ -265,7 +268,7 @@ def _job(
         template_code=template,
         locale=locale,
         data=event.data,
-        meta=Meta.model_construct(
+        meta=Meta(
             event_type=event.event_type,
             event_id=event.event_id,
             priority=notify.priority,

@@ -1,14 +1,16 @@
 """Events and notifications from products; callers need the permission to send."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Body, Request, Response
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from yamchi.errors import InvalidJob
+from yamchi.fields import MOST_KEYS
 from yamchi.http.access import TheCaller
+from yamchi.http.limits import check_values, is_json, read_json
 from yamchi.http.problems import documented
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
@@ -21,7 +23,7 @@ senders = APIRouter(tags=["events"], responses=documented(401, 403, 413, 422, 50
 MAX_EVENTS = 10_000
 """Events in one call."""
 
-_events = TypeAdapter(list[Event])
+_events = TypeAdapter(Annotated[list[Event], Field(fail_fast=True)])
 _answers = TypeAdapter(list[EventAnswer])
 
 
@@ -54,7 +56,7 @@ async def accept_event(request: Request, event: Event, notifications: TheNotific
     },
 )
 async def accept_events(request: Request, caller: TheCaller, notifications: TheNotifications) -> Response:
-    events = _read_batch(await request.body())
+    events = _read_batch(await request.body(), is_checked=is_json(request.scope))
     told = [event_of_test(event) for event in events] if caller.is_test else events
     answers = await notifications.service.handle_events(told)
     return _accepted(_answers.dump_json(answers))
@@ -65,22 +67,41 @@ def _accepted(answer: bytes | str) -> Response:
     return Response(answer, status_code=202, media_type="application/json")
 
 
-def _read_batch(body: bytes) -> Sequence[Event]:
-    try:
-        text = body.lstrip()
-        values = orjson.loads(text) if text.startswith(b"[") else [orjson.loads(line) for line in text.splitlines() if line.strip()]  # fmt: skip
-    except orjson.JSONDecodeError as error:
-        raise InvalidJob(f"The batch is neither a JSON array nor a JSON object a line: {error}.") from error
-    if len(values) > MAX_EVENTS:
-        raise InvalidJob(
-            f"A batch may have {MAX_EVENTS:,} events, this one has {len(values):,}: send it in parts."
-        )
+def _read_batch(body: bytes, *, is_checked: bool) -> Sequence[Event]:
+    text = body.strip()
+    if not text.startswith(b"["):
+        values = _read_lines(text)
+    else:
+        values = orjson.loads(text) if is_checked else read_json(text)
+    _check_count(len(values))
+    for number, value in enumerate(values, 1):
+        if type(value) is dict and len(value) > MOST_KEYS:
+            raise InvalidJob(f"Event {number} of the batch has {len(value):,} fields.")
     try:
         return _events.validate_python(values)
     except ValidationError as error:
         raise InvalidJob(
             f"The batch has an event that can't be used, and nothing of it was taken: {describe(error)}."
         ) from error
+
+
+def _read_lines(text: bytes) -> list[Any]:
+    """An event a line; how many there are is known before any of them is read."""
+    _check_count(text.count(b"\n"))
+    lines = [line for line in text.split(b"\n") if line.strip()]
+    check_values(text)
+    values = []
+    for number, line in enumerate(lines, 1):
+        try:
+            values.append(read_json(line))
+        except InvalidJob as error:
+            raise InvalidJob(f"Event {number} of the batch: {error}") from error
+    return values
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_EVENTS:
+        raise InvalidJob(f"A batch may have {MAX_EVENTS:,} events, this one has {count:,}: send it in parts.")
 
 
 @senders.post("/notifications", status_code=202, summary="Queue a NotificationJob as it is")

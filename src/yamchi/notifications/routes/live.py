@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from yamchi.clock import Millis
 from yamchi.errors import TokenRefused
 from yamchi.http.auth import hostname_of, is_loopback, is_same_origin
-from yamchi.http.failures import Failures, address_of
+from yamchi.http.failures import Failures, TooManyWrong, address_of
 from yamchi.notifications.inbox.hub import Hub
 from yamchi.notifications.inbox.tokens import Person, PersonTokens
 from yamchi.notifications.plugin import Notifications
@@ -181,18 +181,20 @@ async def _listen(websocket: WebSocket, page: OpenPage, persons: PersonTokens) -
 
 async def _check(websocket: WebSocket, message: dict[str, Any], persons: PersonTokens) -> Person:
     """Wrong tokens count here as they do over HTTP."""
-    failures: Failures = websocket.app.state.access.failures
-    address, token = address_of(websocket.scope), str(message.get("token", ""))
-    if wait := failures.wait(address, token):
-        raise End(TOO_MANY, f"There were too many wrong tokens: come back in {wait} s.")
     try:
-        person = await persons.check(token)
+        return await persons.check(str(message.get("token", "")))
     except TokenRefused as refused:
         if refused.is_forged:
-            failures.wrong(address, "the token of a page", websocket.scope["path"])
+            _count_forged(websocket)
         raise End(BAD_TOKEN, str(refused)) from refused
-    failures.right(address, token)
-    return person
+
+
+def _count_forged(websocket: WebSocket) -> None:
+    failures: Failures = websocket.app.state.access.failures
+    try:
+        failures.forged(address_of(websocket.scope), websocket.scope["path"])
+    except TooManyWrong as error:
+        raise End(TOO_MANY, str(error)) from None
 
 
 async def _receive(websocket: WebSocket) -> dict[str, Any]:

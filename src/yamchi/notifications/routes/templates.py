@@ -149,5 +149,6 @@ async def send_test(
         raise UnknownTemplate(code, channel, locale_chain(locale))
     sample = dict(template.sample or {})
     options = DirectOptions(to=test.to, template=code, locale=locale, data=test.data or sample)
-    job = await notifications.queue.add(DirectMessage(channel=channel, options=options), id=str(uuid4()))
-    return TestSent(job_id=job.id)
+    job_id = str(uuid4())
+    await notifications.service.send_direct(DirectMessage(channel=channel, options=options), job_id)
+    return TestSent(job_id=job_id)

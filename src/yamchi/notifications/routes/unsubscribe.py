@@ -20,7 +20,7 @@ from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.unsubscribe import PATH, Link
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.routes.dependencies import TheNotifications
-from yamchi.notifications.templates.locales import locale_chain
+from yamchi.notifications.templates.locales import language_of_page
 from yamchi.yamlfiles import load_file
 
 pages = APIRouter(include_in_schema=False)
@@ -105,10 +105,7 @@ def _brand(notifications: Notifications) -> Any:
 
 def _language(request: Request, locale: str | None) -> str:
     """The person's own language, or else the browser's, if the page speaks it."""
-    asked = request.headers.get("accept-language", "").split(",")
-    wanted = [locale] if locale else [part.partition(";")[0].strip() for part in asked]
-    known = (name for tag in wanted for name in locale_chain(tag or "en")[:1])
-    return next((name[:2] for name in known if name[:2] in LANGUAGES), LANGUAGES[0])
+    return language_of_page(locale or request.headers.get("accept-language", ""), LANGUAGES)
 
 
 def _filled(texts: dict[str, Any], **names: str) -> dict[str, Any]:

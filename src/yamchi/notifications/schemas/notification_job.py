@@ -14,6 +14,9 @@ from yamchi.fields import Address, JsonObject, Locale, Moment, Name, Subject, Wo
 CHANNELS = ["email", "push", "browser", "telegram", "ws", "sms", "database", "null"]
 """Names that a message may have: those that ship, and those of channels registered in this process."""
 
+LONGEST_CHANNEL = 32
+"""Characters of a channel's name."""
+
 MOST_ADDRESSES = 1_000
 """Of one direct message; more than that is a campaign."""
 
@@ -96,7 +99,7 @@ class DirectOptions(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    to: Address | Annotated[list[Address], Field(max_length=MOST_ADDRESSES)]
+    to: Address | Annotated[list[Address], Field(min_length=1, max_length=MOST_ADDRESSES)]
     template: Name | None = None
     subject: Subject | None = None
     text: Words | None = None

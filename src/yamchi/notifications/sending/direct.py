@@ -1,7 +1,14 @@
-"""Messages to an address instead of a user: how each becomes a notification like any other."""
+"""Messages to an address instead of a user: how each becomes a notification like any other.
+
+Many brokers give a message only a number, and numbers start again when a queue is created again. So the id of the delivery
+is derived from the number and the content: read twice it is one message, and a new message is a new one.
+"""
 
 import re
+from hashlib import sha256
 from typing import Any
+
+import orjson
 
 from yamchi.clock import Millis, as_datetime
 from yamchi.notifications.channels.base import Recipient
@@ -14,6 +21,7 @@ from yamchi.notifications.schemas.notification_job import (
     derived_id,
 )
 from yamchi.notifications.templates.model import Rendered
+from yamchi.queues.handlers import decode_json
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New
 
@@ -42,7 +50,7 @@ def rendered_of(options: DirectOptions) -> Rendered | None:
 
 def as_job(job: Job[Any], direct: DirectMessage, now: Millis) -> NotificationJob:
     return NotificationJob(
-        job_id=derived_id("direct", job.queue.name, job.id),
+        job_id=derived_id("direct", job.queue.name, job.id, content_digest(job)),
         user_id=NOBODY,
         channel=direct.channel,
         template_code=direct.options.template or "direct",
@@ -56,6 +64,12 @@ def as_job(job: Job[Any], direct: DirectMessage, now: Millis) -> NotificationJob
     )
 
 
+def content_digest(job: Job[Any]) -> str:
+    """Of what the message says, however its engine writes it."""
+    said = orjson.dumps(decode_json(job.record.payload), option=orjson.OPT_SORT_KEYS)
+    return sha256(said).hexdigest()
+
+
 def _mark(direct: DirectMessage) -> dict[str, Any]:
     is_test = (direct.model_extra or {}).get(TEST) is True
     return {TEST: True} if is_test else {}
@@ -63,10 +77,11 @@ def _mark(direct: DirectMessage) -> dict[str, Any]:
 
 def split(job: Job[Any], direct: DirectMessage) -> list[New]:
     """One job per recipient, so that a failure for one does not send it twice to another."""
+    digest = content_digest(job)
     return [
         New(
             direct.model_copy(update={"options": direct.options.model_copy(update={"to": address})}),
-            id=str(derived_id(job.id, address)),
+            id=str(derived_id(job.id, digest, address)),
             priority=job.priority,
         )
         for address in dict.fromkeys(addresses_of(direct))

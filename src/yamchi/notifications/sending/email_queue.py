@@ -1,14 +1,8 @@
-"""The queue `email_queue`: e-mails that other programs queue, sent as any other message to an address.
-
-A message of pgmq has only a number, and numbers start again when a queue is created again. So the id of the delivery is
-derived from the number and the content: read twice it is one e-mail, and a new message is a new one.
-"""
+"""The queue `email_queue`: e-mails that other programs queue, sent as any other message to an address."""
 
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any
 
-import orjson
 import structlog
 from pydantic import ValidationError
 
@@ -28,7 +22,6 @@ from yamchi.notifications.sending import direct as directs
 from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.notifications.sending.results import Sent, Split
-from yamchi.queues.handlers import decode_json
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New
 
@@ -81,8 +74,7 @@ class EmailQueue:
             await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
 
     def _notification(self, job: Job[Any], task: EmailTask) -> NotificationJob:
-        made = directs.as_job(job, _direct(task), self._clock.now())
-        return made.model_copy(update={"job_id": derived_id(JOB, job.queue.name, job.id, _digest(job))})
+        return directs.as_job(job, _direct(task), self._clock.now())
 
     def _say_sent(self, address: str, was_test: bool) -> None:
         if isinstance(self._channel(), EmailChannel) and not was_test:
@@ -99,7 +91,7 @@ def _direct(task: EmailTask) -> DirectMessage:
 
 def _split(job: Job[EmailTask]) -> list[New]:
     """One job a recipient, so that one who can't be reached never makes another get it twice."""
-    digest = _digest(job)
+    digest = directs.content_digest(job)
     return [
         New(
             job.data.model_copy(update={"to": address}),
@@ -109,12 +101,6 @@ def _split(job: Job[EmailTask]) -> list[New]:
         )
         for address in job.data.addresses
     ]
-
-
-def _digest(job: Job[Any]) -> str:
-    """Of what the message says, however its engine writes it."""
-    said = orjson.dumps(decode_json(job.record.payload), option=orjson.OPT_SORT_KEYS)
-    return sha256(said).hexdigest()
 
 
 def _reason(answer: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,10 @@ from yamchi.notifications.sending.deliveries import Deliveries, Status
 from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.results import Collected, Ended, Sent
 from yamchi.notifications.sending.retry import RetryEngine, sentence
+from yamchi.queues.records import storable
+
+LONGEST_PROVIDER_ID = 255
+"""Characters that are kept of what the provider calls the message, which may be anything."""
 
 Enqueue = Callable[[Sequence[NotificationJob]], Awaitable[None]]
 Observer = Callable[[str, str, str], None]
@@ -91,7 +95,8 @@ class Outcomes:
         await self._circuits.succeeded(context.circuit)
         self._observe(context.channel.name, context.channel.provider, "sent")
         job, attempt = context.job, context.attempt
-        provider_id = answer.id if isinstance(answer, StoredMessage) else answer
+        given = answer.id if isinstance(answer, StoredMessage) else answer
+        provider_id = None if given is None else storable(str(given), LONGEST_PROVIDER_ID)
         beside = [self._deliveries.attempt(job.delivery_id, attempt, "sent", provider_id, began)]
         beside += [answer.put] if isinstance(answer, StoredMessage) else []
         await self._deliveries.record(

@@ -156,10 +156,12 @@ class JobProcessor:
         return await self._send(context, message)
 
     async def _already_over(self, notification: NotificationJob) -> Ended | None:
-        """Whether there is nothing left to do: sent already, expired, or cancelled."""
+        """Whether there is nothing left to do: sent already, left to a person, expired, or cancelled."""
         status = await self._deliveries.status(notification.delivery_id)
         if status in ("SENT", "SUPPRESSED"):
             return Ended(status)
+        if status == "UNKNOWN" and not self._resends_unknown(notification):
+            return Ended(status)  # by a worker that died before it could settle the job
         if status == "CANCELLED":
             raise errors.Cancelled
         if notification.expires_at and to_moment(notification.expires_at) <= self._clock.now():
@@ -170,6 +172,10 @@ class JobProcessor:
             await self._deliveries.record(notification, "CANCELLED", attempts=0)
             raise errors.Cancelled
         return None
+
+    def _resends_unknown(self, notification: NotificationJob) -> bool:
+        channel = self._contexts.channel_of(notification)
+        return channel is not None and channel.resends_unknown
 
     def _check_due(self, send_after: datetime | None) -> None:
         if send_after and to_moment(send_after) > self._clock.now():

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from yamchi.errors import Outage, Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import AnswerLost, Channel
 from yamchi.notifications.sending.deliveries import Outcome, Status
-from yamchi.observe.logging import mask
+from yamchi.queues.records import storable
+from yamchi.queues.verdicts import LONGEST_SENTENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,6 @@ class RetryEngine:
 
 
 def sentence(error: Exception) -> str:
-    """The error as it is kept and shown to people: without secrets."""
-    said = str(mask(str(error)))
+    """The error as it is kept and shown to people: without secrets, and such that every database can keep it."""
+    said = storable(str(error), LONGEST_SENTENCE)
     return said if isinstance(error, YamchiError) and said else f"{type(error).__name__}: {said}"

@@ -21,7 +21,7 @@ from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import Recipients
 from yamchi.notifications.policy.rules import EventRulesHandler
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob, TrialEvent
-from yamchi.notifications.schemas.notification_job import NotificationJob, as_test
+from yamchi.notifications.schemas.notification_job import DirectMessage, NotificationJob, as_test
 from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.tables import events, notification_delivery
 from yamchi.queues.handlers import describe
@@ -38,6 +38,9 @@ JOB = "send"
 
 PLANNED_WITHOUT_PAUSE = 200
 """Events."""
+
+REPEATED_AT_ONCE = 500
+"""Events that were accepted before and are looked up together."""
 
 PRIORITIES = {"normal": 5, "high": 10}
 
@@ -143,8 +146,10 @@ class NotificationService:
         fault_point("event.enqueued")
         await self.outbox.mark([event.event_id for event, _ in new])
         fault_point("event.marked")
+        repeated = [event for event, is_new in zip(batch, fresh, strict=True) if not is_new]
+        answers = iter(await self._repeat(repeated))
         return [
-            _answer(event, plan.jobs) if is_new else await self._repeat(event)
+            _answer(event, plan.jobs) if is_new else next(answers)
             for event, plan, is_new in zip(batch, plans, fresh, strict=True)
         ]
 
@@ -153,6 +158,10 @@ class NotificationService:
         prepared = self._queue.prepare([_queued(job) for job in jobs])
         await self._database.write(lambda connection: self._deliveries.queue(connection, jobs))
         await self._queue.add_prepared(prepared)
+
+    async def send_direct(self, message: DirectMessage | Mapping[str, Any], job_id: str) -> None:
+        """Queue a message to an address, in turn with the others: on Redis one without a priority goes before them."""
+        await self._queue.add(message, name=JOB, id=job_id, priority=PRIORITIES["normal"])
 
     async def cancel(self, job_id: str) -> None:
         """Cancel the delivery first, then the job: a worker that has the job already sees the delivery's status."""
@@ -214,12 +223,11 @@ class NotificationService:
         ]
         return fresh, stored
 
-    async def _finish(self, event_id: str) -> list[Row[Any]]:
+    async def _finish(self, event_id: str) -> None:
         """Queue what an accepted event leads to, from its own rows, and mark it. What can't be queued has failed."""
-        rows = await self._deliveries.of_event(event_id)
         prepared: list[NewJob] = []
         refused: dict[str, str] = {}
-        for row in rows:
+        for row in await self._deliveries.of_event(event_id):
             if row.status == "QUEUED" and row.job:
                 try:
                     prepared += self._queue.prepare([_queued(NotificationJob.model_validate(row.job))])
@@ -228,7 +236,6 @@ class NotificationService:
         await self._queue.add_prepared(prepared)
         await self._fail(refused)
         await self.outbox.mark([event_id])
-        return await self._deliveries.of_event(event_id) if refused else rows
 
     async def _give_up(self, event_id: str, reason: str) -> None:
         waiting = [row.job_id for row in await self._deliveries.of_event(event_id) if row.status == "QUEUED"]
@@ -249,29 +256,47 @@ class NotificationService:
         for job_id, reason in reasons.items():
             log.error(f"notification {job_id} failed: {reason}")
 
-    async def _repeat(self, event: Event) -> EventAnswer:
-        """Answer for an event that was accepted before; if it was interrupted then, finish it now.
+    async def _repeat(self, repeated: Sequence[Event]) -> list[EventAnswer]:
+        """Answer for events that were accepted before; those that were interrupted then are finished now.
 
         A caller who sends another event under the same id only learns that the id is taken.
         """
-        if not await self._is_known(event):
-            return EventAnswer(event_id=event.event_id, jobs=[], duplicate=True)
-        is_interrupted = await self.outbox.is_pending(event.event_id)
-        rows = await (self._finish if is_interrupted else self._deliveries.of_event)(event.event_id)
-        planned = [
-            PlannedJob(
-                job_id=row.job_id, channel=row.channel, template_code=row.template_code, status=row.status
-            )
-            for row in rows
-        ]
-        return EventAnswer(event_id=event.event_id, jobs=planned, duplicate=True)
+        answers: list[EventAnswer] = []
+        for begin in range(0, len(repeated), REPEATED_AT_ONCE):
+            some = repeated[begin : begin + REPEATED_AT_ONCE]
+            kept = await self._kept(some)
+            same = {event.event_id for event in some if _is_same(event, kept.get(event.event_id))}
+            for event_id in same:
+                if kept[event_id].state == self.outbox.pending:
+                    await self._finish(event_id)
+            rows = await self._deliveries.of_events(list(same)) if same else {}
+            answers += [
+                _repeated(event, rows[event.event_id] if _is_same(event, kept.get(event.event_id)) else [])
+                for event in some
+            ]
+        return answers
 
-    async def _is_known(self, event: Event) -> bool:
-        """Whether the event that is kept under this id is of the same type and about the same person."""
-        query = select(events.c.event_type, events.c.user_id).where(events.c.event_id == event.event_id)
-        kept = await self._database.read(lambda connection: connection.execute(query).first())
-        told = (event.event_type, None if event.user_id is None else str(event.user_id))
-        return kept is not None and tuple(kept) == told
+    async def _kept(self, some: Sequence[Event]) -> dict[str, Row[Any]]:
+        """What is kept under the ids of these events."""
+        query = select(*(events.c[name] for name in ("event_id", "event_type", "user_id", "state"))).where(
+            events.c.event_id.in_({event.event_id for event in some})
+        )
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {row.event_id: row for row in rows}
+
+
+def _is_same(event: Event, kept: Row[Any] | None) -> bool:
+    """Whether the event that is kept under this id is of the same type and about the same person."""
+    told = (event.event_type, None if event.user_id is None else str(event.user_id))
+    return kept is not None and (kept.event_type, kept.user_id) == told
+
+
+def _repeated(event: Event, rows: Sequence[Row[Any]]) -> EventAnswer:
+    planned = [
+        PlannedJob(job_id=row.job_id, channel=row.channel, template_code=row.template_code, status=row.status)
+        for row in rows
+    ]
+    return EventAnswer(event_id=event.event_id, jobs=planned, duplicate=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +330,10 @@ def _queued(job: NotificationJob) -> New:
 
 
 def _answer(event: Event, jobs: Sequence[NotificationJob]) -> EventAnswer:
-    """Made of what has been checked already, so it is not checked again."""
     planned = [
-        PlannedJob.model_construct(
+        PlannedJob(
             job_id=job.delivery_id, channel=job.channel, template_code=job.template_code, status="QUEUED"
         )
         for job in jobs
     ]
-    return EventAnswer.model_construct(event_id=event.event_id, jobs=planned)
+    return EventAnswer(event_id=event.event_id, jobs=planned)

@@ -72,11 +72,12 @@ def plural(value: object, *forms: str) -> str:
 
 
 def _locale() -> Locale:
-    return _locale_of(METER.get().locale)
+    return locale_of(METER.get().locale)
 
 
 @lru_cache(maxsize=256)
-def _locale_of(name: str) -> Locale:
+def locale_of(name: str) -> Locale:
+    """The conventions of a language, `en-US` or `kk`; English for what is none."""
     try:
         return Locale.parse(name, sep="-")
     except (UnknownLocaleError, ValueError):

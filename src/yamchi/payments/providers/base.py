@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from yamchi.clock import Millis
 from yamchi.errors import Retryable, WrongState, YamchiError
@@ -36,6 +36,10 @@ class NotFound(Refused):
 
 class UnknownOutcome(Retryable):
     """The provider may have done it: only the same call with the same key tells."""
+
+
+class Unreadable(UnknownOutcome):
+    """The provider answered, in a shape that is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,3 @@ class Provider(Protocol):
         """Whether the provider knows us, in words."""
 
     async def close(self) -> None: ...
-
-
-Answer = Mapping[str, Any]

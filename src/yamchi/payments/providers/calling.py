@@ -1,25 +1,30 @@
-"""One HTTP call to a provider: within a time, of a bounded size, its failure sorted by kind."""
+"""One HTTP call to a provider: within a time, of a bounded size, its failure sorted by kind.
 
-from collections.abc import Mapping
-from datetime import timedelta
-from functools import cached_property
+Only a definite no is `Refused`. An answer that says neither yes nor no (a provider that is still at work on the same key, a
+proxy's page) is `UnknownOutcome`: taken for a no, it would let the same money be asked for or given back again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-import orjson
+import structlog
 
-from yamchi.errors import MissingExtra, Outage
-from yamchi.outgoing import Answer, TooMuch, ask
-from yamchi.payments.providers.base import NotFound, Refused, UnknownOutcome
+from yamchi.errors import InvalidJob, Outage
+from yamchi.outgoing import Answer, Client, NoAnswer, NotAsked, TooMuch
+from yamchi.payments.providers.base import NotFound, Refused, UnknownOutcome, Unreadable
 
-if TYPE_CHECKING:
-    import httpx2
+log = structlog.get_logger("yamchi.payments")
+
+T = TypeVar("T")
 
 TIMEOUT = 30.0
 """Seconds for a whole call; a provider may think for long about a card."""
 
 LARGEST_ANSWER = 4 * 1024 * 1024
-LONGEST_WAIT = timedelta(hours=1)
+
+UNREADABLE = (ArithmeticError, AttributeError, InvalidJob, KeyError, TypeError, ValueError)
+"""What reading an answer of another shape than the documented one raises."""
 
 
 class ProviderApi:
@@ -28,60 +33,59 @@ class ProviderApi:
     def __init__(self, name: str, url: str, auth: tuple[str, str]) -> None:
         self._name = name
         self._url = url.rstrip("/")
-        self._auth = auth
-
-    @cached_property
-    def _client(self) -> "httpx2.AsyncClient":
-        try:
-            import httpx2
-        except ImportError as error:
-            raise MissingExtra("payments", "A payment") from error
-        return httpx2.AsyncClient(auth=self._auth, timeout=TIMEOUT)
+        self._client = Client("payments", "A payment", auth=auth, timeout=TIMEOUT)
 
     async def close(self) -> None:
-        if "_client" in self.__dict__:
-            await self._client.aclose()
+        await self._client.close()
 
-    async def call(self, method: str, path: str, **request: Any) -> Mapping[str, Any]:
-        """The answer's body; a failure by its kind."""
-        client = self._client
-        import httpx2
-
+    async def call(self, method: str, path: str, read: Callable[[Mapping[str, Any]], T], **request: Any) -> T:
+        """What `read` makes of the answer's body; a failure by its kind."""
+        answer = await self._ask(method, path, **request)
+        if not answer.is_success:
+            raise self._failure(answer)
+        if answer.status == HTTPStatus.ACCEPTED:
+            raise UnknownOutcome(f"{self._name} is still at work on it")
         try:
-            answer = await ask(
-                client, method, f"{self._url}{path}", seconds=TIMEOUT, most=LARGEST_ANSWER, **request
+            return read(answer.body)
+        except UNREADABLE as error:
+            raise Unreadable(f"{self._name} gave an answer that can't be read: {error!r}") from error
+
+    def read_each(
+        self, items: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T]
+    ) -> Iterator[T]:
+        """Those of a list that can be read; of each other one a line is logged."""
+        for item in items:
+            try:
+                yield read(item)
+            except UNREADABLE as error:
+                log.warning(f"{self._name} lists a payment that can't be read", error=repr(error))
+
+    async def _ask(self, method: str, path: str, **request: Any) -> Answer:
+        try:
+            return await self._client.ask(
+                method, f"{self._url}{path}", seconds=TIMEOUT, most=LARGEST_ANSWER, **request
             )
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            raise Outage(f"{self._name} can't be reached: {_why(error)}") from error
-        except httpx2.TransportError as error:
-            raise UnknownOutcome(f"{self._name} was asked, but its answer was lost: {_why(error)}") from error
+        except NotAsked as error:
+            raise Outage(f"{self._name} can't be reached: {error}") from error
         except TooMuch as error:
             raise UnknownOutcome(f"{self._name} was asked, but {error}") from error
-        body = _read(answer.content)
-        if answer.is_success:
-            return body
-        raise self._failure(answer, body)
+        except NoAnswer as error:
+            raise UnknownOutcome(f"{self._name} was asked, but its answer was lost: {error}") from error
 
-    def _failure(self, answer: Answer, body: Mapping[str, Any]) -> Exception:
-        said = f"{self._name} answered {answer.status}: {_sentence(body)}"
+    def _failure(self, answer: Answer) -> Exception:
+        said = f"{self._name} answered {answer.status}: {_sentence(answer.body)}"
         match answer.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
                 return Outage(f"{said}. Check the account's id and secret in the settings")
             case HTTPStatus.NOT_FOUND:
                 return NotFound(said)
             case HTTPStatus.TOO_MANY_REQUESTS:
-                return Outage(said, retry_after=_retry_after(answer))
+                return Outage(said, retry_after=answer.retry_after)
+            case HTTPStatus.REQUEST_TIMEOUT | HTTPStatus.CONFLICT:  # 409: the same key is being worked on
+                return UnknownOutcome(said)
             case status if status >= 500:
                 return UnknownOutcome(said)
         return Refused(said)
-
-
-def _read(content: bytes) -> Mapping[str, Any]:
-    try:
-        body = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def _sentence(body: Mapping[str, Any]) -> str:
@@ -89,12 +93,3 @@ def _sentence(body: Mapping[str, Any]) -> str:
     error = body.get("error")
     said = error.get("message") if isinstance(error, dict) else body.get("description")
     return str(said or "no reason given").rstrip(".")
-
-
-def _retry_after(answer: Answer) -> timedelta | None:
-    said = answer.headers.get("retry-after", "")
-    return min(timedelta(seconds=int(said[:9])), LONGEST_WAIT) if said.isdecimal() else None
-
-
-def _why(error: Exception) -> str:
-    return str(error) or type(error).__name__

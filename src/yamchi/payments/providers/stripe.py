@@ -1,10 +1,10 @@
 """Stripe: payment intents, with a signature on every webhook, which is looked up all the same."""
 
 import hmac
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -22,6 +22,8 @@ from yamchi.payments.providers.base import (
     Status,
 )
 from yamchi.payments.providers.calling import ProviderApi
+
+T = TypeVar("T")
 
 URL = "https://api.stripe.com/v1"
 PAGE = 100
@@ -64,24 +66,24 @@ class Stripe:
             **{f"metadata[{name}]": value for name, value in metadata.items()},
             **_EXPANDED,
         }
-        return _payment(await self._post("/payment_intents", fields, key))
+        return await self._post("/payment_intents", fields, key, _payment)
 
     async def get(self, payment_id: str) -> ProviderPayment:
-        return _payment(await self._api.call("GET", _intent(payment_id), params=_EXPANDED))
+        return await self._api.call("GET", _intent(payment_id), _payment, params=_EXPANDED)
 
     async def capture(self, payment_id: str, money: Money, key: str) -> ProviderPayment:
         fields = {"amount_to_capture": _units(money), **_EXPANDED}
-        return _payment(await self._post(f"{_intent(payment_id)}/capture", fields, key))
+        return await self._post(f"{_intent(payment_id)}/capture", fields, key, _payment)
 
     async def cancel(self, payment_id: str, key: str) -> ProviderPayment:
-        return _payment(await self._post(f"{_intent(payment_id)}/cancel", _EXPANDED, key))
+        return await self._post(f"{_intent(payment_id)}/cancel", _EXPANDED, key, _payment)
 
     async def refund(self, payment_id: str, money: Money, key: str) -> ProviderRefund:
         fields = {"payment_intent": payment_id, "amount": _units(money)}
-        return _refund(await self._post("/refunds", fields, key))
+        return await self._post("/refunds", fields, key, _refund)
 
     async def get_refund(self, refund_id: str) -> ProviderRefund:
-        return _refund(await self._api.call("GET", f"/refunds/{quote(refund_id, safe='')}"))
+        return await self._api.call("GET", f"/refunds/{quote(refund_id, safe='')}", _refund)
 
     async def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
         query: dict[str, Any] = {
@@ -90,13 +92,12 @@ class Stripe:
             "expand[]": "data.latest_charge",
         }
         while True:
-            page = await self._api.call("GET", "/payment_intents", params=query)
-            items = page.get("data", [])
-            for item in items:
-                yield _payment(item)
-            if not page.get("has_more") or not items:
+            items, last = await self._api.call("GET", "/payment_intents", _page, params=query)
+            for payment in self._api.read_each(items, _payment):
+                yield payment
+            if last is None:
                 return
-            query["starting_after"] = items[-1]["id"]
+            query["starting_after"] = last
 
     def read_webhook(self, headers: Mapping[str, str], body: bytes, now: Millis) -> Notice | None:
         self._verify(headers.get("stripe-signature", ""), body, now)
@@ -123,14 +124,22 @@ class Stripe:
             raise BadWebhook("The signature is older than five minutes.")
 
     async def ping(self) -> str:
-        await self._api.call("GET", "/payment_intents", params={"limit": 1})
+        await self._api.call("GET", "/payment_intents", _page, params={"limit": 1})
         return "Stripe knows this account"
 
     async def close(self) -> None:
         await self._api.close()
 
-    async def _post(self, path: str, fields: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-        return await self._api.call("POST", path, data=fields, headers={"Idempotency-Key": key})
+    async def _post(
+        self, path: str, fields: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any]], T]
+    ) -> T:
+        return await self._api.call("POST", path, read, data=fields, headers={"Idempotency-Key": key})
+
+
+def _page(answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str | None]:
+    """The payments of a page, and after which of them the next one begins."""
+    items = answer["data"]
+    return items, str(items[-1]["id"]) if answer.get("has_more") and items else None
 
 
 def _intent(payment_id: str) -> str:

@@ -1,10 +1,10 @@
 """YooKassa, API v3. It signs no webhook: what one says is looked up, and may first be checked by where it came from."""
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -22,6 +22,8 @@ from yamchi.payments.providers.base import (
     Status,
 )
 from yamchi.payments.providers.calling import ProviderApi
+
+T = TypeVar("T")
 
 URL = "https://api.yookassa.ru/v3"
 PAGE = 100
@@ -59,34 +61,34 @@ class YooKassa:
             "description": payment.description,
             "metadata": {**payment.metadata, "yamchi_id": payment.id},
         }
-        return _payment(await self._post("/payments", _given(body), key))
+        return await self._post("/payments", _given(body), key, _payment)
 
     async def get(self, payment_id: str) -> ProviderPayment:
-        return _payment(await self._api.call("GET", f"/payments/{quote(payment_id, safe='')}"))
+        return await self._api.call("GET", f"/payments/{quote(payment_id, safe='')}", _payment)
 
     async def capture(self, payment_id: str, money: Money, key: str) -> ProviderPayment:
         path = f"/payments/{quote(payment_id, safe='')}/capture"
-        return _payment(await self._post(path, {"amount": _amount(money)}, key))
+        return await self._post(path, {"amount": _amount(money)}, key, _payment)
 
     async def cancel(self, payment_id: str, key: str) -> ProviderPayment:
-        return _payment(await self._post(f"/payments/{quote(payment_id, safe='')}/cancel", {}, key))
+        return await self._post(f"/payments/{quote(payment_id, safe='')}/cancel", {}, key, _payment)
 
     async def refund(self, payment_id: str, money: Money, key: str) -> ProviderRefund:
         body = {"payment_id": payment_id, "amount": _amount(money)}
-        return _refund(await self._post("/refunds", body, key))
+        return await self._post("/refunds", body, key, _refund)
 
     async def get_refund(self, refund_id: str) -> ProviderRefund:
-        return _refund(await self._api.call("GET", f"/refunds/{quote(refund_id, safe='')}"))
+        return await self._api.call("GET", f"/refunds/{quote(refund_id, safe='')}", _refund)
 
     async def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
         query: dict[str, Any] = {"created_at.gte": isoformat(moment), "limit": PAGE}
         while True:
-            page = await self._api.call("GET", "/payments", params=query)
-            for item in page.get("items", ()):
-                yield _payment(item)
-            if not page.get("next_cursor"):
+            items, cursor = await self._api.call("GET", "/payments", _page, params=query)
+            for payment in self._api.read_each(items, _payment):
+                yield payment
+            if not cursor:
                 return
-            query["cursor"] = page["next_cursor"]
+            query["cursor"] = cursor
 
     def read_webhook(self, headers: Mapping[str, str], body: bytes, now: Millis) -> Notice | None:
         try:
@@ -110,8 +112,14 @@ class YooKassa:
     async def close(self) -> None:
         await self._api.close()
 
-    async def _post(self, path: str, body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-        return await self._api.call("POST", path, json=body, headers={"Idempotence-Key": key})
+    async def _post(
+        self, path: str, body: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any]], T]
+    ) -> T:
+        return await self._api.call("POST", path, read, json=body, headers={"Idempotence-Key": key})
+
+
+def _page(answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str | None]:
+    return answer["items"], answer.get("next_cursor")
 
 
 def _payment(answer: Mapping[str, Any]) -> ProviderPayment:

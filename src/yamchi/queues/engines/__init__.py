@@ -144,6 +144,8 @@ def _kafka(url: str, context: EngineContext) -> Engine:
 def _supabase(url: str, context: EngineContext) -> Engine:
     """It asks every WORKER_INTERVAL_MS for at most WORKER_MAX_TASKS jobs."""
     try:
+        import httpx2  # noqa: F401 (it is asked with this, much later)
+
         from yamchi.queues.engines.supabase import SupabaseEngine
     except ImportError as error:
         raise MissingExtra("supabase", "Supabase") from error

@@ -83,17 +83,21 @@ def stalled_verdict(claim: Claim, moment: Millis) -> Failed | RetryAt:
     apart: it must not take all of its neighbors along to the end of their attempts.
     """
     job = claim.job
-    error = (
-        f"The worker stopped or lost its lease during attempt {job.attempts_made} of {job.options.attempts}"
-    )
+    error = stalled_error(job)
     if job.attempts_made < job.options.attempts:
         pause = random.randrange(STALLED_JITTER) if job.attempts_made > 1 else 0
         return RetryAt(claim, max(moment, job.run_at) + pause, error)
     return Failed(claim, error, DeadLetter.of_job(job, error, moment))
 
 
+def stalled_error(job: JobRecord) -> str:
+    return (
+        f"The worker stopped or lost its lease during attempt {job.attempts_made} of {job.options.attempts}"
+    )
+
+
 def describe_stalled(job: JobRecord, has_failed: bool) -> str:
-    """The same, for the log."""
+    """What became of it, for the log."""
     outcome = "failed, its attempts are used up" if has_failed else "back in the queue"
     return f"stalled {job.name} {job.id}: {outcome}"
 
@@ -158,7 +162,7 @@ class Engine(Protocol):
         """Which of these running jobs somebody has asked to stop. From the lease keeper's thread."""
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
-        """Show this worker among the living; a bare id takes it off the list. From the lease keeper's thread."""
+        """Register this worker for a while; a bare id takes it off the list. From the lease keeper's thread."""
 
     # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
 

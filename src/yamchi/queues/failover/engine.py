@@ -61,13 +61,24 @@ class FailoverEngine:
     async def open(self) -> None:
         self._sides.close()  # its timer may be of an event loop that is gone
         await self._spool.open()
-        # What a crash left in the spool goes first: begin where the last process stopped.
-        self._sides.on_primary = not await self._mover.has_work()
         try:
             await self._primary.open()
         except EngineUnavailable as error:
             self._sides.switch(to_primary=False, why=f"Error reading from queue: {error}")
-        if self._moving is None:
+        else:
+            await self._begin()
+        self._keep_moving()
+
+    async def _begin(self) -> None:
+        """The broker is there. What a crash left in the spool goes first: begin where the last process stopped."""
+        if await self._mover.has_work():
+            self._sides.switch(to_primary=False, why="what waits in the spool goes first")
+        else:
+            self._sides.switch(to_primary=True, why="it answers again; nothing waits in the spool")
+
+    def _keep_moving(self) -> None:
+        """The mover ends with the event loop it runs on, and goes on in the one after it."""
+        if self._moving is None or self._moving.done():
             self._moving = asyncio.create_task(self._mover.run(), name="failover")
 
     async def close(self) -> None:
@@ -117,6 +128,7 @@ class FailoverEngine:
     ) -> Exchange:
         """Each verdict goes where its job came from; one for a broker that is away has to be brought again."""
         self._pauses.watch(queue)
+        self._keep_moving()
         ours = [verdict for verdict in verdicts if self._is_local(verdict.claim)]
         theirs = [verdict for verdict in verdicts if not self._is_local(verdict.claim)]
         got = Exchange()

@@ -1,8 +1,8 @@
 """The spool moves over to the broker when it answers again.
 
 In batches: claimed here, added there under its own id, and only then dropped here. A crash at any point repeats a step
-that the ids make harmless. While one process moves a queue, nobody else takes from its spool, so that what comes later
-is not begun before what comes earlier.
+that the ids make harmless. A job that the broker refuses becomes a dead letter in the spool. While one process moves a
+queue, nobody else takes from its spool, so that what comes later is not begun before what comes earlier.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from yamchi.clock import Millis
-from yamchi.errors import EngineError
+from yamchi.errors import EngineError, InvalidJob
 from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.sides import Sides
-from yamchi.queues.records import JobRecord, NewJob
+from yamchi.queues.records import Claim, DeadLetter, Failed, JobRecord, NewJob
 
 log = structlog.get_logger("yamchi.failover")
 
@@ -85,10 +85,29 @@ class Mover:
     async def _move_queue(self, queue: str) -> int:
         spool, moved = self._sides.spool, 0
         while claims := await spool.take_pending(queue, BATCH, MOVE_LEASE, self._name):
-            await self._sides.primary.add(queue, [_as_it_was(claim.job) for claim in claims])
-            await spool.drop(queue, claims)
-            moved += len(claims)
+            moved += await self._move_batch(queue, claims)
         return moved
+
+    async def _move_batch(self, queue: str, claims: Sequence[Claim]) -> int:
+        """How many moved. A batch that the broker refuses is halved until the job that it refuses is found."""
+        try:
+            await self._sides.primary.add(queue, [_as_it_was(claim.job) for claim in claims])
+        except InvalidJob as error:
+            if len(claims) == 1:
+                await self._give_up(queue, claims[0], error)
+                return 0
+            middle = len(claims) // 2
+            first = await self._move_batch(queue, claims[:middle])
+            return first + await self._move_batch(queue, claims[middle:])
+        await self._sides.spool.drop(queue, claims)
+        return len(claims)
+
+    async def _give_up(self, queue: str, claim: Claim, error: InvalidJob) -> None:
+        """A job that the broker will never take fails here, so that those behind it can move."""
+        log.error("the broker refuses a job of the spool", **claim.job.log_fields(error=str(error)))
+        letter = DeadLetter.of_job(claim.job, str(error), claim.job.started_at or claim.job.run_at)
+        failed = Failed(claim, str(error), letter)
+        await self._sides.spool.exchange(queue, [failed], 0, MOVE_LEASE, self._name)
 
 
 def _as_it_was(job: JobRecord) -> NewJob:

@@ -12,6 +12,7 @@ import structlog
 
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.base import Engine
+from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.failover.spool import Spool
 from yamchi.queues.timeouts import CallTimeout
 
@@ -31,7 +32,7 @@ class Sides:
         self.primary = primary
         self.spool = spool
         self.on_primary = True
-        self.switched = asyncio.Event()
+        self.switched = Wakeup()
         """Set at the next switch, and then replaced by a new one."""
         self._listeners = [on_switch]
         self._timeout = CallTimeout(CALL_SECONDS)
@@ -85,4 +86,4 @@ class Sides:
         for listener in self._listeners:
             listener(before, self.current.type)
         self.switched.set()
-        self.switched = asyncio.Event()
+        self.switched = Wakeup()

@@ -125,7 +125,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, _raise_stopped)
     try:
         _limit_memory(hello.memory)
-        logging.configure(level=_LEVELS.get(hello.log_level, "info"))
+        logging.configure(hello.log_format, _LEVELS.get(hello.log_level, "info"))
         child = Child(worker, Handler(hello.name, _find(hello)))
     except (Exception, SystemExit) as error:
         worker.send("unable", **encode_error(error))

@@ -13,10 +13,11 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from yamchi.errors import Retryable
+from yamchi.observe.logging import configured_format
 from yamchi.queues.job import Job
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.wire import Hello, Start, Stop, decode_error, packed, receive
@@ -47,7 +48,7 @@ class ProcessPool:
     """The child processes of one handler."""
 
     def __init__(self, queue: str, name: str, function: Callable[..., Any], limits: ProcessLimits) -> None:
-        self._hello = _hello(queue, name, function, limits.memory)
+        self._hello = partial(_hello, queue, name, function, limits.memory)
         self._limits = limits
         self._free = asyncio.Semaphore(limits.processes)
         self._idle: list[_Child] = []
@@ -58,13 +59,19 @@ class ProcessPool:
 
         With a `payload` the child gets that instead of the job's own data: a part of the work, not all of it.
         """
-        async with self._free:
+        with job.waiting():
+            await self._free.acquire()
+        try:
             while idle := self._take_idle():
                 try:
                     return await self._run_in(idle, job, payload, within)
                 except _NeverBegan:
                     continue
-            return await self._run_in(await _Child.start(self._hello), job, payload, within)
+            with job.waiting():
+                child = await _Child.start(self._hello())
+            return await self._run_in(child, job, payload, within)
+        finally:
+            self._free.release()
 
     async def _run_in(
         self, child: "_Child", job: Job[Any], payload: bytes | None, within: Within | None
@@ -224,7 +231,10 @@ class _Child:
     def _resident(self) -> int:
         """Bytes it has in memory; 0 where the system does not tell."""
         try:
-            return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * _PAGE
+            with open(
+                f"/proc/{self._process.pid}/statm", "rb", buffering=0
+            ) as file:  # asked ten times a second
+                return int(file.read().split()[1]) * _PAGE
         except (OSError, IndexError):
             return 0
 
@@ -269,6 +279,7 @@ def _hello(queue: str, name: str, function: Callable[..., Any], memory: int | No
         path=list(sys.path),
         memory=memory,
         log_level=logging.getLogger().level or logging.WARNING,
+        log_format=configured_format(),
     )
 
 

@@ -17,6 +17,7 @@ import orjson
 
 from yamchi import errors
 from yamchi.queues.records import JobRecord
+from yamchi.settingtypes import LogFormat
 
 LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024
 """Bytes that a child may say at once; results and logs are small."""
@@ -37,6 +38,7 @@ class Hello:
     path: list[str]
     memory: int | None
     log_level: int
+    log_format: LogFormat
 
 
 @dataclass(frozen=True, slots=True)

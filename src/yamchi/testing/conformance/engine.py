@@ -169,6 +169,17 @@ class EngineSuite(Suite):
         await complete(engine, queue, await claim_all(engine, queue, 1))
         assert await engine.get(queue, "gone") is None
         assert (await engine.counts(queue))["completed"] == 0
+        assert sum(minute.completed for minute in await engine.history(queue, 60)) == 1, "it was done"
+
+    async def test_a_job_that_is_not_kept_leaves_no_log(self, engine: Engine, queue: str) -> None:
+        await engine.add(queue, [new_job("gone", options=JobOptions(keep_completed=0))])
+        held = await claim_all(engine, queue, 1)
+        await engine.log(queue, "gone", ["a line of its own"])
+        await complete(engine, queue, held)
+        await engine.add(queue, [new_job("next")])
+        following = await engine.get(queue, "next")
+        assert following is not None
+        assert following.logs == []
 
     async def test_a_retry_waits_without_a_slot_and_counts_attempts(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("again")])

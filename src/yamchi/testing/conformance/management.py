@@ -2,7 +2,7 @@
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.base import Engine, WorkerInfo
-from yamchi.queues.records import NewJob
+from yamchi.queues.records import JobOptions, NewJob
 from yamchi.testing.conformance.base import (
     Connect,
     Suite,
@@ -67,6 +67,19 @@ class ManagementSuite(Suite):
         assert await state_of(engine, queue, "w") == "cancelled"
         assert await engine.cancel(queue, ["w"]) == {}
 
+    async def test_only_the_last_cancelled_are_kept(self, engine: Engine, queue: str) -> None:
+        ids = [f"c{n}" for n in range(6)]
+        await engine.add(
+            queue,
+            [new_job(job_id, run_at=now() + 60_000, options=JobOptions(keep_failed=2)) for job_id in ids],
+        )
+        for job_id in ids[:4]:
+            assert await engine.cancel(queue, [job_id]) == {job_id: "cancelled"}
+        assert await engine.cancel(queue, ids[4:]) == dict.fromkeys(ids[4:], "cancelled")
+        assert (await engine.counts(queue))["cancelled"] == 2
+        assert {job.id for job in (await engine.page(queue, "cancelled", "", 0, 10)).jobs} == set(ids[4:])
+        assert await engine.get(queue, "c0") is None
+
     async def test_cancel_while_running(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("r"), new_job("other")])
         held = {one.job.id: one for one in await claim_all(engine, queue, 2)}
@@ -120,6 +133,22 @@ class ManagementSuite(Suite):
         assert not await engine.paused(queue)
         assert len(await claim_all(engine, queue, 1)) == 1
 
+    async def test_a_paused_queue_does_not_keep_its_worker_busy(self, engine: Engine, queue: str) -> None:
+        due = now() + 200
+        await engine.add(queue, [new_job("d", run_at=due)])
+        await engine.pause(queue)
+        while now() <= due + 50:
+            await engine.wake(queue, 50)
+            assert await claim(engine, queue) == []
+        began, wakes = now(), 0
+        while now() < began + 500:
+            await engine.wake(queue, 500)
+            assert await claim(engine, queue) == []
+            wakes += 1
+        assert wakes < 10, "a due job that nobody may start is no reason to wake up"
+        await engine.resume(queue)
+        assert len(await claim_all(engine, queue, 1)) == 1
+
     async def test_clean_by_age(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job(f"c{n}") for n in range(3)])
         await complete(engine, queue, await claim_all(engine, queue, 3))
@@ -158,6 +187,11 @@ class ManagementSuite(Suite):
         await self._dead(engine, queue, "l1", "l2", "l3")
         page = await engine.letters(queue, "", 0, 2)
         assert (len(page.letters), page.total) == (2, 3)
+        for search in ("", "broken"):
+            none = await engine.letters(queue, search, 0, 0)
+            assert (none.letters, none.total) == ([], 3), "no letter was asked for"
+            last = await engine.letters(queue, search, 2, 2)
+            assert (len(last.letters), last.total) == (1, 3)
         found = await engine.letters(queue, "broken l2", 0, 10)
         assert [letter.id for letter in found.letters] == ["l2"]
         letter = await engine.letter(queue, "l2")

@@ -10,9 +10,10 @@ import orjson
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from yamchi.http.apikeys import digest_of, parts_of
 from yamchi.http.audit import Entry
-from yamchi.http.auth import COOKIE, AccessControl, too_many
-from yamchi.http.failures import address_of
+from yamchi.http.auth import COOKIE, AccessControl
+from yamchi.http.failures import TooManyWrong, address_of
 from yamchi.http.limits import read_form
 from yamchi.http.scopes import Caller
 from yamchi.http.sessions import LIFE
@@ -62,19 +63,21 @@ async def sign_inpage(request: Request) -> Response:
 async def sign_in(request: Request, access: TheAccess) -> Response:
     form = await read_form(request)
     token, address = form.get("token", "").strip(), address_of(request.scope)
-    if wait := access.failures.wait(address, token):
-        return _refused(HTTPStatus.TOO_MANY_REQUESTS, too_many(wait).why, {"retry-after": str(wait)})
-    held = await access.holder_of(token.encode())
+    try:
+        held = await access.holder_of(token.encode(), address)
+    except TooManyWrong as error:
+        return _refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), error.headers)
     if held is None:
         access.failures.wrong(address, "a sign-in", request.url.path)
         return _refused(HTTPStatus.UNAUTHORIZED, "That is neither the admin token nor a key.")
-    access.failures.right(address, token)
     caller, key_id = held
     if not caller.may_look:
         return _refused(
             HTTPStatus.FORBIDDEN, "This key may not see the board: it needs the scope read or admin."
         )
-    cookie = await access.sessions.begin(key_id, address)
+    cookie = await access.sessions.begin(key_id, address, digest=digest_of(parts_of(token)[1]))
+    if cookie is None:
+        return _refused(HTTPStatus.UNAUTHORIZED, "This key has been rotated: sign in with its new text.")
     await _note(access, caller, "sign in", address)
     answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
     answer.set_cookie(

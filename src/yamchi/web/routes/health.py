@@ -1,5 +1,6 @@
 """For machines that watch: is the process alive, can it take work, what has it done."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -13,7 +14,7 @@ from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
 from yamchi.plugins import Check, look_at
 from yamchi.queues.overview import unattended, view_queues
-from yamchi.queues.probes import EngineState, ping_engines
+from yamchi.queues.probes import EngineState, broker_type, ping_engines
 from yamchi.web.routes.queues import App
 from yamchi.web.schemas import CheckOut, EngineHealth, Readiness, Ready, ServiceHealth
 
@@ -87,10 +88,14 @@ async def metrics(app: App) -> Response:
 
 async def scrape(app: Yamchi) -> bytes:
     """Everything there is to measure, as of now."""
-    views = await view_queues(await all_queues(app), minutes=1)
+    queues = await all_queues(app)
+    views, engines = await asyncio.gather(view_queues(queues, minutes=1), ping_engines(queues))
     up: dict[str, bool] = defaultdict(lambda: True)
+    for engine in engines:
+        up[engine.type] &= engine.error is None
     for view in views:
-        up[view.queue.type] &= view.error is None
+        up[broker_type(view.queue)] &= view.error is None
+    app.metrics.show_zeros(app.queues, [service.name for service in app.services.running])
     counts = {view.queue.name: view.shown_counts for view in views if view.error is None}
     return app.metrics.render(counts, up, [plugin.metrics for plugin in app.plugins.values()])
 

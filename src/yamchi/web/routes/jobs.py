@@ -1,7 +1,7 @@
 """Jobs: list, show, add, edit, retry, promote, cancel, remove. An id may contain slashes."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
@@ -10,7 +10,7 @@ from yamchi.fields import Key
 from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Many
-from yamchi.http.paging import PageNumber, PageSize, Search, pages
+from yamchi.http.paging import EMPTY_IS_ABSENT, PageNumber, PageSize, Search, pages
 from yamchi.http.problems import documented
 from yamchi.http.scopes import ADMIN, SEND, Caller
 from yamchi.queues.records import State
@@ -28,7 +28,7 @@ JOB = "/queues/{queue}/jobs/{job_id:path}"
 async def list_jobs(
     queue: ThatQueue,
     caller: TheCaller,
-    state: State | None = None,
+    state: Annotated[State | None, EMPTY_IS_ABSENT] = None,
     q: Search = "",
     page: PageNumber = 1,
     size: PageSize = 25,

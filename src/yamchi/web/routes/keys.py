@@ -116,7 +116,7 @@ async def create_key(app: App, access: TheAccess, caller: TheCaller, new: KeyIn)
     return NewKey(key=text, **KeyRow.of(key, app.clock.now()).model_dump())
 
 
-@router.post("/keys/{name}/rotate", summary="Give a key another text")
+@router.post("/keys/{name}/rotate", summary="Give a key another text; its sessions of the board end")
 async def rotate_key(app: App, access: TheAccess, name: Name, how: Rotation | None = None) -> NewKey:
     key, text = await access.keys.rotate(name, grace=how.grace if how else 0)
     return NewKey(key=text, **KeyRow.of(key, app.clock.now()).model_dump())

@@ -27,17 +27,17 @@ async def list_letters(
     return LettersOut(letters=rows, total=found.total, page=page, pages=pages(found.total, size))
 
 
-@router.post("/queues/{queue}/dlq/replay-all", summary="Replay every letter that holds a job")
+@router.post("/queues/{queue}/dlq/replay-all", summary="Replay every dead letter that holds a job")
 async def replay_all(queue: ThatQueue, q: Search = "") -> Done:
     return Done(count=await queue.dead_letters.replay_all(search=q))
 
 
-@router.post("/queues/{queue}/dlq/purge", summary="Drop these letters")
+@router.post("/queues/{queue}/dlq/purge", summary="Drop these dead letters")
 async def purge_many(queue: ThatQueue, which: Many) -> Done:
     return Done(count=await queue.dead_letters.purge(which.ids))
 
 
-@router.post("/queues/{queue}/dlq/purge-all", summary="Drop every letter of the queue")
+@router.post("/queues/{queue}/dlq/purge-all", summary="Drop every dead letter of the queue")
 async def purge_all(queue: ThatQueue) -> Done:
     return Done(count=await queue.dead_letters.purge())
 
@@ -60,7 +60,7 @@ async def replay_letter(queue: ThatQueue, letter_id: Key, mended: Replay | None 
     await queue.dead_letters.replay(letter_id, mended.data if mended and is_mended else ...)
 
 
-@router.delete(LETTER, status_code=204, summary="Drop a letter")
+@router.delete(LETTER, status_code=204, summary="Drop a dead letter")
 async def purge_letter(request: Request, queue: ThatQueue, letter_id: Key) -> None:
     letter = await queue.dead_letters.get(letter_id)
     changes(request, before=f"{letter.name}: {letter.error}")

@@ -61,7 +61,8 @@ async def resume(request: Request, queue: ThatQueue) -> QueueOut:
 
 
 @router.post("/queues/{queue}/clean", summary="Remove old jobs of one state", responses=documented(409))
-async def clean(queue: ThatQueue, what: Clean) -> Done:
+async def clean(queue: ThatQueue, what: Clean | None = None) -> Done:
+    what = what or Clean()
     return Done(count=await queue.clean(what.state, older_than=what.older_than, limit=what.limit))
 
 

@@ -21,7 +21,7 @@ from yamchi.notifications.channels.parts import Parts
 from yamchi.notifications.channels.push.base64url import from_base64url
 from yamchi.notifications.channels.push.client import BadEndpoint, PushClient, Reply
 from yamchi.notifications.channels.push.encryption import encrypt, is_browser_key
-from yamchi.notifications.channels.push.endpoints import check_endpoint
+from yamchi.notifications.channels.push.endpoints import Lookups, check_endpoint
 from yamchi.notifications.channels.push.payload import payload_of, topic_of
 from yamchi.notifications.channels.push.subscriptions import (
     BrowserSubscription,
@@ -37,6 +37,9 @@ MAX_TTL: Millis = 28 * 86_400_000
 """How long push services keep a message for a browser that is away, at most."""
 
 MAX_SERVICE_NAME_LENGTH = 50
+LOOKUP_THREADS = 4
+"""For those who subscribe, apart from those of what is sent."""
+
 _OUR_TOKEN = ("BadJwtToken", "ExpiredJwt", "BadAuthorizationHeader", "Unauthorized")
 
 
@@ -65,6 +68,7 @@ class WebPushChannel(Channel):
         self._circuits = circuits
         self._clock = clock
         self._allows_private = allows_private
+        self._lookups = Lookups(LOOKUP_THREADS, "push-subscribe")
 
     @property
     def public_key(self) -> str:
@@ -77,7 +81,7 @@ class WebPushChannel(Channel):
             raise InvalidJob("keys.p256dh is not a public key on the curve P-256, as a browser makes it.")
         if len(from_base64url(keys.auth)) != 16:
             raise InvalidJob("keys.auth must be 16 bytes, as a browser makes them.")
-        await check_endpoint(browser.endpoint, allows_private=self._allows_private)
+        await check_endpoint(browser.endpoint, user_id, self._lookups, allows_private=self._allows_private)
         return await self.subscriptions.add(user_id, browser)
 
     def address(self, recipient: Recipient) -> str | None:
@@ -97,6 +101,7 @@ class WebPushChannel(Channel):
 
     async def close(self) -> None:
         await self._client.close()
+        self._lookups.close()
 
     async def _send(self, message: Message, payload: bytes, browser: Subscription, of: int) -> None:
         """To one browser."""
@@ -105,7 +110,7 @@ class WebPushChannel(Channel):
         body = encrypt(payload, from_base64url(browser.p256dh), from_base64url(browser.auth))
         headers = self._headers(message, browser)
         try:
-            reply = await self._client.send(browser.endpoint, headers, body, service, source)
+            reply = await self._client.send(browser.endpoint, headers, body, service, source, browser.user_id)
         except BadEndpoint as error:
             await self._remove(browser, str(error))
             raise NoAddress(str(error)) from error

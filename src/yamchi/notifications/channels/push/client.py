@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -21,7 +22,7 @@ from httpcore2 import AnyIOBackend, AsyncNetworkBackend, AsyncNetworkStream
 from yamchi.clock import Clock, to_moment
 from yamchi.errors import Outage, Snooze
 from yamchi.notifications.channels.base import AnswerLost
-from yamchi.notifications.channels.push.endpoints import NotFound, NotPublic, public_addresses
+from yamchi.notifications.channels.push.endpoints import Lookups, NotFound, NotPublic, public_addresses
 
 MAX_CONNECTIONS = 250
 """As many as ten messages at once need, each to the twenty browsers that one person may have, and some."""
@@ -58,22 +59,35 @@ class BadEndpoint(Exception):
     """Nothing can be written to this endpoint, now or later: it is no address, or leads where it must not."""
 
 
+LOOKUP_THREADS = 8
+_person: ContextVar[str] = ContextVar("push_person")
+"""For whom a connection is made."""
+
+
 class PushClient:
     """One pool of connections for all push services."""
 
     def __init__(self, clock: Clock, *, allows_private: bool = False) -> None:
         self._clock = clock
+        self._lookups = Lookups(LOOKUP_THREADS, "push-send")
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=ssl.create_default_context(),
             max_connections=MAX_CONNECTIONS,
             keepalive_expiry=IDLE_SECONDS,
-            network_backend=None if allows_private else PublicNetwork(),
+            network_backend=None if allows_private else PublicNetwork(self._lookups),
         )
 
     async def send(
-        self, url: str, headers: Mapping[str, str], body: bytes, service: str, source: str | None = None
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        service: str,
+        source: str | None = None,
+        person: str = "",
     ) -> Reply:
         """The service's answer, whatever it is; an `Outage` of the service, as seen by this source, when there is none."""
+        _person.set(person or url)
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 return await self._exchange(url, headers, body)
@@ -96,6 +110,7 @@ class PushClient:
 
     async def close(self) -> None:
         await self._pool.aclose()
+        self._lookups.close()
 
     async def _exchange(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
         extensions = {"timeout": TIMEOUTS_SECONDS}
@@ -141,8 +156,9 @@ async def _beginning(answer: httpcore2.Response) -> bytes:
 class PublicNetwork(AsyncNetworkBackend):
     """Looks a name up and connects to the address it found, if that is public. Certificates are still the name's."""
 
-    def __init__(self) -> None:
+    def __init__(self, lookups: Lookups) -> None:
         self._network = AnyIOBackend()
+        self._lookups = lookups
 
     async def connect_tcp(
         self,
@@ -152,7 +168,7 @@ class PublicNetwork(AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> AsyncNetworkStream:
-        addresses = await public_addresses(host, port)
+        addresses = await public_addresses(host, port, _person.get(), self._lookups)
         failure: Exception = NotPublic(f"{host} has no address.")
         for address in addresses:
             try:

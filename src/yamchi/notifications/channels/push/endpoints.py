@@ -1,8 +1,9 @@
 """Where a push endpoint may be: at a public address, over https. Anybody can tell us an endpoint, and we connect to it.
 
 The name is looked up when a browser subscribes, and again for every connection, to the very address that was checked: a
-name that points elsewhere a moment later gains nothing. Names are looked up in threads of their own: a slow name
-server delays nobody else.
+name that points elsewhere a moment later gains nothing. Names are looked up in threads, which can't be interrupted, so that those
+of who subscribes and of what is sent are apart, and each person has one of them at a time: a slow name server delays only
+who chose it.
 """
 
 import asyncio
@@ -25,7 +26,6 @@ MOST_ADDRESSES = 4
 _HOST = re.compile(
     r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_]([a-z0-9_-]{0,62}))*\.?", re.IGNORECASE
 )
-_lookups = ThreadPoolExecutor(8, thread_name_prefix="push-lookup")
 
 
 class NotPublic(InvalidJob):
@@ -36,13 +36,52 @@ class NotFound(NotPublic):
     """A host whose address is not known, at least now."""
 
 
-async def check_endpoint(endpoint: str, *, allows_private: bool = False) -> None:
+class Lookups:
+    """Asks the name server, in threads of its own, one name at a time for each person."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._under_way: dict[str, asyncio.Future[list[str]]] = {}
+
+    async def find(self, host: str, port: int, person: str) -> list[str]:
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                while before := self._under_way.get(person):
+                    await asyncio.wait([before])
+                found = await asyncio.shield(self._begin(host, port, person))
+        except TimeoutError:
+            raise NotFound(f"The name server of {host[:200]!r} does not answer.") from None
+        except (socket.gaierror, UnicodeError):
+            raise NotFound(f"The endpoint's host {host[:200]!r} can't be found.") from None
+        return list(dict.fromkeys(found))
+
+    def _begin(self, host: str, port: int, person: str) -> asyncio.Future[list[str]]:
+        """Under way until the thread is free again, however long somebody waits for it."""
+        loop = asyncio.get_running_loop()
+        asked = loop.run_in_executor(self._threads, _ask_name_server, host, port)
+        self._under_way[person] = asked
+
+        def end(done: asyncio.Future[list[str]]) -> None:
+            del self._under_way[person]
+            if not done.cancelled():
+                done.exception()  # whoever waited has been told, or has gone
+
+        asked.add_done_callback(end)
+        return asked
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def check_endpoint(
+    endpoint: str, person: str, lookups: Lookups, *, allows_private: bool = False
+) -> None:
     """Refuse an endpoint that can't be written to, is not https, or leads to an address that is not public."""
     address = _read(endpoint)
     if address.scheme != "https" and not (allows_private and address.scheme == "http"):
         raise NotPublic("The endpoint must be an https address, as the browser gives it.")
     if not allows_private:
-        await public_addresses(address.hostname or "", address.port or 443)
+        await public_addresses(address.hostname or "", address.port or 443, person, lookups)
 
 
 def _read(endpoint: str) -> SplitResult:
@@ -62,9 +101,9 @@ def _read(endpoint: str) -> SplitResult:
     return address
 
 
-async def public_addresses(host: str, port: int) -> list[str]:
-    """The addresses of a host, each of them public."""
-    addresses = await _look_up(host, port)
+async def public_addresses(host: str, port: int, person: str, lookups: Lookups) -> list[str]:
+    """The addresses of a host that this person chose, each of them public."""
+    addresses = await lookups.find(host, port, person)
     for address in addresses:
         if not is_public(address):
             raise NotPublic(
@@ -72,18 +111,6 @@ async def public_addresses(host: str, port: int) -> list[str]:
                 "PUSH_ALLOW_PRIVATE=true allows one of your own."
             )
     return addresses[:MOST_ADDRESSES]
-
-
-async def _look_up(host: str, port: int) -> list[str]:
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(LOOKUP_SECONDS):
-            found = await loop.run_in_executor(_lookups, _ask_name_server, host, port)
-    except TimeoutError:
-        raise NotFound(f"The name server of {host[:200]!r} does not answer.") from None
-    except (socket.gaierror, UnicodeError):
-        raise NotFound(f"The endpoint's host {host[:200]!r} can't be found.") from None
-    return list(dict.fromkeys(found))
 
 
 def _ask_name_server(host: str, port: int) -> list[str]:

@@ -9,17 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from yamchi import outgoing
-from yamchi.errors import MissingExtra, Outage, Retryable, Unrecoverable, YamchiError
+from yamchi.errors import Outage, Retryable, Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import AnswerLost, Attachment, Unreachable
-from yamchi.outgoing import TooMuch, ask
-
-if TYPE_CHECKING:
-    import httpx2
+from yamchi.outgoing import Client, NoAnswer, NotAsked, TooMuch
 
 TIMEOUT_SECONDS = 30.0
 DEADLINE_SECONDS = 50.0
@@ -32,6 +28,10 @@ IDLE_SECONDS = 30.0
 """Seconds that a connection may be idle: shorter than the server keeps it."""
 
 Fields = Mapping[str, Any]
+
+
+class AnswerTooLarge(AnswerLost):
+    """Telegram said more than is read of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,62 +64,64 @@ class BotApi:
         self.bot_id = token.partition(":")[0]
         self._host = url.partition("://")[2].strip("/")
         self._base = f"{url.rstrip('/')}/bot{token}"
+        self._client = Client(
+            "telegram",
+            "Telegram",
+            timeout=TIMEOUT_SECONDS,
+            connections=MAX_CONNECTIONS,
+            idle_seconds=IDLE_SECONDS,
+        )
 
-    @cached_property
-    def _client(self) -> "httpx2.AsyncClient":
-        try:
-            import httpx2
-        except ImportError as error:
-            raise MissingExtra("telegram", "Telegram") from error
-        limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=IDLE_SECONDS)
-        return httpx2.AsyncClient(timeout=TIMEOUT_SECONDS, limits=limits)
-
-    async def call(self, method: str, fields: Fields, file: tuple[str, Attachment] | None = None) -> Any:
+    async def call(
+        self,
+        method: str,
+        fields: Fields,
+        file: tuple[str, Attachment] | None = None,
+        *,
+        most: int = MAX_ANSWER_BYTES,
+    ) -> Any:
         """The result of a method; a failure by its kind. A file is sent beside the fields, under the name given."""
-        answer = await self._ask(method, fields, file)
+        answer = await self._ask(method, fields, file, most)
         if answer.moved_to and "chat_id" in fields:
-            answer = await self._ask(method, {**fields, "chat_id": answer.moved_to}, file)
+            answer = await self._ask(method, {**fields, "chat_id": answer.moved_to}, file, most)
         if answer.body.get("ok"):
             return answer.body.get("result")
         raise _refused(answer)
 
     async def close(self) -> None:
-        if "_client" in self.__dict__:
-            await self._client.aclose()
+        await self._client.close()
 
-    async def _ask(self, method: str, fields: Fields, file: tuple[str, Attachment] | None) -> Answer:
-        client = self._client
-        import httpx2
-
+    async def _ask(
+        self, method: str, fields: Fields, file: tuple[str, Attachment] | None, most: int
+    ) -> Answer:
         try:
-            response = await ask(
-                client,
+            response = await self._client.ask(
                 "POST",
                 f"{self._base}/{method}",
                 seconds=DEADLINE_SECONDS,
-                most=MAX_ANSWER_BYTES,
+                most=most,
                 **_body(fields, file),
             )
-        except (httpx2.ReadError, httpx2.ReadTimeout, httpx2.RemoteProtocolError, TooMuch) as error:
-            said = f"{self._host} was asked to {method}, but its answer was lost: {_why(error)}"
+        except TooMuch as error:
+            raise AnswerTooLarge(f"{self._host} was asked to {method}: {error}") from error
+        except NoAnswer as error:
+            said = f"{self._host} was asked to {method}, but its answer was lost: {error}"
             raise AnswerLost(said, outage=await self._gone()) from error
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        except NotAsked as error:
             raise self._unreachable(error) from error
         return Answer(response.status, _read(response))
 
     async def _gone(self) -> Outage | None:
         """An `Outage` if Telegram can't be reached now; None if only the one connection broke."""
-        import httpx2
-
         try:
             url = f"{self._base}/getMe"
-            await ask(self._client, "POST", url, seconds=TIMEOUT_SECONDS, most=MAX_ANSWER_BYTES)
-        except (httpx2.TransportError, TooMuch) as error:
+            await self._client.ask("POST", url, seconds=TIMEOUT_SECONDS, most=MAX_ANSWER_BYTES)
+        except (NotAsked, NoAnswer) as error:
             return self._unreachable(error)
         return None
 
     def _unreachable(self, error: Exception) -> Outage:
-        return Outage(f"Telegram at {self._host} can't be reached: {_why(error)}")
+        return Outage(f"Telegram at {self._host} can't be reached: {error}")
 
 
 def _body(fields: Fields, file: tuple[str, Attachment] | None) -> dict[str, Any]:
@@ -137,11 +139,6 @@ def _read(response: outgoing.Answer) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {"description": f"{response.reason} (and no JSON)"}
     return body if isinstance(body, dict) else {"description": "JSON that is no answer of a Bot API"}
-
-
-def _why(error: Exception) -> str:
-    """Without the address, which holds the token."""
-    return str(error) or type(error).__name__
 
 
 def _retry_after(answer: Answer) -> timedelta:

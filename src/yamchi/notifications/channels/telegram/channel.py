@@ -22,12 +22,16 @@ from yamchi.notifications.channels.telegram.telegram_html import BOLD, LONGEST_C
 from yamchi.notifications.templates.meter import LARGE
 from yamchi.notifications.templates.model import ButtonRows, Rendered
 from yamchi.notifications.templates.offloop import in_thread
+from yamchi.queues.records import storable
 
 ADMIN_GROUP = "admin_group"
 """The address that means the chat TELEGRAM_ADMIN_GROUP_ID."""
 
 LONGEST_KEY = 100
 PHOTO_TYPES = ("image/jpeg", "image/png", "image/webp")
+LONGEST_ID = 255
+"""Characters that are kept of a message's id."""
+
 LONGEST_HTML = 100_000
 """Characters with tags: some twenty messages. What is longer is no message but a mistake, or an attack."""
 
@@ -93,7 +97,7 @@ class TelegramChannel(Channel):
                 answers.append(answer)
             else:
                 answers.append(arrived[part] or "")
-        return ",".join(answers)
+        return ",".join(filter(None, answers)) or None
 
     async def ping(self) -> str:
         """Who the bot is, as Telegram knows it."""
@@ -119,7 +123,7 @@ class TelegramChannel(Channel):
                 if outage.retry_after is None:
                     raise
                 raise await self._paused(chat, outage, outage.retry_after) from outage
-        return str(sent["message_id"])
+        return _id_of(sent)
 
     async def _paused(self, chat: str, outage: Outage, pause: timedelta) -> Outage:
         """Pause the chat in all processes. As the outage's source it counts for the circuit, which may pause the bot."""
@@ -135,6 +139,12 @@ class TelegramChannel(Channel):
         if chat.startswith(("-", "@")):
             limits.insert(0, Limit(f"{self.provider}:group{chat}"[:LONGEST_KEY], *GROUP_LIMIT))
         return limits
+
+
+def _id_of(sent: Any) -> str:
+    """Of a message that was taken: without an id too it must not be sent again."""
+    given = sent.get("message_id") if isinstance(sent, dict) else None
+    return "" if given is None else storable(str(given), LONGEST_ID)
 
 
 # ── From a message to requests ────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ import { exact } from "/board/format.js";
 import { acts, badge, facts, listing, when } from "/board/listing.js";
 import { section } from "/board/viewer.js";
 
-const KINDS = { pending: "waiting", waiting_for_capture: "active", succeeded: "completed", canceled: "cancelled", failed: "failed" };
+const KINDS = { new: "waiting", pending: "waiting", waiting_for_capture: "active", succeeded: "completed", canceled: "cancelled", refused: "failed" };
 const path = (id) => `/v1/payments/${encodeURIComponent(id)}`;
 const money = (one) => `${one.amount} ${one.currency}`;
 const status = (one) => badge(KINDS[one.status] ?? "plain", one.status);
@@ -45,15 +45,29 @@ export const view = listing({
   },
 });
 
+const units = (amount) => BigInt(amount.replace(".", ""));
+
+/** What can still be given back: captured, and neither given back nor on its way. */
+function left(one) {
+  const going = one.refunds.filter((refund) => ["new", "pending", "succeeded"].includes(refund.status));
+  const asked = going.reduce((sum, refund) => sum + units(refund.amount), 0n);
+  const rest = units(one.captured) - (asked > units(one.refunded) ? asked : units(one.refunded));
+  if (rest <= 0n) return null;
+  const digits = (one.captured.split(".")[1] ?? "").length;
+  const text = String(rest).padStart(digits + 1, "0");
+  return digits ? `${text.slice(0, -digits)}.${text.slice(-digits)}` : text;
+}
+
 function actions(one, context) {
+  const amount = left(one);
   const refund = async () => {
-    if (!(await ask(`Give back ${money(one)}?`, "The provider pays it back to the customer.", "Refund"))) return;
-    await attempt(() => post(`${path(one.id)}/refund`, {}), "Asked for.");
+    if (!(await ask(`Give back ${amount} ${one.currency}?`, "The provider pays it back to the customer.", "Refund"))) return;
+    await attempt(() => post(`${path(one.id)}/refund`, { amount }), "Asked for.");
     context.refresh();
   };
   return [
     !one.final_at && acts("Ask the provider", () => post(`${path(one.id)}/check`), "Asked.", context, ""),
     one.status === "waiting_for_capture" && acts("Capture", () => post(`${path(one.id)}/capture`, {}), "Captured.", context, "primary"),
-    one.status === "succeeded" && h("button", { acts: true, class: "danger", type: "button", key: "refund", onclick: refund }, "Refund"),
+    one.status === "succeeded" && amount && h("button", { acts: true, class: "danger", type: "button", key: "refund", onclick: refund }, "Refund"),
   ];
 }

@@ -1,14 +1,26 @@
 """What the parts of the engine share: the clock, the connections, the names of keys."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from yamchi.clock import Clock
 from yamchi.errors import EngineError
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.connections import Connections
+
+T = TypeVar("T")
+
+
+async def section(found: AsyncIterator[T], offset: int, limit: int) -> tuple[list[T], int]:
+    """What is found from an offset on, and how much there is in all; the rest is counted and not kept."""
+    kept, total = [], 0
+    async for one in found:
+        if offset <= total < offset + limit:
+            kept.append(one)
+        total += 1
+    return kept, total
 
 
 class Context:

@@ -29,10 +29,10 @@ class RedisKeys:
         (gone,) = await self._connections.ask(asked)
         return bool(gone)
 
-    async def incr(self, name: str, ttl: Span | None = None) -> int:
+    async def incr(self, name: str, ttl: Span | None = None, by: int = 1) -> int:
         """The lifetime is set before the count, so that no crash between the two leaves a counter for ever."""
         first = [] if ttl is None else [pack("SET", check_name(name), 0, "PX", lifetime(ttl), "NX")]
-        *_, number = await self._connections.ask(*first, pack("INCR", check_name(name)))
+        *_, number = await self._connections.ask(*first, pack("INCRBY", check_name(name), by))
         return int(number)
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import LetterPage
-from yamchi.queues.engines.bull.base import Part
+from yamchi.queues.engines.bull.base import Part, section
 from yamchi.queues.engines.bull.codec import add_args, as_hash, letter
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.scripts import script
@@ -19,8 +19,8 @@ class Letters(Part):
 
     async def letters(self, queue: str, search: str, offset: int, limit: int) -> LetterPage:
         if search:
-            found = [one async for one in self._all_letters(queue) if _has(one, search)]
-            return LetterPage(found[offset : offset + limit], len(found))
+            found = (one async for one in self._all_letters(queue) if _has(one, search))
+            return LetterPage(*await section(found, offset, limit))
         (total,) = await self._connections.ask(pack("LLEN", f"{self._dlq(queue)}wait"))
         return LetterPage(await self._some_letters(queue, offset, limit), total)
 
@@ -32,6 +32,8 @@ class Letters(Part):
             offset += SEARCHED
 
     async def _some_letters(self, queue: str, offset: int, limit: int) -> list[DeadLetter]:
+        if limit < 1:
+            return []  # to Redis a range that ends before its first element ends with the last
         dlq = self._dlq(queue)
         (ids,) = await self._connections.ask(pack("LRANGE", f"{dlq}wait", offset, offset + limit - 1))
         if not ids:

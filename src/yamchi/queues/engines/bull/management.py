@@ -9,7 +9,7 @@ import orjson
 from yamchi.clock import Millis, to_millis
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import WORKER_TTL, Minute, Page, WorkerInfo
-from yamchi.queues.engines.bull.base import Context, Part
+from yamchi.queues.engines.bull.base import Context, Part, section
 from yamchi.queues.engines.bull.codec import STATES as BULL_STATES
 from yamchi.queues.engines.bull.codec import as_hash, may_be_job, record
 from yamchi.queues.engines.bull.connection import pack
@@ -70,8 +70,7 @@ class Management(Part):
     async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
         states = [state] if state else list(SHOWN_FIRST)
         if search:
-            found = [job async for job in self._search(queue, states, search)]
-            return Page(found[offset : offset + limit], len(found))
+            return Page(*await section(self._search(queue, states, search), offset, limit))
         sizes = await self._sizes(queue, states)
         jobs: list[JobRecord] = []
         for one, place, size in sizes:

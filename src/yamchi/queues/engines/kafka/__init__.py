@@ -34,6 +34,7 @@ from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.engines.kafka.producer import MessageProducer
 from yamchi.queues.engines.sqlite import management
 from yamchi.queues.records import Completed, DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
+from yamchi.storage.threads import in_own_thread
 
 log = structlog.get_logger("yamchi.kafka")
 
@@ -72,17 +73,17 @@ class KafkaEngine(statestore.StateStoreEngine):
     async def open(self) -> None:
         if self._maintenance:
             return
-        await asyncio.to_thread(self._cluster.connect)
+        await in_own_thread(self._cluster.connect)
         await super().open()
         await self._file.write(messages.prepare)
-        await asyncio.to_thread(self._producer.open)
+        await in_own_thread(self._producer.open)
         self._loop = asyncio.get_running_loop()
         await self._follow_control_topic()
         self._maintenance = asyncio.create_task(self._maintain(), name="kafka-maintenance")
 
     async def _follow_control_topic(self) -> None:
         try:
-            await asyncio.to_thread(self._cluster.prepare_control_topic)
+            await in_own_thread(self._cluster.prepare_control_topic)
         except ConfigurationError as error:
             log.warning(f"[kafka] pauses and cancellations do not reach other machines: {error}")
             return
@@ -102,20 +103,20 @@ class KafkaEngine(statestore.StateStoreEngine):
             await self._maintenance
         self._maintenance = None
         if self._control:
-            await asyncio.to_thread(self._control.stop)
+            await in_own_thread(self._control.stop)
             self._control = None
         for consumer in self._consumers.values():
             consumer.stop()
         for consumer in self._consumers.values():
-            await asyncio.to_thread(consumer.join)
+            await in_own_thread(consumer.join)
         self._consumers.clear()
-        await asyncio.to_thread(self._producer.close)
+        await in_own_thread(self._producer.close)
         await asyncio.gather(*self._background, return_exceptions=True)
-        await asyncio.to_thread(self._cluster.close)
+        await in_own_thread(self._cluster.close)
         await super().close()
 
     async def ping(self) -> None:
-        await asyncio.to_thread(self._cluster.ping)
+        await in_own_thread(self._cluster.ping)
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -203,7 +204,7 @@ class KafkaEngine(statestore.StateStoreEngine):
 
     async def _prepare(self, queue: str) -> None:
         if not self._cluster.is_ready(queue):
-            await asyncio.to_thread(self._cluster.prepare, queue)
+            await in_own_thread(self._cluster.prepare, queue)
 
     # ── Managing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -224,8 +225,8 @@ class KafkaEngine(statestore.StateStoreEngine):
         asked_at, ends, committed = self._backlogs.get(queue, (0.0, {}, {}))
         if monotonic() - asked_at > BACKLOG_SECONDS:
             await self._prepare(queue)
-            ends = await asyncio.to_thread(self._cluster.ends, queue)
-            committed = await asyncio.to_thread(self._cluster.committed, queue)
+            ends = await in_own_thread(self._cluster.ends, queue)
+            committed = await in_own_thread(self._cluster.committed, queue)
             self._backlogs[queue] = monotonic(), ends, committed
         return ends, committed
 
@@ -330,7 +331,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         for queue in await self._file.read(management.queues):
             if await self._file.read(lambda db: statestore.sent(db, queue)):  # noqa: B023
                 await self._prepare(queue)
-                committed = await asyncio.to_thread(self._cluster.committed, queue)
+                committed = await in_own_thread(self._cluster.committed, queue)
                 await self._file.write(lambda db: partitions.mark_passed(db, queue, committed))  # noqa: B023
                 await self._file.write(lambda db: partitions.forget(db, queue, committed))  # noqa: B023
 

@@ -26,6 +26,8 @@ log = structlog.get_logger("yamchi.kafka")
 COMMANDS_KEPT: Millis = 7 * 86_400_000
 """How long commands are kept: a machine that was off for longer has missed them."""
 
+RETRY_SECONDS = 1.0
+
 
 def command(db: Db, verb: str, queue: str, job_ids: Sequence[str]) -> bytes:
     """A command for the other machines; each machine skips its own."""
@@ -48,11 +50,18 @@ def apply(db: Db, raws: Sequence[Any], now: Millis) -> set[str]:
 
 
 def _read(raw: Any) -> dict[str, Any] | None:
+    """A command; None for what others may have written there, which is skipped."""
     try:
         said = orjson.loads(raw.value() or b"")
-        return said if isinstance(said, dict) and {"origin", "do", "queue", "ids"} <= said.keys() else None
     except orjson.JSONDecodeError:
-        return None  # not ours: skipped
+        return None
+    return said if isinstance(said, dict) and _is_command(said) else None
+
+
+def _is_command(said: dict[str, Any]) -> bool:
+    ids = said.get("ids")
+    are_texts = all(isinstance(said.get(field), str) for field in ("origin", "do", "queue"))
+    return are_texts and isinstance(ids, list) and all(isinstance(one, str) for one in ids)
 
 
 def _do(db: Db, verb: str, queue: str, job_ids: Sequence[str], moment: Millis, now: Millis) -> None:
@@ -124,7 +133,10 @@ class ControlTopicReader:
                 self._take([raw for raw in raws if raw is not None and not raw.error()])
         except (YamchiError, KafkaException) as error:
             log.warning(f"[kafka] the control topic can't be read now: {error}")
-            self._stop.wait(1)
+            self._stop.wait(RETRY_SECONDS)
+        except Exception:
+            log.exception("[kafka] reading the control topic failed; it is tried again in a second")
+            self._stop.wait(RETRY_SECONDS)
 
     def _take(self, raws: Sequence[Any]) -> None:
         if raws:

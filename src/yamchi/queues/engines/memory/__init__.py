@@ -92,8 +92,8 @@ class MemoryEngine:
             content, now = self._contents[queue], self._clock.now()
             content.wakeup.clear()
             settled = [verdict.claim.job.id for verdict in verdicts if content.settle(verdict, now)]
-            is_held_up = content.paused or content.mover is not None
-            return Exchange(settled, [] if is_held_up else list(content.take(want, lease, worker, now)))
+            claims = [] if content.is_held_up else list(content.take(want, lease, worker, now))
+            return Exchange(settled, claims)
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
         with self._lock:

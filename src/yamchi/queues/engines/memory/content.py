@@ -3,7 +3,6 @@
 A heap may hold stale entries; an entry counts only while the job still is in the state and place it was pushed for.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from yamchi.clock import Millis
+from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.records import (
     FINISHED,
     STATES,
@@ -64,7 +64,7 @@ class QueueContent:
     paused: bool = False
     noted_pause: bool | None = None
     mover: str | None = None
-    wakeup: asyncio.Event = field(default_factory=asyncio.Event)
+    wakeup: Wakeup = field(default_factory=Wakeup)
 
     def add(self, queue: str, new: NewJob, now: Millis) -> bool:
         if new.id in self.jobs:
@@ -86,6 +86,11 @@ class QueueContent:
         self.counts["waiting"] += 1
         self.put(entry, run_at, now)
         return True
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether nothing may be started: the queue is paused, or on its way elsewhere."""
+        return self.paused or self.mover is not None
 
     def take(self, want: int, lease: Millis, worker: str, now: Millis) -> Iterator[Claim]:
         self.promote_due(now)
@@ -174,8 +179,8 @@ class QueueContent:
         self.leave(self.jobs.pop(job_id))
 
     def next_due(self) -> Millis | None:
-        """When the next delayed job is due."""
-        while self.delayed:
+        """When the next delayed job is due; None while nobody may start it."""
+        while self.delayed and not self.is_held_up:
             run_at, _, job_id = self.delayed[0]
             entry = self.jobs.get(job_id)
             if entry and entry.job.state == "delayed" and entry.job.run_at == run_at:

@@ -250,7 +250,8 @@ class PgmqEngine:
         return await self._do(queue, lambda db, tables: management.remove(db, tables, job_ids))
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
-        return await self._do(queue, lambda db, tables: management.cancel(db, tables, job_ids))
+        position = self._scanner.of(queue)
+        return await self._do(queue, lambda db, tables: management.cancel(db, tables, job_ids, position))
 
     async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
         promoted = await self._do(queue, lambda db, tables: management.promote(db, tables, job_ids))

@@ -13,7 +13,7 @@ work or a wake-up, or less often where the dead rows are so many that scans woul
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -96,17 +96,13 @@ class Bounds:
         self._scans += 1
         return Scan(self._scans, self._put, tuple(self._lows), self._ends, self._prepared)
 
-    def finish(self, scan: Scan, seen: ScanResult, taken: Iterable[Micros]) -> None:
+    def finish(self, scan: Scan, seen: ScanResult, taken: Sequence[Micros]) -> None:
         """Move on to what a scan saw; `taken` are the times of the messages it claimed."""
         missed = self._put - scan.put
         if missed > len(self._puts) or scan.number < self._newest:
             return
         self._newest = scan.number
-        firsts_taken: list[Micros | None] = [None] * BANDS
-        for vt in taken:
-            band = self._band(vt)
-            known = firsts_taken[band]
-            firsts_taken[band] = vt if known is None else min(known, vt)
+        firsts_taken = self._firsts(taken)
         for band, (first, mine) in enumerate(zip(seen.firsts, firsts_taken, strict=True)):
             self._move(band, seen.at, first, mine)
         self._prepared = seen.at - LATE if seen.unprepared is None else seen.unprepared
@@ -117,6 +113,16 @@ class Bounds:
             if any(first is not None for first in seen.firsts) and not any(firsts_taken)
             else 0.0
         )
+
+    def _firsts(self, taken: Sequence[Micros]) -> list[Micros | None]:
+        """The first in each band."""
+        firsts: list[Micros | None] = [None] * BANDS
+        if taken:
+            first, last = min(taken), max(taken)
+            is_one_band = self._band(first) == self._band(last)  # nearly always
+            for vt in [first] if is_one_band else sorted(taken, reverse=True):
+                firsts[self._band(vt)] = vt
+        return firsts
 
     def _move(self, band: int, at: Micros, first: Micros | None, mine: Micros | None) -> None:
         if first is not None and (mine is None or first < mine):

@@ -8,6 +8,7 @@ import orjson
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import KEPT_PERMITS, Minute, Page, WorkerInfo
 from yamchi.queues.engines.pgmq.adding import prepare
+from yamchi.queues.engines.pgmq.bounds import Position
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import (
     COLUMNS,
@@ -21,7 +22,8 @@ from yamchi.queues.engines.pgmq.rows import (
     record,
 )
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.records import FINISHED, STATES, Claim, JobRecord, State
+from yamchi.queues.engines.pgmq.working import trim
+from yamchi.queues.records import FINISHED, STATES, Claim, JobOptions, JobRecord, State
 
 Rows = list[tuple[Any, ...]]
 
@@ -152,19 +154,24 @@ WITH gone AS (
 ), ended AS (
     UPDATE yamchi.jobs j SET state = 'cancelled', ended = nextval('yamchi.ended'), finished_at = statement_timestamp(),
         run_at = gone.vt, enqueued_at = gone.enqueued_at, read_ct = gone.read_ct, message = gone.message, headers = gone.headers
-    FROM gone WHERE j.queue = %(queue)s AND j.id = gone.id RETURNING j.id
+    FROM gone WHERE j.queue = %(queue)s AND j.id = gone.id RETURNING j.id, gone.headers->>'options' AS options
 ), asked AS (
     UPDATE {q} q SET headers = q.headers || '{"cancelling": true}' FROM yamchi.jobs j
     WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)s) AND j.ended IS NULL AND q.msg_id = j.msg_id
     AND q.last_read_at IS NOT NULL RETURNING j.id
 )
-SELECT id, 'cancelled' FROM ended UNION ALL SELECT id, 'active' FROM asked
+SELECT id, 'cancelled', options FROM ended UNION ALL SELECT id, 'active', NULL FROM asked
 """
 
 
-async def cancel(db: Connection, tables: Tables, job_ids: Sequence[str]) -> dict[str, State]:
+async def cancel(
+    db: Connection, tables: Tables, job_ids: Sequence[str], position: Position
+) -> dict[str, State]:
     await prepare(db, tables)
-    return dict(await ask(db, tables.sql(_CANCEL), {"queue": tables.queue, "ids": list(job_ids)}))
+    rows = await ask(db, tables.sql(_CANCEL), {"queue": tables.queue, "ids": list(job_ids)})
+    if ended := [options for _, state, options in rows if state == "cancelled"]:
+        await trim(db, tables, "cancelled", JobOptions.decode(ended[-1]).keep_failed, position)
+    return {job_id: state for job_id, state, _ in rows}
 
 
 async def cancelled(db: Connection, tables: Tables, claims: Sequence[Claim]) -> list[str]:

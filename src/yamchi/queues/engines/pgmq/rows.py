@@ -63,13 +63,21 @@ def instants(micros: Sequence[int | None], otherwise: str) -> str:
     return "{" + ",".join([f'"{instant(one, otherwise)}"' for one in micros]) + "}"
 
 
-def among(column: str, number: str, given: str) -> str:
-    """SQL that says what a join says already: that a number is one of those given.
+def among(column: str, given: str, table: str) -> str:
+    """SQL that says what a join says already: that a value is one of those given.
 
     Where a table was empty when it was last analyzed, PostgreSQL takes it for empty however long it has grown, and may walk
-    over all of it to find a few numbers. With this even that plan looks at no more than their range.
+    over all of it to find a few rows. With this every plan looks for just these.
     """
-    return f"{column} BETWEEN (SELECT min({number}) FROM {given}) AND (SELECT max({number}) FROM {given})"
+    return f"{column} = ANY(ARRAY(SELECT {given} FROM {table}))"
+
+
+def still_held(token: str) -> str:
+    """SQL for a message that is held by this token, which is never null.
+
+    Not `=`, which would also say that it is held by somebody: PostgreSQL takes that for a reason to walk over all that ever were.
+    """
+    return f"q.last_read_at IS NOT DISTINCT FROM {token}"
 
 
 def priority(headers: str) -> str:
@@ -80,6 +88,11 @@ def priority(headers: str) -> str:
 def raised(vt: str, headers: str) -> str:
     """SQL for where a message that is due stands among others, by its priority."""
     return f"CASE WHEN {vt} < {_ANCIENT} THEN {vt} ELSE {vt} - {priority(headers)} {SHIFT} END"
+
+
+def reads(count: str) -> str:
+    """SQL for how often a message was read, whatever somebody wrote there."""
+    return f"least(greatest({count}, 0), {foreign.MOST_ATTEMPTS})"
 
 
 def sane(row: str) -> str:
@@ -124,14 +137,15 @@ def run_at(vt: Millis, headers: dict[str, Any]) -> Millis:
 
 
 def claim(queue: str, row: tuple[Any, ...], worker: str) -> Claim:
-    """A claim from (msg_id, token, read_ct, message, headers, enqueued, due, now)."""
-    msg_id, token, read_ct, message, envelope, enqueued, due, now = row
+    """A claim from (msg_id, token, reads, message, headers, enqueued, due, now)."""
+    msg_id, token, reads, message, envelope, enqueued, due, now = row
     headers = read_headers(envelope)
     get = headers.get
+    own = get("yamchi_id")
     job = JobRecord(
-        _id(headers, msg_id), queue, foreign.name(get("name")), compact(message), "active", enqueued,
+        own if type(own) is str and own else f"msg-{msg_id}", queue, foreign.name(get("name")), compact(message), "active", enqueued,
         run_at(due, headers), JobOptions.decode(get("options")), _priority(headers) if "priority" in headers else 0,
-        foreign.moment(get("expires_at")), foreign.whole(read_ct, 0, 0, foreign.MOST_ATTEMPTS),
+        foreign.moment(headers["expires_at"]) if "expires_at" in headers else None, reads,
         _progress(headers) if "progress" in headers else None, None, None, None, now, None, worker,
     )  # fmt: skip
     return Claim(job, token, msg_id, "slotted" in headers)
@@ -144,11 +158,6 @@ def read_headers(text: str | None) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return headers if isinstance(headers, dict) else {}
-
-
-def _id(headers: dict[str, Any], msg_id: int) -> str:
-    own = headers.get("yamchi_id")
-    return own if isinstance(own, str) and own else f"msg-{msg_id}"
 
 
 def _priority(headers: dict[str, Any]) -> int:

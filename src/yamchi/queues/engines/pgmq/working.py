@@ -13,7 +13,6 @@ import orjson
 from psycopg import AsyncRawCursor
 
 from yamchi.clock import Millis
-from yamchi.queues import foreign
 from yamchi.queues.engines.pgmq.bounds import Micros, Position, Scan, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import (
@@ -25,7 +24,9 @@ from yamchi.queues.engines.pgmq.rows import (
     millis,
     moment,
     priority,
+    reads,
     sane,
+    still_held,
 )
 from yamchi.queues.engines.pgmq.rows import claim as read_claim
 from yamchi.queues.engines.pgmq.scanning import SEEING, SEEN, read_scan, span
@@ -42,11 +43,10 @@ from yamchi.queues.records import (
     Verdict,
 )
 
-MOST_READS = foreign.MOST_ATTEMPTS
-
 # ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_STILL_HELD = still_held("said.token")
 _AMONG_IDS = among("j.id", 'id COLLATE "C"', "ended")
 
 
@@ -58,7 +58,7 @@ said AS MATERIALIZED (
         letter json, failed_at bigint)
 ), ended AS (
     DELETE FROM {{q}} q USING said WHERE q.msg_id = said.key AND {among("q.msg_id", "key", "said")}
-    AND q.last_read_at = said.token
+    AND {_STILL_HELD}
     RETURNING q.msg_id, q.read_ct, q.enqueued_at, q.last_read_at, q.message, q.headers, q.headers->>'yamchi_id' AS id,
         said.state, said.result, said.reason, said.stack, said.keep, said.letter, said.failed_at
 ), kept AS (
@@ -103,7 +103,7 @@ _TAKING = f"""
     WHERE NOT (SELECT paused FROM yamchi.queues WHERE name = %(queue)s) LIMIT %(want)s
 ), taken AS (
     UPDATE {{q}} q SET vt = statement_timestamp() + %(lease)s * interval '1 millisecond',
-        last_read_at = statement_timestamp(), read_ct = least(greatest(q.read_ct, 0), {MOST_READS}) + 1,
+        last_read_at = statement_timestamp(), read_ct = {reads("q.read_ct")} + 1,
         headers = {sane("q")} || %(worker)s::jsonb
     FROM picked WHERE q.msg_id = picked.msg_id AND {among("q.msg_id", "msg_id", "picked")}
     RETURNING q.msg_id, q.read_ct, q.message, q.headers, q.enqueued_at, picked.vt
@@ -122,7 +122,7 @@ _TAKE = f"WITH {_TAKING} {_CLAIMS} UNION ALL {SEEN}, NULL"
 
 # A job that somebody asked to stop does not go back to the queue, whatever its verdict: the first statement takes those.
 _STOP = f"""
-WITH {_ENDING.replace("q.last_read_at = said.token", "q.last_read_at = said.token AND q.headers ? 'cancelling'")}
+WITH {_ENDING.replace(_STILL_HELD, f"{_STILL_HELD} AND q.headers ? 'cancelling'")}
 SELECT msg_id FROM ended
 """
 _PUT_BACK = f"""
@@ -136,7 +136,7 @@ UPDATE {{q}} q SET last_read_at = NULL, read_ct = q.read_ct - said.back,
     headers = (({sane("q")} - 'slotted' - 'rise' - 'worker') || said.notes::jsonb) ||
         CASE WHEN q.headers ? 'priority' AND {moment("said.due")} > statement_timestamp() THEN '{{"rise": true}}'::jsonb
         ELSE '{{}}'::jsonb END
-FROM said WHERE q.msg_id = said.key AND {among("q.msg_id", "key", "said")} AND q.last_read_at = said.token AND NOT q.headers ? 'cancelling'
+FROM said WHERE q.msg_id = said.key AND {among("q.msg_id", "key", "said")} AND {_STILL_HELD} AND NOT q.headers ? 'cancelling'
 RETURNING q.msg_id, {micros("q.vt")}, pg_notify('yamchi_wake', {{table}})
 """
 _TRIM = """
@@ -162,6 +162,7 @@ class ExchangeResult:
         self.trimmed: int | None = None
 
     def read(self, tables: Tables, rows: Sequence[tuple[Any, ...]], worker: str) -> None:
+        due: list[Millis] = []
         for row in rows:
             if row[0] is None:
                 self.seen, self.trimmed = read_scan(row), row[7]
@@ -169,7 +170,8 @@ class ExchangeResult:
                 self.settled.add(row[0])
             else:
                 self.claims.append(read_claim(tables.queue, row, worker))
-                self.taken.append(row[6] * 1_000 - 500)  # it was rounded to the nearest millisecond
+                due.append(row[6])
+        self.taken = [millis * 1_000 - 500 for millis in due]  # they were rounded to the nearest one
         self.claims.sort(key=_order)  # RETURNING promises no order
 
 

@@ -32,8 +32,10 @@ from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.sqlite import adding, management, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.engines.sqlite.within import within
+from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sqlite import SqliteFile
+from yamchi.storage.threads import in_own_thread
 
 POLL_SECONDS = 0.01
 """How often to look whether another process has committed."""
@@ -54,14 +56,14 @@ class SqliteEngine:
         self._clock = clock
         self._origin = secrets.token_hex(6)
         self._claims = count()
-        self._wakeups: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._wakeups: dict[str, Wakeup] = defaultdict(Wakeup)
         self._add_batchers = PerLoop(lambda: AddBatcher(self._add_together))
         self._due: dict[str, Millis | None] = {}
         self._poller: asyncio.Task[None] | None = None
-        self._changed_elsewhere = asyncio.Event()
+        self._changed_elsewhere = Wakeup()
 
     async def open(self) -> None:
-        await asyncio.to_thread(self._file.open)
+        await in_own_thread(self._file.open)
 
     async def close(self) -> None:
         if self._poller:
@@ -69,7 +71,7 @@ class SqliteEngine:
             with suppress(asyncio.CancelledError):
                 await self._poller
         await self._add_batchers.get().empty()
-        await asyncio.to_thread(self._file.close)
+        await in_own_thread(self._file.close)
 
     async def ping(self) -> None:
         await self._file.read(lambda db: db.execute("SELECT 1").fetchone())

@@ -11,8 +11,8 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.base import KEPT_PERMITS, LetterPage, Minute, Page, WorkerInfo
 from yamchi.queues.engines.sqlite.adding import add
 from yamchi.queues.engines.sqlite.rows import COLUMNS, record, shift
-from yamchi.queues.engines.sqlite.working import drop_finished, drop_logs
-from yamchi.queues.records import FINISHED, STATES, Claim, DeadLetter, JobRecord, NewJob, State
+from yamchi.queues.engines.sqlite.working import BATCH, drop_finished, drop_logs, trim
+from yamchi.queues.records import FINISHED, STATES, Claim, DeadLetter, JobOptions, JobRecord, NewJob, State
 
 Db = sqlite3.Connection
 
@@ -138,9 +138,12 @@ def remove(db: Db, queue: str, job_ids: Sequence[str]) -> list[str]:
 def cancel(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> dict[str, State]:
     found = _locate(db, queue, job_ids, ("waiting", "delayed", "active"))
     running = [row for row in found if row[2] == "active"]
-    ended = _move(
-        db, queue, [row for row in found if row[2] != "active"], "cancelled", "finished_at = ?", now
-    )
+    pending = [row for row in found if row[2] != "active"]
+    ended = _move(db, queue, pending, "cancelled", "finished_at = ?", now)
+    if pending:
+        (options,) = db.execute("SELECT options FROM jobs WHERE seq = ?", (pending[-1][0],)).fetchone()
+        keep = JobOptions.decode(options).keep_failed
+        trim(db, queue, "cancelled", keep, max(BATCH, len(pending)))
     db.executemany("UPDATE jobs SET cancelling = 1 WHERE seq = ?", [(seq,) for seq, _, _ in running])
     outcome: dict[str, State] = dict.fromkeys(ended, "cancelled")
     return outcome | {job_id: "active" for _, job_id, _ in running}

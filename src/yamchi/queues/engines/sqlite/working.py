@@ -81,7 +81,8 @@ def settle(db: Db, queue: str, verdicts: Sequence[Verdict], now: Millis) -> Sett
     if outcome.settled:
         moved["active"] -= len(outcome.settled)
         shift(db, queue, moved)
-        _note_minute(db, queue, moved["completed"], moved["failed"], now)
+        completed = sum(how == "completed" for how, _, _ in outcome.ended)
+        _note_minute(db, queue, completed, moved["failed"], now)
         _trim(db, queue, verdicts, moved)
     return outcome
 
@@ -97,10 +98,17 @@ def _settle_done(
     mine = [verdict for token, verdicts in kept.items() for verdict in _complete(db, token, verdicts, now)]
     moved["completed"] += len(mine)
     if dropped:
-        gone = each_or_all(db, _DROP, [(verdict.claim.key, verdict.claim.token) for verdict in dropped])
+        gone = _drop_held(db, [verdict.claim for verdict in dropped])
         mine += [verdict for verdict, is_mine in zip(dropped, gone, strict=True) if is_mine]
     outcome.settled += [verdict.claim.job.id for verdict in mine]
     outcome.ended += [("completed", verdict.claim.job, verdict.result) for verdict in mine]
+
+
+def _drop_held(db: Db, claims: Sequence[Claim]) -> list[bool]:
+    """Forget jobs with their logs; which of them were still held. A new job may get the number of one that is gone."""
+    mine = each_or_all(db, _DROP, [(held.key, held.token) for held in claims])
+    drop_logs(db, [(held.key,) for held, is_mine in zip(claims, mine, strict=True) if is_mine])
+    return mine
 
 
 def _complete(db: Db, token: str, verdicts: list[Completed], now: Millis) -> list[Completed]:
@@ -196,9 +204,14 @@ def _trim(db: Db, queue: str, verdicts: Sequence[Verdict], moved: Counter[State]
         ("expired", options.keep_failed),
     ):
         if moved[state]:  # type: ignore[index]
-            surplus = count(db, queue, state) - keep  # type: ignore[arg-type]
-            if surplus > 0:
-                drop_finished(db, queue, state, min(surplus, BATCH))  # type: ignore[arg-type]
+            trim(db, queue, state, keep, BATCH)  # type: ignore[arg-type]
+
+
+def trim(db: Db, queue: str, state: State, keep: int, limit: int) -> None:
+    """Drop the oldest finished jobs of a state beyond how many are kept, no more of them than the limit."""
+    surplus = count(db, queue, state) - keep
+    if surplus > 0:
+        drop_finished(db, queue, state, min(surplus, limit))
 
 
 _OLDEST = (
@@ -297,9 +310,7 @@ def mover_of(db: Db, queue: str, now: Millis) -> str | None:
 
 
 def drop(db: Db, queue: str, claims: Sequence[Claim]) -> None:
-    mine = each_or_all(db, _DROP, [(held.key, held.token) for held in claims])
-    drop_logs(db, [(held.key,) for held, is_mine in zip(claims, mine, strict=True) if is_mine])
-    shift(db, queue, {"active": -sum(mine)})
+    shift(db, queue, {"active": -sum(_drop_held(db, claims))})
 
 
 _CARRIED = f"SELECT token, worker, started_at, {CLAIMED} FROM jobs WHERE queue = ? AND state = 'active' AND worker = ?"
@@ -316,16 +327,23 @@ def end_move(db: Db, queue: str, mover: str, now: Millis) -> None:
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_NOT_PAUSED = "NOT EXISTS (SELECT 1 FROM paused WHERE queue = ?1)"
+# What is being moved elsewhere can be claimed when the mover's lease ends, at the earliest.
+_NEXT_DUE = (
+    "SELECT max(min(run_at), coalesce((SELECT until FROM carried WHERE queue = ?1), 0)) "
+    f"FROM jobs WHERE queue = ?1 AND state = 'delayed' AND {_NOT_PAUSED}"
+)
+
+
 def next_due(db: Db, queue: str) -> Millis | None:
-    """When the next delayed job is due."""
-    row = db.execute(
-        "SELECT min(run_at) FROM jobs WHERE queue = ? AND state = 'delayed'", (queue,)
-    ).fetchone()
+    """When the next delayed job can be claimed; None if there is none, or while the queue is paused."""
+    row = db.execute(_NEXT_DUE, (queue,)).fetchone()
     return row[0] if row else None
 
 
 def any_waiting(db: Db, queue: str) -> bool:
-    statement = "SELECT 1 FROM jobs WHERE queue = ? AND state = 'waiting' LIMIT 1"
+    """Whether a job waits that may be started."""
+    statement = f"SELECT 1 FROM jobs WHERE queue = ?1 AND state = 'waiting' AND {_NOT_PAUSED} LIMIT 1"
     return db.execute(statement, (queue,)).fetchone() is not None
 
 

@@ -172,7 +172,10 @@ class SupabaseEngine(statestore.StateStoreEngine):
         """Once a second: delete what is done, send what became due or was cut short, and dead letters."""
         while True:
             await asyncio.sleep(MAINTENANCE_SECONDS)
-            await self._try(self._maintain_once)
+            try:
+                await self._try(self._maintain_once)
+            except Exception:
+                log.exception("[supabase] maintenance failed; it is tried again in a second")
 
     async def _maintain_once(self) -> None:
         now = self._clock.now()

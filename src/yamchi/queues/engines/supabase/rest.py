@@ -1,16 +1,17 @@
 """The six functions of `pgmq_public` over PostgREST, and their errors as sentences."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-import httpx2
 import orjson
 
 from yamchi.errors import EngineError, EngineUnavailable, InvalidJob
-from yamchi.outgoing import Answer, TooMuch, ask
+from yamchi.outgoing import Answer, Client, NoAnswer, NotAsked, TooMuch
 from yamchi.queues.engines.names import pgmq_name
 from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.supabase.reading import Message, read_messages
+
+T = TypeVar("T")
 
 REQUEST_SECONDS = 30.0
 CALL_SECONDS = 60.0
@@ -37,8 +38,7 @@ class Rest:
     def __init__(self, project: str, key: str) -> None:
         self.project = project.rstrip("/")
         self._headers = {
-            "apikey": key,
-            "Authorization": f"Bearer {key}",
+            **_credentials(key),
             "Content-Profile": "pgmq_public",
             "Content-Type": "application/json",
         }
@@ -47,16 +47,21 @@ class Rest:
     async def send(self, queue: str, bodies: Sequence[bytes], *, suffix: str = "") -> list[int]:
         """Messages at once; their numbers, in the same order."""
         body = {"queue_name": pgmq_name(queue) + suffix, "messages": [orjson.Fragment(one) for one in bodies]}
-        return [int(number) for number in orjson.loads(await self._call("send_batch", body))]
+        numbers = self._understand(await self._call("send_batch", body), _read_numbers)
+        if len(numbers) != len(bodies):
+            raise EngineUnavailable(
+                f"Supabase was sent {len(bodies)} messages for {queue} and answered with {len(numbers)} numbers."
+            )
+        return numbers
 
     async def read(self, queue: str, hold: int, limit: int) -> list[Message]:
         """Up to so many messages, hidden from other readers for `hold` seconds."""
         body = {"queue_name": pgmq_name(queue), "sleep_seconds": hold, "n": limit}
-        return read_messages(await self._call("read", body))
+        return self._understand(await self._call("read", body), read_messages)
 
     async def pop(self, queue: str) -> list[Message]:
         """Take the first message off without counting that it was read."""
-        return read_messages(await self._call("pop", {"queue_name": pgmq_name(queue)}))
+        return self._understand(await self._call("pop", {"queue_name": pgmq_name(queue)}), read_messages)
 
     async def delete(self, queue: str, number: int) -> None:
         """Take a message off; one that is gone already is fine."""
@@ -69,41 +74,47 @@ class Rest:
     async def has(self, name: str) -> bool:
         """Whether there is a queue of this name, as pgmq calls it. Nothing is read."""
         try:
-            await self._call("read", {"queue_name": name, "sleep_seconds": 0, "n": 0})
+            content = await self._call("read", {"queue_name": name, "sleep_seconds": 0, "n": 0})
         except NoSuchQueue:
             return False
+        self._understand(content, read_messages)
         return True
 
     async def close(self) -> None:
         here, _ = self._clients.take_all()  # one of another event loop can't be closed from this one
         if here:
-            await here.aclose()
+            await here.close()
 
     async def _call(self, function: str, body: dict[str, Any]) -> bytes:
         """What the function gives, as JSON."""
         url, content = f"{self.project}/rest/v1/rpc/{function}", orjson.dumps(body)
         try:
-            answer = await ask(
-                self._clients.get(),
-                "POST",
-                url,
-                seconds=CALL_SECONDS,
-                most=LARGEST_ANSWER_BYTES,
-                content=content,
+            answer = await self._clients.get().ask(
+                "POST", url, seconds=CALL_SECONDS, most=LARGEST_ANSWER_BYTES, content=content
             )
         except TooMuch as error:
             raise TooLarge(f"Supabase answered, but {error}.") from error
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            said = str(error) or type(error).__name__
+        except (NotAsked, NoAnswer) as error:
             raise EngineUnavailable(
-                f"Supabase at {self.project} can't be reached ({said}): check SUPABASE_URL and the network."
+                f"Supabase at {self.project} can't be reached ({error}): check SUPABASE_URL and the network."
             ) from error
         if answer.is_success:
             return answer.content or b"null"
         raise self._explain(answer, function, str(body["queue_name"]))
 
-    def _make_client(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(headers=self._headers, timeout=REQUEST_SECONDS)
+    def _understand(self, content: bytes, read: Callable[[bytes], T]) -> T:
+        """What an answer says. What is no answer of a queue comes from something else: a proxy, or a page for people."""
+        try:
+            if content.lstrip()[:1] not in (b"[", b"n"):
+                raise ValueError("neither a list nor null")
+            return read(content)
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineUnavailable(
+                f"What answers at {self.project} does not answer as Supabase does ({error}): check SUPABASE_URL."
+            ) from error
+
+    def _make_client(self) -> Client:
+        return Client("supabase", "Supabase", headers=self._headers, timeout=REQUEST_SECONDS)
 
     def _explain(self, answer: Answer, function: str, queue: str) -> EngineError | InvalidJob:
         code, said = _read_error(answer)
@@ -128,6 +139,16 @@ class Rest:
             return InvalidJob(f"Supabase can't keep this data as JSON ({said}): nothing was written.")
         kind = EngineUnavailable if answer.status >= 500 or answer.status == 429 else EngineError
         return kind(f"Supabase answered {answer.status} ({said}).")
+
+
+def _credentials(key: str) -> dict[str, str]:
+    """A service_role key is a JWT that PostgREST reads as well; the new ones, `sb_secret_…`, are only for the gateway before it."""
+    own = {"apikey": key}
+    return own if key.startswith("sb_") else {**own, "Authorization": f"Bearer {key}"}
+
+
+def _read_numbers(content: bytes) -> list[int]:
+    return [int(number) for number in orjson.loads(content)]
 
 
 def _read_error(answer: Answer) -> tuple[str, str]:

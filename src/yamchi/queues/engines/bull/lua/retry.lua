@@ -10,7 +10,7 @@ local function retry(id)
   if reprocessJob(keys, {id, 'LPUSH', PROPERTY[state], string.gsub(state, '^ym:', ''), '1', '1'}) ~= 1 then return 0 end
   rcall('HDEL', base .. id, 'stc', 'defa', 'failedReason', 'returnvalue', 'stacktrace', 'progress', 'ymSlotted', 'ymLetter')
   rcall('HDEL', base .. 'ym:cancelling', id)
-  drop_letter(id)
+  drop_letter_if_any(id)
   return 1
 end
 for i, id in ipairs(ARGV) do outcome[i] = retry(id) end

@@ -1,0 +1,58 @@
+"""Lessons of leads: what is over is not confirmed, a time that is left is free, a change and what it leads to are one."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.leads.harness import Harness, open_harness
+from yamchi.leads.model import read_moment
+
+FIRST, SECOND = "2026-01-05T10:00:00Z", "2026-01-05T11:00:00Z"
+
+
+@pytest.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path) as harness:
+        yield harness
+
+
+@pytest.mark.parametrize("end", ["cancelled", "over"])
+async def test_a_lesson_that_is_no_longer_to_come_is_not_confirmed(harness: Harness, end: str) -> None:
+    """The button of an old letter is pressed late."""
+    lead_id = await harness.lead()
+    await harness.event("lesson.booked", lead_id, "a", lesson_datetime=FIRST)
+    if end == "cancelled":
+        await harness.event("lesson.cancelled", lead_id, "b")
+    else:
+        await harness.app.clock.advance("5d")
+    before = await harness.get(lead_id)
+    assert (await harness.event("lesson.confirmed", lead_id, "c")).status_code == 202
+    assert await harness.get(lead_id) == before
+    answer = await harness.client.patch(f"/v1/leads/{lead_id}", json={"confirmed": True})
+    assert (answer.status_code, "no lesson to come" in answer.json()["detail"]) == (422, True)
+
+
+async def test_a_lesson_moved_onto_a_taken_time_leaves_its_own(harness: Harness) -> None:
+    first, second = await harness.lead(), await harness.lead(tranid="3")
+    await harness.event("lesson.booked", first, "a", lesson_datetime=FIRST)
+    await harness.event("lesson.booked", second, "b", lesson_datetime=SECOND)
+    await harness.client.patch(f"/v1/leads/{first}", json={"lesson_datetime": SECOND})
+    assert (await harness.get(first))["lesson_datetime"] == SECOND
+    free = await harness.leads.slots.free("somebody else")
+    assert [read_moment(one, "UTC") in free for one in (FIRST, SECOND)] == [True, False]
+
+
+async def test_a_change_by_hand_and_what_it_moves_are_one_transaction(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead_id = await harness.lead()
+
+    def killed(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(harness.leads._scenarios.scenario_engine, "changed_in", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        await harness.leads.edit(lead_id, name="Another")
+    assert (await harness.get(lead_id))["name"] == "Марат"

@@ -1,0 +1,56 @@
+"""Watermarks come from strangers, too: a child process reads them. And they can be taken off again."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.media import pictures
+from tests.media.conftest import Studio, a_studio
+from tests.media.test_hostile import BROKEN_DECODER
+
+
+async def add(studio: Studio, content: bytes) -> tuple[int, str]:
+    answer = await studio.client.post("/api/admin/watermarks", files={"file": ("logo.png", content)})
+    return answer.status_code, answer.json().get("detail", "")
+
+
+async def test_hostile_watermarks_are_refused(studio: Studio) -> None:
+    hostile = {
+        pictures.endless_gif(): "frames; 500 are the most",
+        pictures.bomb(): "50000 × 50000 pixels",
+        b"hello, I am a logo": "is not a picture",
+        pictures.png(40, 40)[:30]: "damaged",
+    }
+    for content, sentence in hostile.items():
+        status, said = await add(studio, content)
+        assert (status, sentence in said) == (422, True), said
+    assert studio.temp_files == []
+    assert not list((studio.home / "var" / "media" / "watermarks").iterdir())
+
+
+async def test_a_watermark_is_taken_off_again(studio: Studio) -> None:
+    plain = await studio.made(pictures.jpeg(1200, 900))
+    logo = {"file": ("logo.png", pictures.white(80, 40))}
+    await studio.client.post("/api/admin/watermarks", files=logo, data={"id": "wm"})
+    url = f"/api/admin/media/{plain['id']}/watermark"
+    await studio.client.post(url, json={"watermarkId": "wm"})
+    await studio.app.drain()
+    marked = await studio.show(plain["id"])
+    assert marked["variants"] != plain["variants"]
+    assert (await studio.client.delete(url)).status_code == 202
+    await studio.app.drain()
+    again = await studio.show(plain["id"])
+    assert (again["watermark"], again["variants"]) == (None, plain["variants"])
+    assert (await studio.client.delete("/api/admin/media/none/watermark")).status_code == 404
+
+
+async def test_a_watermark_that_crashes_the_decoder_crashes_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures.write(tmp_path, "pyvips.py", BROKEN_DECODER.encode())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    async with a_studio(tmp_path / "home") as studio:
+        status, said = await add(studio, pictures.jpeg() + b"CRASH")
+        assert (status, "was killed by SIGSEGV" in said) == (422, True), said
+        assert (await add(studio, pictures.jpeg()))[0] == 201
+        assert studio.temp_files == []

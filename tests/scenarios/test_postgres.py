@@ -1,0 +1,200 @@
+"""Two applications on one PostgreSQL: whose transaction is first decides, and the other one sees it."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from contextvars import Context
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, func, select, text, update
+
+from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
+from tests.scenarios.harness import LEAD, ScriptedChannel
+from tests.scenarios.invariants import check_invariants
+from tests.scenarios.leads import TableLeads
+from tests.scenarios.test_engines import TIMEOUT_SECONDS, an_app, happen, status, working
+from tests.services.mail import MailServer
+from yamchi import Yamchi
+from yamchi.scenarios import store
+from yamchi.scenarios.plugin import Scenarios
+from yamchi.scenarios.store import StepId
+from yamchi.scenarios.tables import scenario_definitions, scenario_runs, scenario_steps
+from yamchi.testing import eventually
+
+pytestmark = pytest.mark.services
+
+LETTER = """
+scenario: letter
+on: go
+entity: lead
+key: "{{ lead.id }}"
+stop_on: halt
+steps:
+  - {job: one, send: {channel: email, template: note}, log: SENT}
+  - {job: two, wait: 1h}
+"""
+
+
+@dataclass
+class Pair:
+    """An application that works, another beside it, and what left."""
+
+    one: Yamchi
+    other: Yamchi
+    leads: TableLeads
+    email: ScriptedChannel
+
+    async def is_waiting(self) -> bool:
+        """Whether some transaction waits for another one's lock."""
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(await self.other.database.read(lambda c: c.execute(waiting).scalar_one()))
+
+
+@pytest.fixture
+async def pair(
+    postgres_database: Any,
+    tmp_path: Path,
+    mail_server: MailServer,  # noqa: F811
+) -> AsyncIterator[Pair]:
+    url = postgres_database().url
+    for path, content in (
+        ("scenarios/letter.yaml", LETTER),
+        ("templates/note/email.ru.html", "---\nsubject: note\ntransactional: true\n---\nnote"),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content)
+    async with (
+        an_app(tmp_path, url, url, mail_server) as one,
+        an_app(tmp_path, url, url, mail_server) as other,
+    ):
+        email = ScriptedChannel("email", lambda recipient: recipient.email)
+        one.notifications.register(email)
+        made = Pair(one, other, TableLeads(one.database), email)
+        await made.leads.create(LEAD, email="marat@example.com")
+        yield made
+
+
+def elsewhere(act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Done by the other application, which does not know what this one is doing."""
+    return asyncio.create_task(act, context=Context())
+
+
+async def test_a_stop_that_is_being_committed_holds_the_message_back(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step was begun; then the other application's stop has the run's row, when the message asks whether it may leave."""
+    performer, engine = pair.one.plugin(Scenarios).performer, pair.other.plugin(Scenarios).scenario_engine
+    has_stopped, may_commit = threading.Event(), threading.Event()
+    hold, end_in = performer._hold, engine.end_in
+    stopping: list[asyncio.Task[Any]] = []
+
+    def end_slowly(*given: Any) -> Any:
+        entries = end_in(*given)
+        has_stopped.set()
+        assert may_commit.wait(TIMEOUT_SECONDS)
+        return entries
+
+    async def hold_late(id: StepId) -> None:
+        stopping.append(elsewhere(engine.stop("letter", LEAD, "by hand")))
+        await asyncio.to_thread(has_stopped.wait, TIMEOUT_SECONDS)
+        holding = asyncio.create_task(hold(id))
+        await eventually(pair.is_waiting, TIMEOUT_SECONDS)
+        may_commit.set()
+        await holding
+
+    monkeypatch.setattr(engine, "end_in", end_slowly)
+    monkeypatch.setattr(performer, "_hold", hold_late)
+    await happen(pair.one, "go", "e-1")
+    async with working(pair.one):
+        await eventually(lambda: is_over(pair), TIMEOUT_SECONDS)
+        answer = await stopping[0]
+    assert (answer.on_its_way, answer.is_still_sending) == (None, False)
+    assert pair.email.sent == []
+    assert await pair.leads.log(LEAD) == []
+    await check_invariants(pair.one)
+
+
+async def is_over(pair: Pair) -> bool:
+    """Whether the run was stopped and its job has seen that."""
+    states = select(scenario_steps.c.state)
+    found = await pair.other.database.read(lambda c: c.execute(states).scalars().all())
+    return await status(pair.other, "letter") == "stopped" and set(found) <= {"cancelled", "done"}
+
+
+async def test_a_stop_while_the_message_leaves_waits_for_it_and_names_it(pair: Pair) -> None:
+    stopping: list[asyncio.Task[Any]] = []
+
+    async def is_stopped() -> bool:
+        return await status(pair.other, "letter") == "stopped"
+
+    async def leaving(_: Any) -> None:
+        stopping.append(elsewhere(pair.other.plugin(Scenarios).stop("letter", LEAD)))
+        await eventually(is_stopped, TIMEOUT_SECONDS)
+        assert not stopping[0].done()
+
+    pair.email.before = leaving
+    await happen(pair.one, "go", "e-1")
+    async with working(pair.one):
+        await eventually(lambda: is_over(pair), TIMEOUT_SECONDS)
+        answer = await stopping[0]
+    assert (answer.on_its_way, answer.is_still_sending) == ("one", False)
+    assert len(pair.email.sent) == 1
+    assert await pair.leads.log(LEAD) == ["SENT"]
+    await check_invariants(pair.one)
+
+
+async def test_the_version_of_a_run_that_is_beginning_is_not_forgotten(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that nobody has followed for long is started again in the moment in which it is forgotten."""
+    await happen(pair.one, "go", "e-1")
+    aged = update(scenario_definitions).values(created_at=0)
+    for statement in (aged, delete(scenario_steps), delete(scenario_runs)):
+        await pair.one.database.write(lambda c, statement=statement: c.execute(statement).rowcount)
+    has_begun, may_commit = threading.Event(), threading.Event()
+    add = store.add
+
+    def add_slowly(*given: Any) -> None:
+        add(*given)
+        has_begun.set()
+        assert may_commit.wait(TIMEOUT_SECONDS)
+
+    monkeypatch.setattr(store, "add", add_slowly)
+    beginning = asyncio.create_task(happen(pair.one, "go", "e-2"))
+    await asyncio.to_thread(has_begun.wait, TIMEOUT_SECONDS)
+    pruning = asyncio.create_task(pair.other.plugin(Scenarios).sweeper.prune())
+
+    async def is_waiting_or_done() -> bool:
+        return pruning.done() or await pair.is_waiting()
+
+    await eventually(is_waiting_or_done, TIMEOUT_SECONDS)
+    may_commit.set()
+    await asyncio.gather(beginning, pruning)
+    stored = select(func.count()).select_from(scenario_definitions)
+    assert await pair.one.database.read(lambda c: c.execute(stored).scalar_one()) == 1
+
+
+async def test_steps_and_events_of_one_lead_at_once_wait_for_each_other_in_one_order(pair: Pair) -> None:
+    """A step that sets a field looks at the lead's other runs, as an event does: no transaction has to give way."""
+    folder, names = pair.one.settings.home / "scenarios", "abcdefgh"
+    (folder / "letter.yaml").unlink()
+    for name in names:
+        steps = f"[{{job: one, set: {{{name}: true}}}}, {{job: two, wait: 1h}}]"
+        body = f'scenario: {name}\non: go\nentity: lead\nkey: "{{{{ lead.id }}}}"\nsteps: {steps}\n'
+        (folder / f"{name}.yaml").write_text(body)
+    for app in (pair.one, pair.other):
+        app.plugin(Scenarios).library.refresh()
+    async with working(pair.one), working(pair.other):
+        await happen(pair.one, "go", "go")
+        for turn in range(20):
+            await happen(pair.other, "tick", f"tick-{turn}")
+
+        async def are_set() -> bool:
+            return set(names) <= set(await pair.leads.fields(LEAD))
+
+        await eventually(are_set, TIMEOUT_SECONDS)
+    deadlocks = text("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+    assert await pair.one.database.read(lambda c: c.execute(deadlocks).scalar_one()) == 0

@@ -1,0 +1,48 @@
+"""Copies from a bucket: whole, safe on the disk, and not in each other's way. S3 itself is in tests/media."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from yamchi.storage.bucket import Bucket, BucketSettings
+
+PARTS = [b"one ", b"two ", b"three"]
+
+
+class Slow(Bucket):
+    """A bucket whose objects come part by part, as slowly as others let it."""
+
+    async def open(self, key: str) -> AsyncIterator[bytes]:
+        return self._slowly()
+
+    async def _slowly(self) -> AsyncIterator[bytes]:
+        for part in PARTS:
+            await asyncio.sleep(0)
+            yield part
+
+
+async def test_two_copies_of_one_object_at_once(tmp_path: Path) -> None:
+    bucket, file = Slow("pictures", BucketSettings(None, {})), tmp_path / "a.webp"
+    await asyncio.gather(*(bucket.get("a.webp", file) for _ in range(5)))
+    assert file.read_bytes() == b"".join(PARTS)
+    assert os.listdir(tmp_path) == ["a.webp"]
+
+
+async def test_a_copy_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, synced = tmp_path / "a.webp", list[tuple[str, bool]]()
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{descriptor}").resolve().name, file.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    await Slow("pictures", BucketSettings(None, {})).get("a.webp", file)
+    (first, was_there), (second, is_there) = synced
+    assert (first.startswith("a.webp.") and first.endswith(".part"), was_there) == (True, False)
+    assert (second, is_there) == (tmp_path.name, True)
