@@ -144,14 +144,10 @@ async def _measure_due(engine: PgmqEngine, scan: Scan) -> int:
     )
 
 
-async def _measure_adopt(engine: PgmqEngine, scan: Scan) -> int:
+async def _measure_prepare(engine: PgmqEngine, scan: Scan) -> int:
     return await _touched(
-        engine, adding._ADOPT, since=instant(scan.prepared), until=instant(SystemClock().now() * 1_000)
+        engine, adding._PREPARE, since=instant(scan.prepared), until=instant(SystemClock().now() * 1_000)
     )
-
-
-async def _measure_rise(engine: PgmqEngine, scan: Scan) -> int:
-    return await _touched(engine, adding._RISE, since=instant(scan.prepared))
 
 
 @pytest.mark.parametrize(
@@ -160,8 +156,7 @@ async def _measure_rise(engine: PgmqEngine, scan: Scan) -> int:
         pytest.param(_ours, _measure_claim, id="claim"),
         pytest.param(_ours, _measure_due, id="next due"),
         pytest.param(_foreign, _measure_claim, id="claim what other programs wrote"),
-        pytest.param(_foreign, _measure_adopt, id="adopt"),
-        pytest.param(_foreign, _measure_rise, id="rise"),
+        pytest.param(_foreign, _measure_prepare, id="prepare"),
     ],
 )
 @pytest.mark.usefixtures("held")
@@ -284,8 +279,7 @@ def test_every_statement_of_the_hot_path_is_bounded() -> None:
         scanning.SEEN,
         scanning._NEXT_DUE,
         leasing._STALLED,
-        adding._ADOPT,
-        adding._RISE,
+        adding._PREPARE,
     ):
         for source in re.findall(r"FROM \{q\} WHERE(?! msg_id).*?ORDER BY vt", template, re.DOTALL):
             assert "vt >=" in source, source

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import psycopg
@@ -13,6 +14,7 @@ from tests.services.postgres import Postgres
 from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, InvalidJob
 from yamchi.queues.engines import EngineContext, make_engine
+from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.engines.pgmq import PgmqEngine
 from yamchi.queues.records import Completed, DeadLetter, Failed, JobOptions, NewJob, RetryAt
 from yamchi.testing.conformance.base import claim_all, complete, settle
@@ -219,6 +221,57 @@ async def test_connections_serve_each_event_loop(database: Database, opened: Ope
     renewed = await asyncio.to_thread(lambda: asyncio.run(engine.renew("mail", held, 5_000)))
     assert renewed == ["a"]
     assert await asyncio.to_thread(lambda: asyncio.run(engine.cancelled("mail", held))) == []
+
+
+async def test_a_call_that_waits_in_the_server_can_be_cancelled(database: Database, opened: Open) -> None:
+    """A worker that stops cancels it once."""
+    engine = await opened(database.url)
+    await engine.counts("mail")
+    worker = WorkerInfo("w", "host", 1, ("mail",), (), now(), now())
+    calls = {
+        "yamchi.workers": lambda: engine.heartbeat(worker),
+        "yamchi.jobs": lambda: engine.recover("mail"),
+        "pgmq.q_mail": lambda: engine.exchange("mail", [], 1, 5_000, "w"),
+    }
+    for locked, call in calls.items():
+        async with await psycopg.AsyncConnection.connect(database.url) as other:
+            await other.execute(f"LOCK TABLE {locked} IN ACCESS EXCLUSIVE MODE")
+            task = asyncio.ensure_future(call())
+            await eventually(partial(_is_anybody_blocked, other))
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled(), (locked, task)
+    assert await engine.recover("mail") == []
+
+
+async def _is_anybody_blocked(db: psycopg.AsyncConnection[tuple[int]]) -> bool:
+    found = await db.execute(
+        "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database AND datname = current_database() "
+        "WHERE NOT granted"
+    )
+    return (await found.fetchall())[0][0] > 0
+
+
+async def test_an_error_of_a_call_that_was_cancelled_does_not_hide_that(
+    database: Database, opened: Open
+) -> None:
+    """Seen of psycopg: "cannot exit pipeline mode while busy". The task that was to end would go on for ever."""
+    engine = await opened(database.url)
+    begun = asyncio.Event()
+
+    async def call() -> None:
+        async with engine._connections.lend() as db:
+            try:
+                begun.set()
+                await db.execute("SELECT pg_sleep(60)")
+            except asyncio.CancelledError:
+                raise psycopg.OperationalError("cannot exit pipeline mode while busy") from None
+
+    task = asyncio.create_task(call())
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def _waiting(engine: PgmqEngine, count: int) -> bool:

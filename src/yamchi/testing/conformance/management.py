@@ -1,9 +1,14 @@
 """Looking at jobs and acting on them by hand: what the board, the API and the command line rest on."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.base import Engine, WorkerInfo
 from yamchi.queues.records import JobOptions, NewJob
 from yamchi.testing.conformance.base import (
+    LEASE,
     Connect,
     Suite,
     claim,
@@ -237,3 +242,33 @@ class ManagementSuite(Suite):
         assert gone.id not in [one.id for one in await other.workers()]
         await engine.heartbeat(worker.id)
         assert worker.id not in [one.id for one in await other.workers()]
+
+    # ── Calls that are cancelled ──────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_cancelled_call_ends_at_once(self, engine: Engine, queue: str) -> None:
+        """Whatever it was waiting for: a worker that stops cancels what is under way, and does so once."""
+        worker = WorkerInfo(f"w-{queue}", "host", 42, (queue,), (), now(), now())
+        await engine.add(queue, [new_job("first")])
+        for call in (
+            lambda: engine.heartbeat(worker),
+            lambda: engine.recover(queue),
+            lambda: engine.exchange(queue, [], 0, LEASE, "tester"),
+            lambda: engine.counts(queue),
+        ):
+            steps = 0
+            while await _cancel_after(steps, call):
+                steps += 1 + steps // 3
+        assert [held.job.id for held in await claim_all(engine, queue, 1)] == ["first"]
+
+
+async def _cancel_after(steps: int, call: Callable[[], Awaitable[Any]]) -> bool:
+    """Begin a call and cancel it after so many steps of the event loop; whether it was not over by then."""
+    task = asyncio.ensure_future(call())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if not task.cancel():
+        await task
+        return False
+    await asyncio.wait([task])
+    assert task.cancelled(), f"the call was cancelled after {steps} steps, and ended with {task}"
+    return True

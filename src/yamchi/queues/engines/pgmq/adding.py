@@ -110,7 +110,7 @@ async def fire(db: Connection, tables: Tables, schedule: str, due: Millis, job: 
 
 _NOT_OURS = "(headers ? 'yamchi_id') IS NOT TRUE AND (last_read_at IS NULL OR vt <= statement_timestamp())"
 # They are looked for without a lock, and each is locked by its number: only so is the small index of the unprepared sure to be used.
-_ADOPT = f"""
+_PREPARE = f"""
 WITH foreigners AS MATERIALIZED (
     SELECT msg_id FROM {{q}} WHERE {UNPREPARED} AND {_NOT_OURS} AND vt >= %(since)s::timestamptz
     AND vt <= %(until)s::timestamptz ORDER BY vt
@@ -133,17 +133,18 @@ WITH foreigners AS MATERIALIZED (
         || jsonb_strip_nulls(jsonb_build_object('yamchi_id', fresh.id, 'name', CASE
             WHEN jsonb_typeof(q.headers->'name') = 'string' THEN left(q.headers->>'name', {foreign.LONGEST_NAME}) END))
     FROM fresh WHERE q.msg_id = fresh.msg_id AND {among("q.msg_id", "msg_id", "fresh")}
+), repeated AS (
+    DELETE FROM {{q}} q USING named WHERE q.msg_id = named.msg_id AND {among("q.msg_id", "msg_id", "named")}
+    AND named.is_own AND NOT EXISTS (SELECT FROM fresh WHERE fresh.msg_id = named.msg_id)
+), risen AS (
+    UPDATE {{q}} q SET vt = {raised("q.vt", "q.headers")}, headers = q.headers - 'rise'
+    WHERE q.msg_id = ANY(ARRAY(
+        SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNPREPARED} AND headers ? 'rise'
+        AND headers ? 'yamchi_id' AND last_read_at IS NULL AND vt >= %(since)s::timestamptz
+        ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED))
+    RETURNING q.vt
 )
-DELETE FROM {{q}} q USING named WHERE q.msg_id = named.msg_id AND {among("q.msg_id", "msg_id", "named")} AND named.is_own
-AND NOT EXISTS (SELECT FROM fresh WHERE fresh.msg_id = named.msg_id)
-"""
-_RISE = f"""
-UPDATE {{q}} q SET vt = {raised("q.vt", "q.headers")}, headers = q.headers - 'rise'
-WHERE q.msg_id = ANY(ARRAY(
-    SELECT msg_id FROM {{q}} WHERE vt <= statement_timestamp() AND {UNPREPARED} AND headers ? 'rise' AND headers ? 'yamchi_id'
-    AND last_read_at IS NULL AND vt >= %(since)s::timestamptz
-    ORDER BY vt LIMIT {BATCH} FOR UPDATE SKIP LOCKED))
-RETURNING {micros("q.vt")}, pg_notify('yamchi_wake', {{table}})
+SELECT {micros("vt")}, pg_notify('yamchi_wake', {{table}}) FROM risen
 """
 
 
@@ -152,10 +153,8 @@ async def prepare(
 ) -> list[Micros]:
     """Give messages of other programs an id (the same id again is the same job), and urgent jobs that are due their place;
     where those are now. Messages before a moment, or after another, may be left for later."""
-    async with db.pipeline():
-        span = {"since": instant(since), "until": instant(until, "infinity")}
-        await db.execute(tables.sql(_ADOPT), {"queue": tables.queue, **span})
-        risen = await db.execute(tables.sql(_RISE), span)
+    span = {"since": instant(since), "until": instant(until, "infinity")}
+    risen = await db.execute(tables.sql(_PREPARE), {"queue": tables.queue, **span})
     return [vt for vt, _ in await risen.fetchall()]
 
 

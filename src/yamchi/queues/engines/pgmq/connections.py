@@ -128,11 +128,20 @@ class _Explained:
         self._connections = connections
 
     def __enter__(self) -> None:
-        return None
+        self._cancellations = _cancellations()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, psycopg.Error | OSError | TimeoutError):
+            # psycopg may meet an error while it ends a call that was cancelled, and raise that instead.
+            if _cancellations() > self._cancellations:
+                raise asyncio.CancelledError from error
             raise explain(error, self._connections) from error
+
+
+def _cancellations() -> int:
+    """How often the running task was asked to end."""
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
 
 
 def explain(error: Exception, at: Connections) -> YamchiError:

@@ -290,18 +290,28 @@ async def clean(db: Connection, tables: Tables, state: State, older_than: Millis
 # ── Workers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_HEARTBEAT = """
+WITH gone AS (DELETE FROM yamchi.workers WHERE seen_at < %(forgotten)s AND id <> %(id)s),
+used AS (DELETE FROM yamchi.turns WHERE next < %(permitted)s)
+INSERT INTO yamchi.workers VALUES (%(id)s, %(seen_at)s, %(info)s) ON CONFLICT (id) DO UPDATE
+SET seen_at = excluded.seen_at, info = excluded.info
+"""
+
+
 async def heartbeat(db: Connection, worker: WorkerInfo | str, forget_before: Millis) -> None:
     if isinstance(worker, str):
         await db.execute("DELETE FROM yamchi.workers WHERE id = %s", (worker,))
         return
-    async with db.pipeline():
-        await db.execute(
-            "INSERT INTO yamchi.workers VALUES (%s, %s, %s) ON CONFLICT (id) DO UPDATE "
-            "SET seen_at = excluded.seen_at, info = excluded.info",
-            (worker.id, worker.seen_at, orjson.dumps(worker).decode()),
-        )
-        await db.execute("DELETE FROM yamchi.workers WHERE seen_at < %s", (forget_before,))
-        await db.execute("DELETE FROM yamchi.turns WHERE next < %s", (worker.seen_at - KEPT_PERMITS,))
+    await db.execute(
+        _HEARTBEAT,
+        {
+            "id": worker.id,
+            "seen_at": worker.seen_at,
+            "info": orjson.dumps(worker).decode(),
+            "forgotten": forget_before,
+            "permitted": worker.seen_at - KEPT_PERMITS,
+        },
+    )
 
 
 async def workers(db: Connection, since: Millis) -> list[WorkerInfo]:
