@@ -13,7 +13,7 @@ from yamchi.envfile import all_settings
 hypothesis.settings.register_profile("yamchi", deadline=None)
 hypothesis.settings.load_profile("yamchi")
 
-pytest_plugins = ["tests.services.plugin", "tests.faults.report", "tests.smalldisk"]
+pytest_plugins = ["tests.services.plugin", "tests.faults.report", "tests.smalldisk", "tests.schemas"]
 
 _PER_QUEUE = ("QUEUE_URL_", "CONCURRENCY_")
 

@@ -3,12 +3,13 @@
     child = launch("yamchi", ["worker"], cwd=home, env={…}, output=home / "worker.log")
     child.kill()
 
-To import Yamchi takes longer than what most tests of real processes then do. Each is a process of its own all the same: its
-environment, folder, signals and end are its own. All of them end when the tests end, however they do.
+To import Yamchi and its features takes longer than what most tests of real processes then do. Each is a process of its own
+all the same: its environment, folder, signals and end are its own. All of them end when the tests end, however they do.
 """
 
 import atexit
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -16,17 +17,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from functools import cache
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 from typing import Any
 
+from yamchi import faultpoints
+
 ROOT = Path(__file__).parents[1]
-IMPORTED = ("yamchi.cli", "yamchi.web.app")
-"""What most processes import; the rest comes when it is needed."""
+IMPORTED = ("alembic.command", "uvicorn.protocols.http.httptools_impl", "uvloop", "websockets.legacy.server")
+"""What a server imports when it begins, beside Yamchi and its features."""
 POLL_SECONDS = 0.005
 PR_SET_PDEATHSIG = 1
 
@@ -142,6 +147,7 @@ def _run(words: list[str], cwd: str, env: dict[str, str], output: str) -> None:
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
+    reload(faultpoints)  # the only module that reads the environment when it is imported
     code: Any = 1
     try:
         sys.argv = words
@@ -179,7 +185,23 @@ def _ended(pid: int) -> int | None:
     return _codes[pid]
 
 
-if __name__ == "__main__":
+def _import_all() -> None:
+    """Import what processes will need, by making an application as they do; nothing of it is opened, and nothing is kept."""
     for name in IMPORTED:
         import_module(name)
+    from yamchi.shipped import shipped_app
+    from yamchi.web import create_app
+
+    with tempfile.TemporaryDirectory() as home, chdir(home):
+        app = shipped_app()
+        app.serve()
+        create_app(app)
+        assert not os.listdir(home)
+    assert threading.active_count() == 1, "a thread is not there after a fork"
+    gc.collect()
+    gc.freeze()  # else a fork's first collection copies all of it
+
+
+if __name__ == "__main__":
+    _import_all()
     serve(socket.socket(fileno=int(sys.argv[1])))
