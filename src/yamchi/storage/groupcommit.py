@@ -11,6 +11,7 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 C = TypeVar("C")
@@ -93,7 +94,7 @@ def _answer(answers: list[tuple[Request, Any]]) -> None:
     for (_, future, loop), result in answers:
         by_loop[loop].append((future, result))
     for loop, resolved in by_loop.items():
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # it was closed, and nobody waits there any more
             loop.call_soon_threadsafe(_resolve, resolved)
 
 
