@@ -163,3 +163,23 @@ async def test_processes_that_open_a_fresh_file_and_write_it_at_once_all_get_thr
     await engine.open()
     assert (await engine.counts("q"))["waiting"] == 1_200
     await engine.close()
+
+
+async def test_another_process_that_comes_and_goes_takes_nothing_from_two_applications_in_this_one(
+    tmp_path: Path,
+) -> None:
+    """The last one who leaves empties SQLite's log of writes: others must see that somebody is still there."""
+    path = tmp_path / "shared.db"
+    first, second = engine_at(path), engine_at(path)
+    await first.open()
+    await second.open()
+    assert race(path, processes=1, jobs=1) == [1]
+    await first.add("q", [NewJob("mine", "work", b"1")])
+    assert race(path, processes=1, jobs=2) == [2]
+    await second.add("q", [NewJob("mine too", "work", b"1")])
+    await first.close()
+    await second.close()
+    again = engine_at(path)
+    await again.open()
+    assert (await again.counts("q"))["waiting"] == 4
+    await again.close()

@@ -16,7 +16,9 @@ def make_private(database: Path) -> None:
     """
     if not database.parent.exists():
         database.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER)
-    os.close(os.open(database, os.O_CREAT | os.O_RDWR, FILE))
+    with suppress(FileExistsError):
+        # One that is there is not opened: to close it again would end the locks that SQLite has on it in this process.
+        os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_RDWR, FILE))
     for suffix in BESIDE:
         _narrow(database.with_name(database.name + suffix), FILE)
 
