@@ -4,16 +4,17 @@ To run the migrations of every feature takes longer than what most tests then do
 is always migrated, and so is a server's database.
 """
 
+import tempfile
 from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, create_engine
 
 from yamchi.storage import database
 from yamchi.storage.migrating import upgrade
 from yamchi.storage.revisions import Migrations
-
-_made: dict[tuple[Migrations, ...], list[str]] = {}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,32 +25,41 @@ def _copied_tables() -> Iterator[None]:
 
 
 def _upgrade(engine: Engine, features: Sequence[Migrations]) -> None:
-    if engine.dialect.name != "sqlite" or not _is_empty(engine):
+    if engine.dialect.name != "sqlite" or not _fill(engine, tuple(features)):
         upgrade(engine, features)
-    elif statements := _made.get(tuple(features)):
-        _fill(engine, statements)
-    else:
-        upgrade(engine, features)
-        _made[tuple(features)] = _dump(engine)
 
 
-def _is_empty(engine: Engine) -> bool:
+def _fill(engine: Engine, features: tuple[Migrations, ...]) -> bool:
+    """Make the tables if there are none; whether that was so."""
     with engine.connect() as connection:
-        return connection.exec_driver_sql("SELECT 1 FROM sqlite_master").fetchone() is None
-
-
-def _fill(engine: Engine, statements: Sequence[str]) -> None:
-    """Make the tables, unless another process was faster."""
-    with engine.connect() as connection:
+        if _has_tables(connection):
+            return False
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        if connection.exec_driver_sql("SELECT 1 FROM sqlite_master").fetchone() is None:
-            for statement in statements:
-                connection.exec_driver_sql(statement)
+        if _has_tables(connection):  # another process was faster
+            return False
+        for statement in _statements_for(features):
+            connection.exec_driver_sql(statement)
         connection.commit()
+    return True
 
 
-def _dump(engine: Engine) -> list[str]:
-    with engine.connect() as connection:
-        raw = connection.connection.driver_connection
-        assert raw is not None
-        return [line for line in raw.iterdump() if not line.startswith(("BEGIN", "COMMIT"))]
+def _has_tables(connection: Connection) -> bool:
+    return connection.exec_driver_sql("SELECT 1 FROM sqlite_master").fetchone() is not None
+
+
+@cache
+def _statements_for(features: tuple[Migrations, ...]) -> list[str]:
+    """What makes these tables as the migrations do, and says that they have."""
+    with tempfile.TemporaryDirectory() as folder:
+        engine = create_engine(f"sqlite:///{Path(folder) / 'data.db'}")
+        upgrade(engine, features)
+        with engine.connect() as connection:
+            rows = connection.exec_driver_sql(
+                "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%' ORDER BY rowid"
+            )
+            statements = [sql for (sql,) in rows.fetchall()]
+            for table in (feature.version_table for feature in features):
+                (version,) = connection.exec_driver_sql(f"SELECT version_num FROM {table}").scalars()
+                statements.append(f"INSERT INTO {table} VALUES ('{version}')")
+        engine.dispose()
+    return statements
