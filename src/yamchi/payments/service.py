@@ -6,7 +6,7 @@ whatever is interrupted, the check that follows repeats the call or asks, and ar
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import ConfigurationError, InvalidJob, Outage, WrongState
+from yamchi.errors import ConfigurationError, EngineError, InvalidJob, Outage, WrongState, YamchiError
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import derived_id
@@ -152,8 +152,9 @@ class PaymentService:
     ) -> Refund:
         """Give money back: all that is left, or a part. The same id again is the same refund.
 
-        A refund whose provider gave no answer stays `new`; the check that follows finds out. The check is queued first: whoever
-        is told of an error by us may ask again, without an id even, and gives the money back once.
+        A refund whose provider gave no answer stays `new`; the check that follows finds out. The check is queued first, and once
+        the refund is kept only the provider's no is an error: whoever is told of one by us may ask again, without an id even,
+        and gives the money back once.
         """
         payment, _, _ = await self._at_provider(payment_id)
         wanted = refund_id or str(uuid4())
@@ -163,14 +164,13 @@ class PaymentService:
         if refund.status in UNPAID_REFUNDS:
             try:
                 await self.refresh(payment)
-            except (UnknownOutcome, Outage) as error:
-                log.warning(
-                    f"refund {wanted} is followed up: the provider's word is missing", error=str(error)
-                )
-        found = next(one for one in await self.store.refunds(payment) if one.id == wanted)
-        if found.status == "refused":
-            raise Refused(found.reason or f"The provider refused the refund {wanted}.")
-        return found
+            except YamchiError as error:
+                log.warning(f"refund {wanted} is followed up: not all of it could be done", error=str(error))
+        with suppress(EngineError):
+            refund = next(one for one in await self.store.refunds(payment) if one.id == wanted)
+        if refund.status == "refused":
+            raise Refused(refund.reason or f"The provider refused the refund {wanted}.")
+        return refund
 
     async def receive_webhook(self, provider: str, notice: Notice) -> None:
         """A webhook claims that something happened: let a check ask.
