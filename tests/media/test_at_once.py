@@ -16,7 +16,7 @@ from yamchi.media.files import is_unfinished
 from yamchi.media.model import MediaProcessingJobData, Picture
 from yamchi.media.processing import Made, process, unfinished_beside
 from yamchi.media.reporting import News
-from yamchi.media.store import Changed
+from yamchi.media.store import GRACE, Changed
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
 from yamchi.testing.waiting import eventually
@@ -52,6 +52,43 @@ async def test_a_picture_that_comes_back_to_what_it_was_keeps_its_files(studio: 
     assert again["variants"] == first["variants"]
     await studio.app.clock.advance(timedelta(days=2))
     assert len(studio.public_files) == 5
+    for one in again["variants"].values():
+        assert (await studio.client.get(one["url"])).status_code == 200
+
+
+@pytest.mark.usefixtures("logo")
+@pytest.mark.parametrize("step", ["retired", "take_over"])
+async def test_a_picture_comes_back_to_what_it_was_while_its_old_files_are_removed(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Before they are removed, and after: the picture is made of files that are there."""
+    media, found = studio.app.media, await studio.made(pictures.jpeg(1200, 900))
+    await marked(studio, found["id"])
+    retired, take_over = media.store.retired, media.service.take_over
+
+    async def come_back() -> None:
+        await studio.client.delete(f"/api/admin/media/{found['id']}/watermark")
+        await studio.app.drain()
+
+    async def look(before: int, limit: int) -> list[str]:
+        paths = await retired(before + GRACE, limit)
+        if step == "retired" and paths:
+            monkeypatch.undo()
+            await come_back()
+        return paths
+
+    async def take_over_later(*given: Any, **how: Any) -> Picture:
+        if step == "take_over":
+            await media.cleanup.run(30)
+            monkeypatch.undo()
+        return await take_over(*given, **how)
+
+    monkeypatch.setattr(media.store, "retired", look)
+    monkeypatch.setattr(media.service, "take_over", take_over_later)
+    await (media.cleanup.run(30) if step == "retired" else come_back())
+    await studio.app.clock.advance(timedelta(seconds=10))
+    again = await studio.show(found["id"])
+    assert again["variants"] == found["variants"]
     for one in again["variants"].values():
         assert (await studio.client.get(one["url"])).status_code == 200
 

@@ -118,9 +118,11 @@ class MediaCleanupJob:
         while paths := await self._store.retired(self._clock.now(), PAGE):
             if self._bucket:
                 await self._bucket.delete(paths)
-            freed += await asyncio.to_thread(_remove_all, [self._files.by_key(path) for path in paths])
-            await self._store.forget_retired(paths)
+            freed += await self._store.remove_retired(paths, self._remove_keys)
         return freed
+
+    def _remove_keys(self, keys: Sequence[str]) -> int:
+        return _remove_all([self._files.by_key(key) for key in keys])
 
     async def _remove_temp(self) -> int:
         """Uploads that nobody finished, and halves that a crash left."""

@@ -412,8 +412,14 @@ class MediaService:
 
     async def take_over(self, found: Picture, made: Made, original: Path, **more: Any) -> Picture:
         """Let the picture be what was made; the files of one that is gone meanwhile go too."""
+
+        def is_there(file: str) -> bool:
+            return self.files.public_file(found.entity_type, file).exists()
+
         try:
-            return await self.store.finish(found, made, original=original.name, syncs=self.syncs, **more)
+            return await self.store.finish(
+                found, made, original=original.name, syncs=self.syncs, is_there=is_there, **more
+            )
         except UnknownMedia as error:
             for one in made.variants:
                 remove(self.files.public_file(found.entity_type, one.file))

@@ -1,7 +1,7 @@
 """The tables of media. What processing made is taken over in one transaction, with the files that nobody needs any more."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -147,11 +147,20 @@ class MediaStore:
         whole = {"metadata": {}, **row, "status": "processing", "created_at": now, "updated_at": now}
         await self._database.write(lambda c: insert_new(c, media, [whole]))
 
-    async def finish(self, found: Picture, made: Made, *, original: str, syncs: bool, **more: Any) -> Picture:
+    async def finish(
+        self,
+        found: Picture,
+        made: Made,
+        *,
+        original: str,
+        syncs: bool,
+        is_there: Callable[[str], bool],
+        **more: Any,
+    ) -> Picture:
         """Take over what processing made, and retire the files it replaces.
 
-        One that was deleted meanwhile stays deleted. `Changed` if it got another watermark or another file meanwhile,
-        `UnknownMedia` if it is gone.
+        One that was deleted meanwhile stays deleted. `Changed` if it got another watermark or another file meanwhile, or if a
+        file that was made once before was removed by then; `UnknownMedia` if it is gone.
         """
         now = self._clock.now()
         fields = {
@@ -187,6 +196,8 @@ class MediaStore:
             if "watermark" not in more and connection.execute(query).scalar() != found.watermark:
                 raise Changed(f"Media {found.id} got another watermark meanwhile: it is made again.")
             self._replace_variants(connection, found, made, now)
+            if not all(is_there(variant.file) for variant in made.variants):
+                raise Changed(f"Files of media {found.id} were removed meanwhile: it is made again.")
 
         await self._database.write(take_over)
         return await self.get(found.id)
@@ -269,9 +280,20 @@ class MediaStore:
         query = select(media_retired.c.path).where(media_retired.c.delete_after <= before).limit(limit)
         return list(await self._database.read(lambda c: c.execute(query).scalars().all()))
 
-    async def forget_retired(self, paths: Sequence[str]) -> None:
-        gone = delete(media_retired).where(media_retired.c.path.in_(paths))
-        await self._database.write(lambda c: c.execute(gone).rowcount)
+    async def remove_retired(self, paths: Sequence[str], remove: Callable[[Sequence[str]], int]) -> int:
+        """Have these removed, but for those that a picture has again; how many bytes that freed.
+
+        Who takes over one of them meanwhile waits here, and then sees that it is gone.
+        """
+        query = select(media_retired.c.path).where(media_retired.c.path.in_(paths)).with_for_update()
+
+        def forget(connection: Connection) -> int:
+            gone = list(connection.execute(query).scalars())
+            freed = remove(gone)
+            connection.execute(delete(media_retired).where(media_retired.c.path.in_(gone)))
+            return freed
+
+        return await self._database.write(forget)
 
     async def delete_of_user(self, user_id: str) -> int:
         now = self._clock.now()
