@@ -22,7 +22,7 @@ from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.reports.charts import stacked_bars
 from yamchi.reports.kinds import Content, Format, Rows
 from yamchi.reports.rendering import write
-from yamchi.testing import TestApp
+from yamchi.testing import TestApp, eventually
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
 RESULTS = {
@@ -404,6 +404,23 @@ async def test_deleted_while_it_is_made(app: TestApp, client: httpx2.AsyncClient
     assert await app.reports.store.page(None, None, 5) == []
     assert list((app.settings.var / "reports").glob("*")) == []
     assert (await app.queue("notifications").stats())["completed"] == 0
+
+
+async def test_a_report_whose_job_was_ended_has_failed(app: TestApp, client: httpx2.AsyncClient) -> None:
+    @app.reports.kind("endless")
+    async def endless(_params: Any) -> Content:
+        return await asyncio.Future[Content]()
+
+    app.define("report_queue", timeout="50ms", attempts=1)
+    report = await made(app, client, kind="endless")
+    job = await app.queue("report_queue").job(report["jobId"])
+    assert (job.state, job.failed_reason) == ("failed", "generate took longer than its timeout of 50 ms")
+
+    async def has_failed() -> bool:
+        kept = (await client.get(f"/api/v1/reports/{report['id']}")).json()
+        return (kept["status"], kept["error"]) == ("failed", job.failed_reason)
+
+    await eventually(has_failed)
 
 
 async def test_ids_can_not_be_guessed(app: TestApp) -> None:

@@ -121,6 +121,7 @@ class Reports(Plugin):
     def serve(self) -> None:
         handlers = self.queue.definition.handlers
         handlers.setdefault(GENERATE, Handler(GENERATE, self.service.generate))
+        self.queue.listeners.on("failed", self.service.note_failure)  # this process's own failures
         self.app.cron("45 3 * * *", name="reports-prune")(self.prune)
         for number, line in enumerate(self._schedules()):
             name = f"report-{line.kind}-{number}"

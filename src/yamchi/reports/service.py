@@ -153,6 +153,10 @@ class ReportService:
             await self._store.remove(report)
             raise Cancelled(f"Report {report.id} was deleted while it was made.") from error
 
+    async def note_failure(self, job: Job[Any], error: str) -> None:
+        """A job that ended without its handler's last word, such as one that took too long or killed its workers."""
+        await self._store.job_failed(job.id, str(mask(error)))
+
     async def remove(self, report: Report) -> None:
         """Delete a report and its file; one that is not made yet is not made, and nobody is told of it."""
         with suppress(UnknownJob, WrongState):  # it is over

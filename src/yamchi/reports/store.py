@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Text, case, cast, delete, func, null, select, update
+from sqlalchemy import ColumnElement, Row, Select, Text, and_, case, cast, delete, func, null, select, update
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob, WrongState
@@ -185,6 +185,12 @@ class ReportStore:
 
     async def failed(self, report: Report, error: str) -> None:
         await self._change(report.id, status="failed", error=error)
+
+    async def job_failed(self, job_id: str, error: str) -> None:
+        """The job of a report is over; a report that is ready by then is ready all the same."""
+        unmade = and_(reports.c.job_id == job_id, reports.c.status != "ready")
+        change = update(reports).where(unmade).values(status="failed", error=error)
+        await self._database.write(lambda c: c.execute(change).rowcount)
 
     async def remove(self, report: Report) -> None:
         """The file first: a row without a file is looked at again, a file without a row never."""
