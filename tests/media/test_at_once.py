@@ -1,7 +1,9 @@
 """What happens twice, at once, or in an order nobody planned: the picture is what was last asked for, and no file is lost or left."""
 
 import asyncio
+import errno
 import os
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,15 @@ import pytest
 from tests.media import pictures
 from tests.media.conftest import Studio, a_studio
 from tests.services.s3 import S3
-from yamchi.errors import Retryable, Unrecoverable, WrongState
-from yamchi.media.files import is_unfinished
-from yamchi.media.model import MediaProcessingJobData, Picture
+from yamchi.errors import Retryable, Snooze, Unrecoverable, WrongState
+from yamchi.media.files import is_unfinished, remove
+from yamchi.media.model import MediaProcessingJobData, MediaSyncJobData, Picture
 from yamchi.media.processing import Made, process, unfinished_beside
 from yamchi.media.reporting import News
 from yamchi.media.store import GRACE, Changed
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
+from yamchi.queues.records import JobRecord
 from yamchi.testing.waiting import eventually
 
 LOGO = pictures.white(80, 40)
@@ -248,6 +251,52 @@ async def test_away_from_the_bucket_made_anew_and_there_again(tmp_path: Path, s3
         await studio.client.post(f"/api/admin/media/{found['id']}/reprocess")
         await studio.app.drain()
         assert studio.public_files == keys  # made of the original, which stayed
+
+
+@pytest.mark.services
+async def test_moved_to_the_bucket_while_it_is_deleted_there(
+    tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_studio(tmp_path, **s3.settings) as studio:
+        media, found = studio.app.media, await studio.made(pictures.jpeg())
+        files, queue, delete = studio.public_files, studio.app.queue("media-sync"), media.bucket.delete
+        move = MediaSyncJobData(media_id=found["id"], operation="upload", delete_source=True)
+        record = JobRecord("move", queue.name, "upload", b"", "active", 0, 0)
+        held = [Job[MediaSyncJobData](queue, record, data=move)]
+
+        async def delete_later(keys: list[str]) -> None:
+            if held:
+                with suppress(Snooze):
+                    await media.sync.handle(held.pop())
+            await delete(keys)
+
+        monkeypatch.setattr(media.bucket, "delete", delete_later)
+        await media.sync.sync([found["id"]], "delete")
+        await studio.app.drain()
+        assert held == []
+        there = [key for key in files if await media.bucket.size_of(key) is not None]
+        assert {*there, *studio.public_files} == set(files)
+        for one in found["variants"].values():
+            assert (await studio.client.get(one["url"])).status_code in (200, 302)
+
+
+@pytest.mark.services
+async def test_files_that_were_moved_go_though_their_job_broke_off(
+    tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_studio(tmp_path, **s3.settings) as studio:
+        found, broken = await studio.made(pictures.jpeg()), [OSError(errno.EIO, "Input/output error")]
+
+        def remove_at_last(path: Path) -> int:
+            if broken:
+                raise broken.pop()
+            return remove(path)
+
+        monkeypatch.setattr("yamchi.media.sync.remove", remove_at_last)
+        await studio.app.media.sync.sync([found["id"]], "upload", delete_source=True)
+        await studio.app.drain()
+        await studio.app.clock.advance(timedelta(seconds=5))
+        assert (broken, studio.public_files) == ([], [])
 
 
 @pytest.mark.services

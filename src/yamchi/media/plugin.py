@@ -19,7 +19,7 @@ from yamchi.media.reporting import News
 from yamchi.media.service import PROCESS, MediaService
 from yamchi.media.settings import MediaSettings
 from yamchi.media.store import MediaStore
-from yamchi.media.sync import MediaSyncService
+from yamchi.media.sync import LONGEST, MediaSyncService
 from yamchi.media.uploads import Resumable
 from yamchi.media.watermarks import APPLY, WatermarkService
 from yamchi.observe.logging import mask
@@ -81,7 +81,7 @@ class Media(Plugin):
             self._changed,
         )
         self.sync = MediaSyncService(
-            self.store, self.files, self.bucket, app.queue(SYNC), app.database, app.clock
+            self.store, self.files, self.bucket, app.queue(SYNC), app.database, lambda: app.keys, app.clock
         )
         self.cleanup = MediaCleanupJob(self.store, self.files, self.bucket, app.clock)
         self._sync_counter = SyncCounter()
@@ -115,7 +115,7 @@ class Media(Plugin):
 
     def declare(self) -> None:
         self.app.define(PROCESSING, concurrency=5, **RETRY)
-        self.app.define(SYNC, concurrency=5, timeout="15m", **RETRY)
+        self.app.define(SYNC, concurrency=5, timeout=LONGEST, **RETRY)
         self.app.define(WATERMARK, concurrency=3, **RETRY)
 
     def serve(self) -> None:

@@ -1,13 +1,14 @@
 """Copies of finished pictures in a bucket: up, down, and away again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from yamchi.clock import Clock
-from yamchi.errors import ConfigurationError, EngineUnavailable, MissingExtra, Unrecoverable
+from yamchi.errors import ConfigurationError, EngineUnavailable, MissingExtra, Snooze, Unrecoverable
 from yamchi.faultpoints import fault_point
 from yamchi.media.files import Files, as_outage, remove
 from yamchi.media.model import KeptVariant, MediaSyncJobData, Operation, Picture
@@ -17,10 +18,14 @@ from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
 from yamchi.storage.bucket import Bucket, NotInBucket
 from yamchi.storage.database import Database
+from yamchi.storage.keys import Keys
 from yamchi.storage.outbox import Outbox
 
 PAGE = 500
 NORMAL = 5
+LONGEST = "15m"
+"""How long a sync may take; the next one that deletes something waits no longer for one that was killed."""
+TURN_WAIT = "2s"
 TYPES = {".webp": "image/webp", ".avif": "image/avif"}
 
 
@@ -34,8 +39,10 @@ class MediaSyncService:
         bucket: Bucket | None,
         queue: Queue,
         database: Database,
+        keys: Callable[[], Keys],
         clock: Clock,
     ) -> None:
+        self._keys = keys
         self._store = store
         self._files = files
         self._bucket = bucket
@@ -108,17 +115,27 @@ class MediaSyncService:
     async def handle(self, job: Job[MediaSyncJobData]) -> dict[str, Any]:
         """`upload`, `download` or `delete`, as the job says."""
         data = job.data
+        deletes = data.delete_source or data.operation == "delete"
         try:
-            found = await self._store.get(data.media_id)
-        except UnknownMedia as error:
-            raise Unrecoverable(str(error)) from error
-        try:
-            count = await self._do(job, self._needed(), found)
-        except MissingExtra as error:
+            async with self._alone(data.media_id) if deletes else nullcontext():
+                found = await self._store.get(data.media_id)
+                count = await self._do(job, self._needed(), found)
+        except (UnknownMedia, MissingExtra) as error:
             raise Unrecoverable(str(error)) from error
         except (OSError, EngineUnavailable) as error:
             raise as_outage(error) from error
         return {"mediaId": found.id, "operation": data.operation, "files": count}
+
+    @asynccontextmanager
+    async def _alone(self, media_id: str) -> AsyncIterator[None]:
+        """One at a time of those that delete files of a picture: two would each delete the copy that the other leaves."""
+        name = f"media-moves:{media_id}"
+        if await self._keys().incr(name, LONGEST) > 1:
+            raise Snooze(TURN_WAIT, f"Another sync of media {media_id} is on its way.")
+        try:
+            yield
+        finally:
+            await self._keys().delete(name)
 
     async def _do(self, job: Job[MediaSyncJobData], bucket: Bucket, found: Picture) -> int:
         match job.data.operation:
@@ -131,7 +148,12 @@ class MediaSyncService:
 
     async def _upload(self, job: Job[Any], bucket: Bucket, found: Picture, delete_source: bool) -> int:
         """Send what is not there; what was sent before something went wrong is noted, so that it is not sent again."""
-        here = [one for one in found.variants if one.is_local]
+        # With a source to delete also what an attempt that broke off has left.
+        here = [
+            one
+            for one in found.variants
+            if one.is_local or (delete_source and self._path(found, one).exists())
+        ]
         may_be_there = job.attempts_made > 1
         sent = await asyncio.gather(
             *(
