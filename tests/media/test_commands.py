@@ -10,11 +10,13 @@ from typer.testing import CliRunner
 from tests.media import pictures
 from yamchi.cli import cli
 
+pytestmark = pytest.mark.timeout(300)  # longer than a child may take to start, which is then said
+
 
 def media(*arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(cli, ["media", *arguments])
     assert result.exit_code == code, result.output + repr(result.exception)
-    return result.output
+    return result.stdout if "--json" in arguments else result.output  # as who pipes it gets it
 
 
 def imported(folder: Path) -> Any:
