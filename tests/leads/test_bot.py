@@ -292,6 +292,44 @@ async def test_who_taps_two_times_in_a_row_has_one_lesson(
     ]
 
 
+async def test_a_tap_that_is_tried_again_takes_nothing_back(telegram: Messenger) -> None:
+    """Its answer did not get through, and the lesson has moved since: the time that it has now stays taken."""
+    harness = telegram.harness
+    first, second = await harness.lead(), await harness.lead(tranid="3", phone="8 702 111 22 33")
+    await telegram.say(MARAT, f"/start {first}")
+    await telegram.say(AISHA, f"/start {second}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-02")
+    (_, early), (_, late), *_ = keys(times)
+    telegram.server.answers.append(refusal(429, "Too Many Requests: retry after 7", retry_after=7))
+    await telegram.press(MARAT, early)
+    await telegram.press(MARAT, late)
+    await harness.app.clock.advance("10m")
+    assert (await harness.get(first))["lesson_datetime"] == "2026-01-02T11:00:00Z"
+    told = [sent for sent in telegram.server.messages if sent.method == "editMessageText"][-1]
+    assert "пятница, 2 января, 16:00" in told.fields["text"]
+    times, _ = await telegram.press(AISHA, "day:2026-01-02")
+    assert [text for text, _ in keys(times)] == ["15:00", "17:00", BACK["ru"]]
+    await telegram.press(AISHA, late)
+    assert (await harness.get(second))["lesson_datetime"] is None
+
+
+async def test_a_tap_that_is_tried_again_after_the_lesson_was_cancelled(telegram: Messenger) -> None:
+    harness = telegram.harness
+    lead_id = await harness.lead()
+    await telegram.say(MARAT, f"/start {lead_id}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-02")
+    (_, slot), *_ = keys(times)
+    telegram.server.answers.append(refusal(429, "Too Many Requests: retry after 7", retry_after=7))
+    await telegram.press(MARAT, slot)
+    await harness.client.patch(f"/v1/leads/{lead_id}", json={"lesson_datetime": None})
+    await harness.app.clock.advance("10m")
+    assert (await harness.app.queue("telegram-updates").counts())["failed"] == 0
+    other = await harness.lead(tranid="3", phone="8 702 111 22 33")
+    await telegram.say(AISHA, f"/start {other}")
+    times, _ = await telegram.press(AISHA, "day:2026-01-02")
+    assert (slot, "15:00") in [(data, text) for text, data in keys(times)]
+
+
 def pressed(update_id: int, data: str) -> dict[str, Any]:
     message = {"message_id": 5, "chat": _private(MARAT)}
     query = {"id": str(update_id), "from": _person(MARAT, "ru"), "message": message, "data": data}

@@ -56,17 +56,19 @@ class DatePickerScene:
             await self._services.keys.delete(busy)
 
     async def _book(self, lead: Lead, pressed: ButtonPress, moment: Millis) -> None:
-        if not await self._services.slots.take(lead.id, moment):
-            day = as_datetime(moment).astimezone(self._speaker.zone(lead)).date()
-            await self._offer_times(lead, pressed, day, is_taken=True)
-            return
-        if lead.lesson_datetime != moment:
-            kind = entities.BOOKED if lead.lesson_datetime is None else entities.RESCHEDULED
-            await self._services.service.tell(
-                kind, lead.id, f"tg:{pressed.update_id}:{lead.id}", lesson_datetime=isoformat(moment)
-            )
+        """A tap that is tried again, since its answer did not get through, takes nothing back from what came after it."""
+        event_id = f"tg:{pressed.update_id}:{lead.id}"
+        if not await self._services.store.was_told(event_id):
+            if not await self._services.slots.take(lead.id, moment):
+                day = as_datetime(moment).astimezone(self._speaker.zone(lead)).date()
+                await self._offer_times(lead, pressed, day, is_taken=True)
+                return
+            if lead.lesson_datetime != moment:
+                kind = entities.BOOKED if lead.lesson_datetime is None else entities.RESCHEDULED
+                await self._services.service.tell(kind, lead.id, event_id, lesson_datetime=isoformat(moment))
         booked = await self._services.store.get(lead.id)
-        await self._speaker.say(pressed.chat, "bot_booked", booked, pressed.person, edits=pressed.message)
+        if booked.lesson_datetime is not None:
+            await self._speaker.say(pressed.chat, "bot_booked", booked, pressed.person, edits=pressed.message)
 
     async def offer_days(
         self, lead: Lead, person: Person, chat: str, *, page: int = 0, edits: int | None = None

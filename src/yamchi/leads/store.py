@@ -117,6 +117,11 @@ class LeadStore:
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return [{"at": isoformat(row.at), "text": row.text, "data": row.data} for row in rows]
 
+    async def was_told(self, event_id: str) -> bool:
+        """Whether the log has a line of this event."""
+        query = select(lead_log.c.id).where(lead_log.c.id == f"{EVENT_LINE}{event_id}"[:LONGEST_LOG_ID])
+        return await self._database.read(lambda connection: connection.execute(query).first()) is not None
+
     async def count(self) -> int:
         query = select(func.count()).select_from(leads)
         return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
