@@ -1,7 +1,7 @@
 """Messages that have left do not leave again, whatever is armed anew; what was stopped leaves nothing behind."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from tests.scenarios.harness import LEAD, Harness, open_harness
 from yamchi.errors import Retryable, Unrecoverable
 from yamchi.notifications.channels.base import Unreachable
+from yamchi.queues.queue import Queue
 from yamchi.scenarios import performing, store
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.testing import eventually
@@ -206,6 +207,48 @@ async def test_a_stop_between_writing_down_a_job_and_queueing_it_leaves_neither_
         await harness.event("go")
     assert await harness.jobs("scenarios") == []
     assert await harness.app.keys.get(f"letter:{LEAD}") is None
+
+
+async def test_a_job_that_is_done_at_once_leaves_the_key_to_the_next_one(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is quicker than whoever has queued it."""
+    remember = 'remember: {key: "letter:{{ lead.id }}", ttl: 48h}'
+    quick = LETTER.replace("wait: 1h", "wait: 0s", 1).replace("wait: 1h}", f"wait: 1h, {remember}}}")
+    harness.scenario(quick, "letter")
+    await harness.leads.change(LEAD, share=3)
+    add = Queue.add
+
+    async def at_once(self: Queue, *given: Any, **options: Any) -> Any:
+        job = await add(self, *given, **options)
+        if job.name == "one":
+            await harness.app.drain()
+        return job
+
+    monkeypatch.setattr(Queue, "add", at_once)
+    await harness.event("go")
+    (job,) = await harness.jobs("scenarios")
+    assert job.name == "two"
+    assert await harness.app.keys.get(f"letter:{LEAD}") == job.id
+    await harness.check()
+
+
+async def test_a_job_that_is_queued_a_second_time_after_it_was_done_leaves_no_key(harness: Harness) -> None:
+    """As by a sweeper that read the outbox before the first to queue it had cleared it."""
+    outbox, follow, followed = harness.scenarios.outbox, Outbox.follow, []
+
+    async def noted(self: Outbox, entries: Sequence[Entry]) -> None:
+        followed.extend(entries)
+        await follow(self, entries)
+
+    await harness.leads.change(LEAD, share=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "follow", noted)
+        await harness.event("go")
+    await harness.pass_time("1h")
+    await outbox.follow(followed)
+    assert await harness.app.keys.get(f"letter:{LEAD}") is None
+    await harness.check()
 
 
 async def test_one_event_ends_one_wait(harness: Harness) -> None:

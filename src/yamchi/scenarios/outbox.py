@@ -112,14 +112,15 @@ class Outbox:
                 log.warning("the outbox of scenarios can't be cleared now", error=str(error))
 
     async def _take_back(self, entries: Sequence[Entry]) -> None:
-        """Jobs whose entry was withdrawn while they were being queued: the run was stopped or moved at that moment."""
+        """Jobs whose entry was withdrawn while they were being queued: at that moment the run was stopped or moved, or they were done."""
         for entry in entries:
-            id = StepId.read(entry.job_id or "") if entry.kind == "job" else None
-            if id is None or entry.job_id is None:
+            if entry.kind != "job" or entry.job_id is None:
                 continue
-            row = await self._database.read(partial(store.step_row, id=id))
-            if row is None or row.state == "cancelled":
+            state = await self._state(entry.job_id)
+            if state in (None, "cancelled"):
                 await self._drop(entry.job_id, {**entry.body, "is_own": False})
+            elif state not in ("armed", "running"):
+                await self.forget_key(entry.body["key"], entry.job_id)
 
     async def sweep(self) -> int:
         """Do what was left undone; how much there was."""
@@ -143,11 +144,18 @@ class Outbox:
                 await self._emit(Event.model_validate(body))
 
     async def _add(self, job_id: str, body: dict[str, Any]) -> None:
+        """A job that is due at once may be done by now, and the key the next one's."""
         run_at = None if body["run_at"] is None else as_datetime(body["run_at"])
         await self._queue(body["queue"]).add(body["data"], name=body["name"], id=job_id, run_at=run_at)
         fault_point("scenario.job_added")
-        if body["key"]:
+        if body["key"] and await self._state(job_id) in ("armed", "running"):
             await self._keys.set(body["key"], job_id, timedelta(milliseconds=body["ttl"]))
+
+    async def _state(self, job_id: str) -> str | None:
+        """What has become of a job's step; None if nobody knows it any more."""
+        id = StepId.read(job_id)
+        row = None if id is None else await self._database.read(partial(store.step_row, id=id))
+        return None if row is None else row.state
 
     async def _drop(self, job_id: str, body: dict[str, Any]) -> None:
         await self.forget_key(body["key"], job_id)
