@@ -373,6 +373,23 @@ async def test_data_too_large_for_a_job_fails_the_step_and_not_the_event(harness
     assert "more than the 1,048,576 allowed" in run["reason"]
 
 
+async def test_data_that_no_job_can_have_keeps_no_event_out(harness: Harness) -> None:
+    """A list without `|list` is a generator."""
+    harness.scenario(
+        """
+scenario: order
+on: order.paid
+key: "{{ event.data.order_id }}"
+data: {names: "{{ event.data.lines|map(attribute='name') }}", order: "{{ event.data.order_id }}"}
+steps:
+  - {job: thank, wait: 1h}
+"""
+    )
+    await harness.event("order.paid", None, order_id="7", lines=[{"name": "tea"}])
+    (job,) = await harness.jobs("scenarios")
+    assert job.data == {"names": None, "order": "7"}
+
+
 async def test_a_message_leaving_when_the_run_is_stopped_is_named(harness: Harness) -> None:
     """Stop comes while the letter is leaving, and the fields say that it left."""
     answers = []

@@ -7,7 +7,9 @@ import structlog
 from sqlalchemy import Connection, Row
 
 from yamchi.clock import Millis, to_millis
+from yamchi.errors import InvalidJob
 from yamchi.faultpoints import fault_point
+from yamchi.fields import check_json
 from yamchi.scenarios import flow, store
 from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.expressions import ExpressionFailed, fill
@@ -116,11 +118,11 @@ class RunSaver:
         return str(filled)[:LONGEST_NAME] if filled else None
 
     def _filled(self, value: Any, definition: Definition, run: Run, facts: Facts | None, now: Millis) -> Any:
-        """A template of a job's data or key. What can't be filled in does not keep the run from going on."""
+        """A template of a job's data or key. What can't be filled in, or kept, does not keep the run from going on."""
         facts = facts or Facts()
         try:
-            return fill(value, flow.values_of(definition, run, facts, now), facts.zone.key)
-        except ExpressionFailed as error:
+            return check_json(fill(value, flow.values_of(definition, run, facts, now), facts.zone.key))
+        except (ExpressionFailed, InvalidJob) as error:
             log.warning(
                 f"{definition.scenario}: a value for its job is left empty, since {error}", key=run.key
             )
