@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextvars import Context
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.scenarios.harness import LEAD, Harness, open_harness
 from yamchi.errors import Retryable, Unrecoverable
 from yamchi.notifications.channels.base import Unreachable
 from yamchi.queues.queue import Queue
-from yamchi.scenarios import performing, store
+from yamchi.scenarios import performing, scenario_engine, store
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.testing import eventually
 
@@ -71,12 +72,8 @@ async def test_a_replayed_step_whose_letter_had_left_only_writes_what_was_missin
 
 async def test_a_migrated_step_whose_letter_had_left_does_not_send_it_again(harness: Harness) -> None:
     await harness.event("go")
-
-    def interrupted(*_: Any) -> None:
-        raise Retryable("the database went away")
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(harness.scenarios.performer._writing, "complete", interrupted)
+        interrupt(harness, patch)
         await harness.pass_time("1h")
     assert harness.letters() == ["note"]
     await harness.leads.change(LEAD, share=3)
@@ -248,6 +245,71 @@ async def test_a_job_that_is_queued_a_second_time_after_it_was_done_leaves_no_ke
     await harness.pass_time("1h")
     await outbox.follow(followed)
     assert await harness.app.keys.get(f"letter:{LEAD}") is None
+    await harness.check()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_letter_that_left_is_written_down_though_the_run_is_stopped_before_its_job_is_tried_again(
+    harness: Harness, is_killed: bool
+) -> None:
+    """A process that was killed has not let go of the run either."""
+    await harness.leads.change(LEAD, share=3)
+    await harness.event("go")
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt(harness, patch)
+        if is_killed:
+            patch.setattr(harness.scenarios.performer, "_went_wrong", AsyncMock())
+        await harness.pass_time("1h")
+        assert harness.letters() == ["note"]
+        patch.setattr(scenario_engine, "STOP_TIMEOUT", 0)
+        await harness.event("halt")
+    assert await harness.app.keys.get(f"letter:{LEAD}") is None
+    await harness.pass_time("1h")
+    assert harness.letters() == ["note"]
+    assert await harness.leads.log(LEAD) == ["4 each"]
+    assert await harness.steps("letter") == [("one", "done", "it left before the run was stopped")]
+    assert await harness.jobs("scenarios") == []
+    await harness.check()
+
+
+async def test_a_reminder_that_left_is_written_down_though_its_date_moves_before_its_job_is_tried_again(
+    harness: Harness,
+) -> None:
+    harness.scenario(LETTER.replace("wait: 1h", "at: lead.date - 24h", 1), "letter")
+    await harness.leads.change(LEAD, share=3, date=harness.ahead(days=2))
+    await harness.event("go")
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt(harness, patch)
+        await harness.pass_time("1d")
+    await harness.event("moved", fields={"date": harness.ahead(days=3)})
+    await harness.pass_time("1h")
+    assert await harness.steps("letter") == [("one", "done", "its date moved since"), ("one", "armed", None)]
+    await harness.pass_time("3d")
+    assert harness.letters() == ["note", "note"]
+    assert await harness.leads.log(LEAD) == ["4 each", "4 each"]
+    await harness.check()
+
+
+def interrupt(harness: Harness, patch: pytest.MonkeyPatch) -> None:
+    """What is done can't be written down."""
+
+    def interrupted(*_: Any) -> None:
+        raise Retryable("the database went away")
+
+    patch.setattr(harness.scenarios.performer._writing, "complete", interrupted)
+
+
+async def test_a_letter_that_did_not_leave_stays_cancelled_for_the_reason_of_the_stop(
+    harness: Harness,
+) -> None:
+    await harness.event("go")
+    harness.email.answers.append(Retryable("421 try again later"))
+    await harness.pass_time("1h")
+    await harness.event("halt")
+    await harness.pass_time("1h")
+    assert harness.letters() == []
+    assert await harness.steps("letter") == [("one", "cancelled", "halt came")]
+    assert await harness.jobs("scenarios") == []
     await harness.check()
 
 

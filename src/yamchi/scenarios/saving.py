@@ -98,12 +98,16 @@ class RunSaver:
         return [self._outbox.put(connection, "job", body, str(id))]
 
     def _settle(self, connection: Connection, run: Run, change: StepChange, is_own: bool) -> list[Entry]:
-        """A step that is over: its job goes, unless it is the one at hand, and so does its key."""
+        """A step that is over: its key goes, and its job, unless that ends by itself.
+
+        So does the one at hand, and one that has begun: its message may have left, which nobody else would find out.
+        """
         id = StepId(run.id, change.step, change.arming)
         row = store.step_row(connection, id)
         if row is None or row.queue is None:
             return []
         self._outbox.withdraw(connection, str(id))
+        is_own = is_own or (row.began_at is not None and not _is_repeated(run, change))
         if is_own and row.key is None:
             return []
         body = {"queue": row.queue, "key": row.key, "is_own": is_own}
@@ -143,3 +147,13 @@ class RunSaver:
         )
         body = {"event_type": type, "event_id": id, "user_id": run.user_id, "data": {**about, **data}}
         return self._outbox.put(connection, "event", body)
+
+
+def _is_repeated(run: Run, change: StepChange) -> bool:
+    """Whether the pending step sends the message of this one, if that has not left."""
+    armed, message = run.armed, run.message_of(change.step, change.arming)
+    return (
+        armed is not None
+        and armed.step == change.step
+        and run.message_of(armed.step, armed.arming) == message
+    )

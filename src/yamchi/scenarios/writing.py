@@ -219,8 +219,15 @@ class Writing:
         done: Done,
         fetched: Fetched,
     ) -> list[Entry]:
-        """A message left although the run did not wait for it: fields and log say so, and nothing follows from it."""
+        """A message left although the run did not wait for it: fields and log say so, and nothing follows from it.
+
+        If it did not, its record says so; one that says already why it was cancelled stays as it is.
+        """
         run, now = store.restored(row), self._clock.now()
+        store.release(connection, run.id, str(id))
+        record = store.step_row(connection, id)
+        if done.skipped and record is not None and record.state == "cancelled":
+            return []
         self._apply_inside(connection, definition, step, run, id, done, fetched)
         said = (
             f"it left before the run was {run.status}" if run.status != "running" else "its date moved since"
@@ -229,7 +236,6 @@ class Writing:
             id.step, id.arming, "cancelled" if done.skipped else "done", now, None, done.skipped or said
         )
         store.record(connection, run.id, change, self._effects(step, done))
-        store.release(connection, run.id, str(id))
         return self._follow_fields(connection, definition, step, run, done, fetched)
 
 
