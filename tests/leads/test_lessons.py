@@ -44,6 +44,33 @@ async def test_a_lesson_moved_onto_a_taken_time_leaves_its_own(harness: Harness)
     assert [read_moment(one, "UTC") in free for one in (FIRST, SECOND)] == [True, False]
 
 
+async def test_lessons_that_change_places_keep_their_times(harness: Harness) -> None:
+    """The first is moved onto a time that the second has still, and the second then leaves."""
+    first, second = await harness.lead(), await harness.lead(tranid="3")
+    await harness.event("lesson.booked", first, "a", lesson_datetime=FIRST)
+    await harness.event("lesson.booked", second, "b", lesson_datetime=SECOND)
+    await harness.client.patch(f"/v1/leads/{first}", json={"lesson_datetime": SECOND})
+    await harness.client.patch(f"/v1/leads/{second}", json={"lesson_datetime": FIRST})
+    third = await harness.lead(tranid="4")
+    for moment in (FIRST, SECOND):
+        assert not await harness.leads.slots.take(third, read_moment(moment, "UTC"))
+    await harness.client.patch(f"/v1/leads/{first}", json={"lesson_datetime": None})
+    assert await harness.leads.slots.take(third, read_moment(SECOND, "UTC"))
+
+
+@pytest.mark.parametrize("end", ["cancelled", "erased"])
+async def test_of_two_lessons_at_a_time_the_one_that_stays_has_it(harness: Harness, end: str) -> None:
+    first, second = await harness.lead(), await harness.lead(tranid="3")
+    for lead_id in (second, first):
+        await harness.event("lesson.booked", lead_id, lead_id, lesson_datetime=SECOND)
+    if end == "cancelled":
+        await harness.event("lesson.cancelled", second, "b")
+    else:
+        await harness.app.erase(second)
+    third = await harness.lead(tranid="4")
+    assert not await harness.leads.slots.take(third, read_moment(SECOND, "UTC"))
+
+
 async def test_a_change_by_hand_and_what_it_moves_are_one_transaction(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,7 +178,7 @@ class LeadStore:
         if starts_at is None:
             self._free_in(connection, lead_id)
             return True
-        whose = select(lesson_slots.c.lead_id).where(lesson_slots.c.starts_at == starts_at)
+        whose = select(lesson_slots.c.lead_id).where(lesson_slots.c.starts_at == starts_at).with_for_update()
         holder = None
         while holder is None:  # whoever has it may free it at this moment
             insert_new(connection, lesson_slots, [{"starts_at": starts_at, "lead_id": lead_id}])
@@ -189,7 +189,13 @@ class LeadStore:
         return True
 
     def _free_in(self, connection: Connection, lead_id: str, *which: ColumnElement[bool]) -> None:
-        connection.execute(delete(lesson_slots).where(lesson_slots.c.lead_id == lead_id, *which))
+        """A time that another lead was moved onto, while this one had it, is that lead's now."""
+        left = delete(lesson_slots).where(lesson_slots.c.lead_id == lead_id, *which)
+        for starts_at in connection.execute(left.returning(lesson_slots.c.starts_at)).scalars().all():
+            others = select(leads.c.id).where(leads.c.lesson_datetime == starts_at, leads.c.id != lead_id)
+            heir = connection.execute(others.order_by(leads.c.id).limit(1)).scalar()
+            if heir is not None:
+                insert_new(connection, lesson_slots, [{"starts_at": starts_at, "lead_id": heir}])
 
     async def forget(self, lead_id: str) -> int:
         def drop(connection: Connection) -> int:
@@ -197,7 +203,7 @@ class LeadStore:
                 self._changes.erased_in(connection, lead_id)
             _empty_events(connection, lead_id)
             connection.execute(delete(lead_log).where(lead_log.c.lead_id == lead_id))
-            connection.execute(delete(lesson_slots).where(lesson_slots.c.lead_id == lead_id))
+            self._free_in(connection, lead_id)
             return connection.execute(delete(leads).where(leads.c.id == lead_id)).rowcount
 
         return await self._database.write(drop)

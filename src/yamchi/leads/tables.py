@@ -37,6 +37,7 @@ leads = Table(
     Index("lead_by_phone", "phone"),
     Index("lead_by_email", "email"),
     Index("lead_by_chat", "tg_id"),
+    Index("lead_by_lesson", "lesson_datetime"),
 )
 
 lead_log = Table(
