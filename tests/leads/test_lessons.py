@@ -71,6 +71,13 @@ async def test_of_two_lessons_at_a_time_the_one_that_stays_has_it(harness: Harne
     assert not await harness.leads.slots.take(third, read_moment(SECOND, "UTC"))
 
 
+async def test_a_status_given_with_a_date_is_not_lost(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    change = {"lesson_datetime": FIRST, "status": "PAID", "bot_activated": True}
+    answer = await harness.client.patch(f"/v1/leads/{lead_id}", json=change)
+    assert (answer.json()["lesson_datetime"], answer.json()["status"]) == (FIRST, "PAID")
+
+
 async def test_a_change_by_hand_and_what_it_moves_are_one_transaction(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,33 @@ async def test_a_persons_change_is_taken_over(harness: Harness, server: SheetsSe
     assert (row["phone"], row["lesson_datetime"]) == ("+77021112233", "2026-01-05T10:00:00Z")
 
 
+async def test_cells_that_a_person_changed_together_are_all_taken_over(
+    harness: Harness, server: SheetsServer
+) -> None:
+    """A lesson that was booked and confirmed by phone: the new date takes back neither the tick nor the status beside it."""
+    lead_id = await harness.lead()
+    await sync(harness)
+    together = {
+        "lesson_datetime": "05.01.2026 15:00",
+        "confirmed": True,
+        "status": "PAID",
+        "bot_activated": True,
+    }
+    for column, value in together.items():
+        server.edit("Leads", lead_id, column, value)
+    await sync(harness)
+    lead = await harness.get(lead_id)
+    assert (lead["lesson_datetime"], lead["confirmed"], lead["status"]) == (
+        "2026-01-05T10:00:00Z",
+        True,
+        "PAID",
+    )
+    assert await harness.jobs("reminders") == []
+    (row,) = server.table("Leads")
+    assert (row["confirmed"], row["status"]) == (True, "PAID")
+    assert "SHEET_REFUSED" not in await harness.log(lead_id)
+
+
 async def test_a_cell_that_says_something_impossible_is_put_back(
     harness: Harness, server: SheetsServer
 ) -> None:

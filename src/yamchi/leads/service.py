@@ -108,6 +108,10 @@ class LeadService:
             await self.tell(entities.CANCELLED, lead_id, by="api")
         if fields.get("confirmed") and (is_moved or not lead.confirmed):
             await self.tell(entities.CONFIRMED, lead_id, by="api")
+        edited = await self._store.get(lead_id)
+        if plain.get("status", edited.status) == edited.status:
+            return edited
+        await self._change(lead_id, {"status": plain["status"]})  # an event has set its own
         return await self._store.get(lead_id)
 
     async def _change(self, lead_id: str, fields: Mapping[str, Any]) -> None:

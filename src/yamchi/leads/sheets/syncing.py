@@ -145,7 +145,7 @@ class SheetSync:
         if lead is None:
             return
         ours = cells_of(lead)
-        for name in COLUMNS:
+        for name in sorted(COLUMNS, key=_turn):
             is_edited = theirs[name] not in (agreed.get(name, ""), ours[name])
             if is_edited and ours[name] == agreed.get(name, "") and name in EDITABLE:
                 await self._edit(lead, name, theirs[name])
@@ -167,3 +167,10 @@ class SheetSync:
 
 
 _ALL = ["lead_id", "cells", "changes", "written", "asked_at", "is_away", "is_erased"]
+
+_LAST = ("bot_activated", "lesson_datetime", "confirmed", "status")
+"""Fields whose change sets others, each before those that it sets: a cell that was changed beside it stands."""
+
+
+def _turn(name: str) -> int:
+    return _LAST.index(name) if name in _LAST else -1
