@@ -17,7 +17,9 @@ from sqlalchemy import select
 from tests.scale import FULL
 from tests.scenarios.harness import Harness, open_harness
 from yamchi.clock import Millis, as_datetime, isoformat
-from yamchi.scenarios.entities import Entity
+from yamchi.notifications.channels.base import Recipient
+from yamchi.notifications.schemas.event import Event
+from yamchi.scenarios.entities import Change, Entity
 from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.moments import clock_changes
 from yamchi.scenarios.reading import read_text
@@ -256,3 +258,58 @@ async def _advance_before_timers(clock: MovableClock, moment: Millis) -> None:
     if moment > clock.now():
         await clock.advance_to(as_datetime(moment - 1))
         clock._now = moment
+
+
+# ── By the zone in which the run would be ─────────────────────────────────────────────────────────────────────────
+
+VISIT = """
+scenario: visit
+on: visit.planned
+entity: visit
+key: "{{ visit.id }}"
+steps:
+  - {job: remind, at: "visit.date - 1 day, 09:00"}
+"""
+ORDER = """
+scenario: order
+on: order.paid
+key: "{{ event.data.order_id }}"
+steps:
+  - {job: remind, at: "event.data.date - 1 day, 09:00"}
+"""
+DATE = "2026-01-05T15:00:00Z"
+
+
+class Visits:
+    """Things that have no zone of their own: their people have."""
+
+    def id_of(self, event: Event) -> str | None:
+        return event.data.get("visit_id")
+
+    async def get(self, entity_id: str) -> Entity:
+        return Entity(entity_id, {"date": DATE}, recipient=Recipient(timezone="Asia/Almaty"))
+
+    async def note(self, event: Event) -> None:
+        """Nothing changes."""
+
+    async def apply(self, entity_id: str, change: Change) -> None:
+        """Nothing is written."""
+
+
+async def test_a_simulation_is_in_the_zone_of_the_person(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        harness.scenarios.entities.register("visit", Visits())
+        harness.scenario(VISIT, "visit")
+        await harness.event("visit.planned", None, visit_id="7")
+        run = await harness.run("visit", "7")
+        simulated = await harness.scenarios.timelines.simulate("visit", entity_id="7")
+        assert run["due_at"] == "2026-01-04T04:00:00Z"
+        assert [isoformat(change.due) for change in simulated.changes if change.due][:1] == [run["due_at"]]
+
+
+async def test_a_simulation_is_in_the_zone_that_was_asked_for(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        harness.scenario(ORDER, "order")
+        data = {"order_id": "7", "date": DATE}
+        simulated = await harness.scenarios.timelines.simulate("order", data=data, zone="Asia/Almaty")
+        assert isoformat(simulated.changes[0].due or 0) == "2026-01-04T04:00:00Z"

@@ -103,8 +103,8 @@ class FactReader:
         person = facts.entity.recipient if facts.entity else self._user(connection, run.user_id)
         return replace(person or Recipient(), timezone=facts.zone.key)
 
-    def zone_of(self, entity: Entity | None) -> ZoneInfo:
-        return self._zone(entity, None)
+    def zone_of(self, entity: Entity | None, asked: str | None = None) -> ZoneInfo:
+        return zone_of(asked, self._default_zone) if asked else self._zone(entity, None)
 
     def _user(self, connection: Connection, user_id: str | None) -> Recipient | None:
         return None if user_id is None else self._recipients.get_in(connection, user_id)

@@ -1,7 +1,7 @@
 """What a run did, what it will do and why not: the records of the past, and the future by the engine's own decisions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, desc, select
@@ -138,24 +138,25 @@ class Timelines:
     ) -> Simulation:
         """What a run would do from a given start, without doing any of it."""
         definition = self._library.get(scenario)
-        entity = await self._entity(definition, entity_id, fields or {}, zone)
+        entity = await self._entity(definition, entity_id, fields or {})
         now = self._clock.now() if start is None else start
         event = {"event_type": definition.on[0], "event_id": "simulated", "data": dict(data or {})}
         run = Run(
             "simulated", scenario, entity_id or "key", 1, definition.version, now, event, entity_id or "key"
         )
-        return simulate(definition, run, Facts(entity, zone=self._facts.zone_of(entity)), now, history or [])
+        facts = Facts(entity, zone=self._facts.zone_of(entity, zone))
+        return simulate(definition, run, facts, now, history or [])
 
     async def _entity(
-        self, definition: Definition, entity_id: str | None, fields: Mapping[str, Any], zone: str | None
+        self, definition: Definition, entity_id: str | None, fields: Mapping[str, Any]
     ) -> Entity | None:
         if definition.entity is None:
             return None
         known = None
         if entity_id is not None and definition.entity in self._kinds:
             known = await self._kinds.of(definition.entity).get(entity_id)
-        before = dict(known.fields) if known else {}
-        return Entity(entity_id or "key", {**before, **fields}, zone or (known.zone if known else None))
+        known = known or Entity(entity_id or "key", {})
+        return replace(known, fields={**known.fields, **fields})
 
 
 def _recorded(row: Row[Any]) -> Line:
