@@ -340,6 +340,18 @@ async def test_what_is_long_over_is_forgotten(harness: Harness) -> None:
     assert counts["scenario_events"] <= 2
 
 
+async def test_a_lesson_after_the_last_one_is_forgotten_is_reminded_of_too(harness: Harness) -> None:
+    """Its run is another one, though nobody remembers the first: not one message of it has left."""
+    await harness.lead()
+    for name in ("first", "second"):
+        await harness.event("lesson.booked", event_id=name, lesson_datetime=harness.ahead(days=3))
+        await harness.pass_time("3d")
+        await harness.pass_time("91d")
+        await harness.scenarios.sweeper.prune()
+    assert harness.chats() == ["remind_24h", "remind_5h"] * 2
+    assert (await harness.leads.log(LEAD)) == ["REMINDER_24H_SENT"] * 2 + ["REMINDER_5H_SENT"] * 2
+
+
 async def test_an_erased_person_leaves_nothing(harness: Harness) -> None:
     harness.scenario("scenario: own\non: go\nkey: k\nsteps: [{job: note, wait: 1h}]\n")
     event = Event(event_type="go", event_id="1", user_id=UUID(PERSON), data={"secret": "x"})

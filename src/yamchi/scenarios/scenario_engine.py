@@ -313,7 +313,7 @@ def _run_to_be(definition: Definition, event: Event, entity_id: str | None, now:
 def _new_run(match: Match, event: Event, number: int, generation: int, now: Millis) -> Run:
     definition = match.definition
     return Run(
-        id=store.run_id_of(definition.scenario, match.key, generation),
+        id=store.run_id_of(definition.scenario, match.key, number),
         scenario=definition.scenario,
         key=match.key,
         generation=generation,

@@ -44,8 +44,9 @@ class StepId:
         return cls(parts[0], parts[1], int(parts[2]))
 
 
-def run_id_of(scenario: str, key: str, generation: int) -> str:
-    return uuid5(NAMESPACE, f"{scenario}\x1f{key}\x1f{generation}").hex
+def run_id_of(scenario: str, key: str, event_number: int) -> str:
+    """By the number of the event that starts it, which is never given twice: generations begin anew when runs are forgotten."""
+    return uuid5(NAMESPACE, f"{scenario}\x1f{key}\x1fevent {event_number}").hex
 
 
 # ── Locking and reading ───────────────────────────────────────────────────────────────────────────────────────────
