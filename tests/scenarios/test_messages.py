@@ -230,6 +230,24 @@ async def test_a_job_that_is_done_at_once_leaves_the_key_to_the_next_one(
     await harness.check()
 
 
+async def test_a_job_that_is_done_while_its_key_is_written_leaves_no_key(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.scenario(LETTER.replace("wait: 1h", "wait: 0s", 1), "letter")
+    await harness.leads.change(LEAD, share=3)
+    set_key = harness.app.keys.set
+
+    async def late(*given: Any) -> None:
+        await harness.app.drain()
+        await set_key(*given)
+
+    monkeypatch.setattr(harness.app.keys, "set", late)
+    await harness.event("go")
+    assert [step for step, state, _ in await harness.steps("letter") if state == "done"] == ["one"]
+    assert await harness.app.keys.get(f"letter:{LEAD}") is None
+    await harness.check()
+
+
 async def test_a_job_that_is_queued_a_second_time_after_it_was_done_leaves_no_key(harness: Harness) -> None:
     """As by a sweeper that read the outbox before the first to queue it had cleared it."""
     outbox, follow, followed = harness.scenarios.outbox, Outbox.follow, []
