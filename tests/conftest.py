@@ -20,8 +20,8 @@ _PER_QUEUE = ("QUEUE_URL_", "CONCURRENCY_")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: of so many tests of real processes one always waits."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than there are cores: of so many tests of real processes some always wait."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
