@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import func, insert, select, update
 
 from yamchi.clock import isoformat
-from yamchi.errors import InvalidJob, WrongState
+from yamchi.errors import EngineUnavailable, InvalidJob, WrongState
 from yamchi.notifications.campaigns.audience import Audience
 from yamchi.notifications.campaigns.fanout import AHEAD, BATCH, LEASE, FanOut
 from yamchi.notifications.campaigns.lists import LONGEST_ROW, Broken, Entry, read_list
@@ -198,6 +198,69 @@ async def test_who_takes_over_queues_what_a_crash_left(either: TestApp) -> None:
     await either.drain()
     assert await reached(either) == {person(number): 1 for number in range(20)}
     assert not await either.database.write(lambda c: dying._store(c, campaign, planned, advance))
+
+
+async def test_a_window_that_the_queue_could_not_take_is_queued_later(
+    either: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window is in the table and the cursor is past it, but the queue was away for a moment."""
+    await populate(either, 20)
+    await either.notifications.campaigns.create(campaign_request())
+    with monkeypatch.context() as away:
+        away.setattr(either.notifications.queue, "add_prepared", _refuse)
+        with pytest.raises(EngineUnavailable):
+            await either.notifications.fan_out.step_all()
+    assert (await progress(either))["waiting"] == 20
+
+    await send_all(either)
+    assert await reached(either) == {person(number): 1 for number in range(20)}
+    assert (await progress(either))["state"] == "finished"
+
+
+async def test_who_held_it_before_queues_what_the_next_one_left(
+    either: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process was slow, another took the campaign over and died between the table and the queue."""
+    await populate(either, 20)
+    await either.notifications.campaigns.create(campaign_request())
+    counts, queue = either.notifications.deliveries.campaign_counts, either.notifications.queue
+    slow, dying = (FanOut(either.database, queue, counts, either.clock) for _ in range(2))
+    assert await slow._hold(await either.notifications.campaigns.get("news-1"))
+    await either.clock.advance(LEASE / 1000)
+    with monkeypatch.context() as away:
+        away.setattr(queue, "add_prepared", _refuse)
+        with pytest.raises(EngineUnavailable):
+            await dying.step_all()
+    await either.clock.advance(LEASE / 1000)
+
+    await slow.run()
+    await either.drain()
+    assert await reached(either) == {person(number): 1 for number in range(20)}
+
+
+async def test_who_takes_over_from_one_that_stops_queues_its_last_window(
+    either: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process looks at the campaign; another stores a window and lets go of it before the queue has that."""
+    await populate(either, 20)
+    await either.notifications.campaigns.create(campaign_request())
+    seen = await either.notifications.campaigns.get("news-1")
+    with monkeypatch.context() as away:
+        away.setattr(either.notifications.queue, "add_prepared", _refuse)
+        with pytest.raises(EngineUnavailable):
+            await either.notifications.fan_out.step_all()
+    await either.notifications.fan_out._holds.release()
+
+    counts, queue = either.notifications.deliveries.campaign_counts, either.notifications.queue
+    heir = FanOut(either.database, queue, counts, either.clock)
+    await heir._try_step(seen)
+    await heir.run()
+    await either.drain()
+    assert await reached(either) == {person(number): 1 for number in range(20)}
+
+
+async def _refuse(_jobs: Any) -> None:
+    raise EngineUnavailable("The queue can't be reached.")
 
 
 def _audience(app: TestApp) -> Any:

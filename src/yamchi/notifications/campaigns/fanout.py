@@ -131,10 +131,11 @@ class FanOut:
 
     async def _hold(self, campaign: Campaign) -> bool:
         """Whether this process is the one that fans the campaign out. Who takes it over queues the last window again."""
-        was_mine = self._holds.has(campaign.campaign_id)
+        was_mine = self._holds.has(campaign.campaign_id) and campaign.holder == self._holds.name
         taken = await self._holds.take(
             campaign.campaign_id,
             _is(campaign),
+            _has_not_moved(campaign),
             holder=campaign.holder,
             held_until=campaign.held_until,
         )
@@ -173,7 +174,11 @@ class FanOut:
         if not await self._database.write(lambda c: self._store(c, campaign, planned, advance)):
             return False
         fault_point("campaign.stored")
-        await self._enqueue(campaign, planned)
+        try:
+            await self._enqueue(campaign, planned)
+        except BaseException:
+            self._holds.forget(campaign.campaign_id)  # whoever goes on with it queues this window first
+            raise
         fault_point("campaign.enqueued")
         return True
 
@@ -191,7 +196,7 @@ class FanOut:
     ) -> bool:
         """The deliveries of a window, and the cursor past it. False if the campaign is no longer ours, or not running."""
         now = self._clock.now()
-        is_ours = self._holds.is_mine & table.c.cursor.is_not_distinct_from(campaign.cursor)
+        is_ours = self._holds.is_mine & _has_not_moved(campaign)
         move = update(table).where(_is(campaign), is_ours).values(**advance, **self._holds.renewal())
         if not connection.execute(move).rowcount:
             return False
@@ -233,6 +238,10 @@ def _is(campaign: Campaign) -> Any:
         & (table.c.state == "running")
         & table.c.fanned_out_at.is_(None)
     )
+
+
+def _has_not_moved(campaign: Campaign) -> Any:
+    return table.c.cursor.is_not_distinct_from(campaign.cursor)
 
 
 def _delivery(campaign: Campaign, one: Planned, now: Millis) -> dict[str, Any]:
