@@ -27,6 +27,7 @@ class MailServer:
     hang_up_after_data: int = 0
     seconds: float = 0
     login: tuple[str, str] | None = None
+    speaks_utf8: bool = True
     letters: list[tuple[str, EmailMessage]] = field(default_factory=list)
     connections: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
@@ -96,7 +97,7 @@ class _Controller(Controller):
         self.handler.connections += 1
         conversation = SMTP(
             self.handler,
-            enable_SMTPUTF8=True,
+            enable_SMTPUTF8=self.handler.speaks_utf8,
             authenticator=self._check if self.handler.login else None,
             auth_required=self.handler.login is not None,
             auth_require_tls=False,

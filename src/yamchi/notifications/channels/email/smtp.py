@@ -56,9 +56,12 @@ class SmtpPool:
         """The server's answer. A connection that failed is not used again."""
         async with self._slots:
             connection = await self._connected()
-            _check_writable(letter, connection)
             try:
+                _check_writable(letter, connection)
                 answer = await connection.send(letter)
+            except Unrecoverable:
+                self._idle.append(connection)  # nothing was said on it
+                raise
             except Refused as refusal:
                 self._idle.append(connection)
                 raise _refused(refusal) from refusal

@@ -1,0 +1,27 @@
+"""The pool of connections to a mail server."""
+
+import pytest
+
+from tests.services.mail import MailServer
+from yamchi.errors import Unrecoverable
+from yamchi.notifications.channels.email.mime import Letter
+from yamchi.notifications.channels.email.smtp import SmtpPool, SmtpServer
+
+
+def letter(to: str) -> Letter:
+    return Letter("<1@example.com>", "shop@example.com", to, "Hello", b"Subject: Hello\r\n\r\nHello\r\n")
+
+
+async def test_an_address_that_the_server_can_not_write_to_costs_no_connection(
+    mail_server: MailServer,
+) -> None:
+    """A connection that nobody gives back stays open until the server has no room for others."""
+    mail_server.speaks_utf8 = False
+    before = mail_server.connections
+    pool = SmtpPool(SmtpServer(mail_server.host, mail_server.port, security="none"))
+    for _ in range(3):
+        with pytest.raises(Unrecoverable, match="SMTPUTF8"):
+            await pool.send(letter("нуржан@example.com"))
+    await pool.send(letter("nurzhan@example.com"))
+    assert mail_server.connections - before == 1
+    await pool.close()
