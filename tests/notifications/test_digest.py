@@ -15,7 +15,7 @@ from tests.notifications.conftest import USER
 from tests.notifications.harness import ADDRESS, Harness, open_harness
 from tests.services.mail import MailServer
 from yamchi.clock import as_datetime, isoformat
-from yamchi.notifications.channels.base import Unreachable
+from yamchi.notifications.channels.base import AnswerLost, Unreachable
 from yamchi.notifications.policy.model import Digest
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.sending.digests import next_due
@@ -212,6 +212,38 @@ async def test_a_digest_goes_on_to_the_next_channel(harness: Harness) -> None:
     assert {await harness.status(job) for job in jobs} == {"SENT"}
     await harness.again(await digest_id(harness))
     assert harness.mail.by_recipient() == {ADDRESS: 1}
+
+
+async def test_a_digest_that_is_called_off_on_the_next_channel_takes_its_items_with_it(
+    harness: Harness,
+) -> None:
+    harness.template("new_films_digest", "{{ count }} films", channel="telegram")
+    harness.channel.answers = [Unreachable("blocked")]
+    harness.mail.stop()
+    (item,) = await harness.event("film_out_anywhere")
+    await harness.app.clock.advance("61m")
+    (letter,) = (await harness.client.get("/notifications", params={"status": "RETRYING"})).json()
+    assert (await harness.client.delete(f"/notifications/{letter['job_id']}")).status_code == 204
+    assert await harness.status(item["job_id"]) == "CANCELLED"
+    assert await left(harness) == 0
+
+
+@pytest.mark.parametrize("decision", ["confirm", "resend"])
+async def test_a_digest_whose_answer_was_lost_ends_its_items_when_somebody_decides(
+    harness: Harness, decision: str
+) -> None:
+    harness.template("new_films_digest", "{{ count }} films", channel="telegram")
+    harness.channel.resends_unknown = False
+    harness.channel.answers = [AnswerLost("it broke off")]
+    (item,) = await harness.event("film_out_anywhere")
+    await harness.app.clock.advance("61m")
+    told = await digest_id(harness)
+    assert await harness.status(told) == "UNKNOWN"
+    assert (await harness.client.post(f"/notifications/{told}/{decision}")).status_code == 204
+    await harness.app.drain()
+    assert await harness.status(told) == "SENT"
+    assert await harness.status(item["job_id"]) == "SENT"
+    assert await left(harness) == 0
 
 
 async def test_an_erased_person_has_no_digest(harness: Harness) -> None:

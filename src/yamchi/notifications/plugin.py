@@ -167,7 +167,7 @@ class Notifications(Plugin):
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
         self.emails = EmailQueue(self.processor, self.deliveries, lambda: self.channels["email"], clock)
-        self.unknown_deliveries = UnknownDeliveries(self.deliveries, self.service, queue)
+        self.unknown_deliveries = UnknownDeliveries(self.deliveries, digests, self.service, queue)
         self.history = History(database, queue, clock)
         self.erasure = Erasure(database, self.service, queue)
         self.register(self._email())

@@ -164,12 +164,15 @@ class Digests:
 
     def _cancel(self, connection: Connection, job_id: str) -> None:
         """A digest was cancelled: close it, and cancel its items."""
-        closing = update(table).where((table.c.digest_id == job_id) & (table.c.carrier == job_id))
-        if connection.execute(closing.values(closed_at=self._clock.now())).rowcount:
+        person = select(delivered.c.user_id).where(delivered.c.job_id == job_id).scalar_subquery()
+        closing = update(table).where((table.c.user_id == person) & (table.c.carrier == job_id))
+        closing = closing.values(closed_at=self._clock.now())
+        digest_id = connection.execute(closing.returning(table.c.digest_id)).scalar()
+        if digest_id is not None:
             self._deliveries.end(
-                connection, _collected(job_id), "CANCELLED", error="Its digest was cancelled"
+                connection, _collected(digest_id), "CANCELLED", error="Its digest was cancelled"
             )
-            connection.execute(delete(items).where(items.c.digest_id == job_id))
+            connection.execute(delete(items).where(items.c.digest_id == digest_id))
 
 
 def _belongs() -> ColumnElement[bool]:

@@ -7,8 +7,10 @@ marks each as sent or sends it again.
 from typing import Any
 
 from yamchi.errors import WrongState
+from yamchi.notifications.policy.model import digest_of
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.service import NotificationService
 from yamchi.queues.queue import Queue
 
@@ -16,8 +18,11 @@ from yamchi.queues.queue import Queue
 class UnknownDeliveries:
     """What a person may decide about a delivery that is `UNKNOWN`."""
 
-    def __init__(self, deliveries: Deliveries, service: NotificationService, queue: Queue) -> None:
+    def __init__(
+        self, deliveries: Deliveries, digests: Digests, service: NotificationService, queue: Queue
+    ) -> None:
         self._deliveries = deliveries
+        self._digests = digests
         self._service = service
         self._queue = queue
 
@@ -28,6 +33,8 @@ class UnknownDeliveries:
         await self._deliveries.record(
             job, "SENT", attempts=delivery["attempts"], provider_message_id=answer, error="confirmed by hand"
         )
+        if digest_id := digest_of(job):
+            await self._digests.settle(digest_id, job_id)
 
     async def send_again(self, job_id: str) -> None:
         """It did not arrive: put it back into the queue."""
