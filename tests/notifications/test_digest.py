@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,6 +16,7 @@ from tests.notifications.conftest import USER
 from tests.notifications.harness import ADDRESS, Harness, open_harness
 from tests.services.mail import MailServer
 from yamchi.clock import as_datetime, isoformat
+from yamchi.errors import EngineUnavailable
 from yamchi.notifications.channels.base import AnswerLost, Unreachable
 from yamchi.notifications.policy.model import Digest
 from yamchi.notifications.schemas.notification_job import NotificationJob
@@ -226,6 +228,24 @@ async def test_a_digest_that_is_called_off_on_the_next_channel_takes_its_items_w
     assert (await harness.client.delete(f"/notifications/{letter['job_id']}")).status_code == 204
     assert await harness.status(item["job_id"]) == "CANCELLED"
     assert await left(harness) == 0
+
+
+async def test_a_digest_waits_for_a_database_that_is_away(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_op: Any) -> Any:
+        raise EngineUnavailable("The database can't be reached.")
+
+    (item,) = await harness.event("film_out")
+    await harness.at("2026-01-01T03:59:59")
+    with monkeypatch.context() as broken:
+        broken.setattr(harness.app.database, "read", away)
+        broken.setattr(harness.app.database, "write", away)
+        await harness.app.clock.advance("1m")
+    assert await harness.dead_letters() == []
+    await harness.app.clock.advance("1m")
+    assert await harness.status(item["job_id"]) == "SENT"
+    assert harness.mail.by_recipient() == {ADDRESS: 1}
 
 
 @pytest.mark.parametrize("decision", ["confirm", "resend"])

@@ -12,7 +12,7 @@ import pytest
 from tests.notifications.conftest import USER
 from tests.services.mail import MailServer
 from yamchi.clock import isoformat
-from yamchi.errors import InvalidJob, WrongState
+from yamchi.errors import EngineUnavailable, InvalidJob, WrongState
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.queues.records import NewJob
@@ -125,6 +125,26 @@ async def test_an_outage_costs_no_attempt(app: TestApp, mail_server: MailServer,
     assert delivery["attempts"] == 1
     (circuit,) = await app.notifications.circuits.all()
     assert not circuit.is_open
+
+
+async def test_a_database_that_is_away_costs_no_attempt(
+    app: TestApp, mail_server: MailServer, welcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue goes on meanwhile, and would make dead letters of all its messages within seconds."""
+    await put(app, welcome)
+    with monkeypatch.context() as away:
+        away.setattr(app.database, "read", _away)
+        away.setattr(app.database, "write", _away)
+        await app.clock.advance("1m")
+    assert await letters(app) == []
+    await app.clock.advance("1m")
+    assert await status(app, welcome) == "SENT"
+    assert (await app.notifications.deliveries.get(welcome["job_id"]))["attempts"] == 1
+    assert mail_server.by_recipient() == {ADDRESS: 1}
+
+
+async def _away(_op: Any) -> Any:
+    raise EngineUnavailable("The database can't be reached.")
 
 
 async def test_a_lost_answer_is_sent_again_with_the_same_id(

@@ -4,6 +4,8 @@ Whether the job is over already (sent, cancelled, expired) is asked first, and a
 have waited in between. Whether it may be sent now, `policy/checks.py` decides. What became of it, `outcomes.py` records.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -12,7 +14,7 @@ from pydantic import ValidationError
 
 from yamchi import errors
 from yamchi.clock import Clock, as_datetime, to_moment
-from yamchi.errors import Outage, Snooze
+from yamchi.errors import EngineUnavailable, Outage, Snooze
 from yamchi.notifications.channels.base import Message, Recipient
 from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.policy.checks import Collect, Hold, Send, SendChecks, Suppress, Wait
@@ -41,6 +43,15 @@ class CampaignCheck(Protocol):
 
     async def wait_for_rate(self, campaign_id: str) -> None:
         """Return when the campaign's rate allows one more message. Raises `Snooze` if that takes long."""
+
+
+@contextmanager
+def _unpaid_while_away() -> Iterator[None]:
+    """While our own database can't be reached, a message waits and pays no attempt, as when its provider is down."""
+    try:
+        yield
+    except EngineUnavailable as error:
+        raise Outage(str(error)) from error
 
 
 class JobProcessor:
@@ -85,7 +96,8 @@ class JobProcessor:
         try:
             return await self._process(SendRequest(job, job.data))
         finally:
-            await self._digests.settle(digest_id, job.data.delivery_id)
+            with _unpaid_while_away():
+                await self._digests.settle(digest_id, job.data.delivery_id)
 
     async def _handle_direct(self, job: Job[Any], direct: DirectMessage) -> Result:
         addresses = directs.addresses_of(direct)
@@ -130,6 +142,12 @@ class JobProcessor:
 
     async def _process(self, request: SendRequest) -> Result:
         """Is it over? Is it due? Who and what? May it be sent? Is the provider up? Compose. Send."""
+        with _unpaid_while_away():
+            ready = await self._prepare(request)
+        return await self._send(*ready) if isinstance(ready, tuple) else ready
+
+    async def _prepare(self, request: SendRequest) -> tuple[SendContext, Message] | Result:
+        """All that comes before sending; a result if nothing is to be sent now."""
         if over := await self._already_over(request.notification):
             if over.status == "SENT":  # by a worker that may have died before it queued the escalation
                 await self._outcomes.queue_escalation(request.notification)
@@ -149,11 +167,11 @@ class JobProcessor:
                 context = gathered
             await self._circuits.enter(context.circuit)
             message = await self._composer.compose(context)
-        except (Outage, Snooze):
+        except (Outage, Snooze, EngineUnavailable):
             raise
         except Exception as error:
             return await self._outcomes.failed_before_sending(request, error)
-        return await self._send(context, message)
+        return await self._check_again(context) or (context, message)
 
     async def _already_over(self, notification: NotificationJob) -> Ended | None:
         """Whether there is nothing left to do: sent already, left to a person, expired, or cancelled."""
@@ -203,14 +221,18 @@ class JobProcessor:
             return None
         return replace(context, job=context.job.model_copy(update={"data": gathered.as_data()}))
 
-    async def _send(self, context: SendContext, message: Message) -> Result:
-        """Hand the message to its channel, once nothing has changed since the first stage."""
+    async def _check_again(self, context: SendContext) -> Ended | None:
+        """Whether it is over since the first stage; else return when it may be sent."""
         if over := await self._already_over(context.job):
             return over
         if campaign := context.job.meta.campaign_id:
             await self._campaigns.wait_for_rate(campaign)
         if context.request.before_sending:
             await context.request.before_sending()
+        return None
+
+    async def _send(self, context: SendContext, message: Message) -> Result:
+        """Hand the message to its channel."""
         began = self._clock.now()
         try:
             answer = await context.channel.send(message)
