@@ -13,7 +13,7 @@ import requests
 from tests.notifications.conftest import USER
 from tests.services.gateway import SECRET, Gateway
 from tests.services.webserver import Response, WebService
-from yamchi.errors import ConfigurationError, WrongState
+from yamchi.errors import ConfigurationError, EngineUnavailable, WrongState
 from yamchi.notifications.channels import apprise, bounded_requests
 from yamchi.notifications.channels.apprise import AppriseChannel
 from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
@@ -107,6 +107,24 @@ async def test_a_person_decides(app: TestApp, gateway: Gateway, decision: str, s
         assert (await client.post(place)).status_code == 409
     assert (await app.notifications.deliveries.get(found["job_id"]))["status"] == "SENT"
     assert len(gateway.taken) == sent
+
+
+async def test_a_decision_that_did_not_reach_the_queue_can_be_made_again(
+    app: TestApp, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_jobs: Any) -> None:
+        raise EngineUnavailable("The queue can't be reached.")
+
+    gateway.answers.append(0)
+    found = await send(app)
+    with monkeypatch.context() as away:
+        away.setattr(app.notifications.queue, "add_prepared", refuse)
+        with pytest.raises(EngineUnavailable):
+            await app.notifications.unknown_deliveries.send_again(found["job_id"])
+    await app.notifications.unknown_deliveries.send_again(found["job_id"])
+    await app.drain()
+    assert (await app.notifications.deliveries.get(found["job_id"]))["status"] == "SENT"
+    assert len(gateway.taken) == 2
 
 
 async def test_what_is_known_is_not_decided_about(app: TestApp) -> None:

@@ -14,6 +14,8 @@ from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.service import NotificationService
 from yamchi.queues.queue import Queue
 
+AGAIN = "sent again by hand"
+
 
 class UnknownDeliveries:
     """What a person may decide about a delivery that is `UNKNOWN`."""
@@ -38,16 +40,18 @@ class UnknownDeliveries:
 
     async def send_again(self, job_id: str) -> None:
         """It did not arrive: put it back into the queue."""
-        delivery, job = await self._unknown(job_id)
-        await self._deliveries.record(
-            job, "QUEUED", attempts=delivery["attempts"], error="sent again by hand"
-        )
+        delivery, job = await self._unknown(job_id, or_again=True)
+        await self._deliveries.record(job, "QUEUED", attempts=delivery["attempts"], error=AGAIN)
         await self._queue.remove([job_id])  # the job as it ended, which would be in the way
         await self._service.send([job])
 
-    async def _unknown(self, job_id: str) -> tuple[dict[str, Any], NotificationJob]:
+    async def _unknown(
+        self, job_id: str, *, or_again: bool = False
+    ) -> tuple[dict[str, Any], NotificationJob]:
+        """`or_again`: or one that is to be sent again, but may never have reached the queue."""
         delivery = await self._deliveries.get(job_id)
-        if delivery["status"] != "UNKNOWN":
+        is_again = or_again and (delivery["status"], delivery["last_error"]) == ("QUEUED", AGAIN)
+        if delivery["status"] != "UNKNOWN" and not is_again:
             raise WrongState(f"Notification {job_id} is {delivery['status']}, not UNKNOWN.")
         if delivery["job"] is None:
             raise WrongState(
