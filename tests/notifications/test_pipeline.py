@@ -248,6 +248,21 @@ async def test_a_direct_message_to_several(app: TestApp, mail_server: MailServer
     assert mail_server.by_recipient() == {"a@example.com": 1, "b@example.com": 1}
 
 
+async def test_a_direct_message_that_fails_with_its_worker_has_failed(
+    app: TestApp, mail_server: MailServer
+) -> None:
+    """One attempt is refused for now; then the job kills its workers, or takes too long, until it is given up."""
+    mail_server.answers.append("451 try later")
+    queue, deliveries = app.notifications.queue, app.notifications.deliveries
+    message = {"channel": "email", "options": {"to": ADDRESS, "subject": "Hello", "text": "Hello"}}
+    job = await queue.add(message, name="send")
+    await app.drain()
+    assert [one["status"] for one in await deliveries.find()] == ["RETRYING"]
+    queue.listeners.emit("failed", await queue.job(job.id), "it killed its workers")
+    await queue.listeners.settle()
+    assert [one["status"] for one in await deliveries.find()] == ["FAILED"]
+
+
 async def test_a_direct_message_to_nobody_is_refused(app: TestApp) -> None:
     message = {"channel": "email", "options": {"to": [], "subject": "Hi", "text": "there"}}
     with pytest.raises(InvalidJob, match=r"options\.to"):

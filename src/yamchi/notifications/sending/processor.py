@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from yamchi import errors
 from yamchi.clock import Clock, as_datetime, to_moment
@@ -22,6 +22,7 @@ from yamchi.notifications.policy.context import BeforeSending, ContextLoader, Se
 from yamchi.notifications.policy.model import digest_of
 from yamchi.notifications.schemas.notification_job import (
     ALIASES,
+    AnyNotification,
     DirectMessage,
     DirectOptions,
     NotificationJob,
@@ -33,6 +34,8 @@ from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.outcomes import Outcomes
 from yamchi.notifications.sending.results import Ended, Result, Split
 from yamchi.queues.job import Job
+
+_any_notification: TypeAdapter[NotificationJob | DirectMessage] = TypeAdapter(AnyNotification)
 
 
 class CampaignCheck(Protocol):
@@ -129,14 +132,21 @@ class JobProcessor:
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """Record a job that failed outside its handler, such as one that killed its workers."""
-        try:
-            notification = NotificationJob.model_validate_json(job.record.payload)
-        except ValidationError:
-            return  # poison, or a message to an address: it has no delivery
-        if await self._deliveries.status(notification.delivery_id) != "FAILED":
+        notification = self._notification_of(job)
+        if notification and await self._deliveries.status(notification.delivery_id) != "FAILED":
             await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
             if digest_id := digest_of(notification):
                 await self._digests.settle(digest_id, notification.delivery_id)
+
+    def _notification_of(self, job: Job[Any]) -> NotificationJob | None:
+        """What has a delivery: neither poison nor a message to several addresses, each of which has a job of its own."""
+        try:
+            data = _any_notification.validate_json(job.record.payload)
+        except ValidationError:
+            return None
+        if isinstance(data, NotificationJob):
+            return data
+        return directs.as_job(job, data, self._clock.now()) if len(directs.addresses_of(data)) == 1 else None
 
     # ── The stages ────────────────────────────────────────────────────────────────────────────────────────────────
 
