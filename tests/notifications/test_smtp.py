@@ -25,3 +25,14 @@ async def test_an_address_that_the_server_can_not_write_to_costs_no_connection(
     await pool.send(letter("nurzhan@example.com"))
     assert mail_server.connections - before == 1
     await pool.close()
+
+
+async def test_a_server_that_thinks_over_a_letter_gets_it_once(mail_server: MailServer) -> None:
+    """It answers commands at once, but looks for viruses before it takes a letter; one given up too early comes twice."""
+    pool = SmtpPool(SmtpServer(mail_server.host, mail_server.port, security="none"))
+    await pool.send(letter("first@example.com"))
+    (connection,) = pool._idle
+    connection._timeout, mail_server.seconds = 0.5, 1.0
+    assert await pool.send(letter("nurzhan@example.com")) == "Message accepted"
+    assert mail_server.by_recipient()["nurzhan@example.com"] == 1
+    await pool.close()

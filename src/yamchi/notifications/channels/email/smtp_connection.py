@@ -14,6 +14,11 @@ from yamchi.notifications.channels.email.mime import Letter
 
 MAX_ANSWER_BYTES = 65_536
 
+LETTER_SECONDS = 120.0
+SLOWEST = 128 * 1024
+"""Seconds for a letter and the answer to it, and bytes a second beyond them for a large one. Servers look for viruses before they
+answer (RFC 5321 allows ten minutes): a letter that is given up too early is sent again, though it has arrived."""
+
 
 class Answer(NamedTuple):
     """What the server said to one command."""
@@ -40,7 +45,7 @@ class Refused(Exception):
 
 
 class SmtpConnection(asyncio.Protocol):
-    """Sends one e-mail after another. `handed_over`: the server may have accepted the current one."""
+    """Sends one e-mail after another; `timeout` is for its commands. `handed_over`: the server may have accepted the current one."""
 
     def __init__(self, client: aiosmtplib.SMTP, timeout: float) -> None:
         assert client.transport is not None
@@ -75,7 +80,8 @@ class SmtpConnection(asyncio.Protocol):
         self.handed_over = False
         async with asyncio.timeout(self._timeout):
             await self._offer(letter)
-            self.handed_over = True
+        self.handed_over = True
+        async with asyncio.timeout(LETTER_SECONDS + len(letter.content) / SLOWEST):
             (taken,) = await self._ask(_stuffed(letter.content), 1)
         self.handed_over = False
         if not taken.is_yes:
