@@ -433,6 +433,28 @@ async def test_lists_sent_at_once_are_not_mixed(either: TestApp) -> None:
     assert (len(found), len({email[0] for email in found})) == (1_500, 1)
 
 
+async def test_a_request_that_another_overtook_takes_nobody_off_its_list(
+    either: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever got no answer in time sends the same list again, while the first request is about to empty the list."""
+    campaigns = either.notifications.campaigns
+    await populate(either, 3)
+    people = [person(number) for number in range(3)]
+    request = campaign_request(audience={"user_ids": people})
+    empty = campaigns._enrollment.empty
+
+    async def overtaken(*arguments: Any) -> None:
+        monkeypatch.undo()
+        await campaigns.create(request)
+        await empty(*arguments)
+
+    monkeypatch.setattr(campaigns._enrollment, "empty", overtaken)
+    with pytest.raises(WrongState, match="Another request took the list"):
+        await campaigns.create(request)
+    await send_all(either)
+    assert await reached(either) == dict.fromkeys(people, 1)
+
+
 async def test_an_old_request_again_is_still_the_same(app: TestApp) -> None:
     await populate(app, 2)
     once = campaign_request(expires_at=isoformat(app.clock.now() + 60_000))

@@ -60,12 +60,17 @@ class Enrollment:
                 report.refuse(broken)
         return report
 
-    async def empty(self, campaign_id: str) -> None:
+    async def empty(self, campaign_id: str, guard: Guard) -> None:
         """Take everybody off the list."""
         listed = campaign_people.c
         some = select(listed.user_id).where(listed.campaign_id == campaign_id).limit(BATCH)
         gone = delete(campaign_people).where(listed.campaign_id == campaign_id, listed.user_id.in_(some))
-        while await self._database.write(lambda connection: connection.execute(gone).rowcount):
+
+        def remove_some(connection: Connection) -> int:
+            guard(connection)
+            return connection.execute(gone).rowcount
+
+        while await self._database.write(remove_some):
             continue
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────

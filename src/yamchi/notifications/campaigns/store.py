@@ -133,8 +133,12 @@ class Campaigns:
         me = secrets.token_hex(8)
         claim = update(table).where(_is_draft(campaign)).values(holder=me)
         await self._database.write(lambda connection: connection.execute(claim).rowcount)
-        await self._enrollment.empty(campaign.campaign_id)
-        report = await fill(lambda connection: _check_mine(connection, campaign, me))
+
+        def guard(connection: Connection) -> None:
+            _check_mine(connection, campaign, me)
+
+        await self._enrollment.empty(campaign.campaign_id, guard)
+        report = await fill(guard)
         if report.people == 0:
             why = "; ".join(f"row {one.row}: {one.error}" for one in report.broken[:3]) or "it has no rows"
             raise InvalidJob(f"The CSV names nobody who can be reached: {why}.")
