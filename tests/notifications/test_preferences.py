@@ -187,6 +187,23 @@ async def test_a_message_to_a_suppressed_address_without_a_person(harness: Harne
     assert await harness.dead_letters() == []
 
 
+async def test_the_domain_of_a_suppressed_address_is_the_same_in_any_case(harness: Harness) -> None:
+    local, _, domain = ADDRESS.partition("@")
+    shouted = f"{local}@{domain.upper()}"
+    new = {"channel": "email", "address": shouted, "reason": "asked by telephone"}
+    assert (await harness.client.post("/suppressions", json=new)).status_code == 204
+    job_id = await harness.notify()
+    direct = {"channel": "email", "options": {"to": shouted, "subject": "Hello", "text": "Hello"}}
+    await harness.app.notifications.queue.add(direct, name="send")
+    await harness.app.drain()
+    assert harness.mail.letters == []
+    assert await harness.status(job_id) == "SUPPRESSED"
+    assert (await harness.client.delete(f"/suppressions/email/{shouted}")).status_code == 204
+    await harness.notify()
+    await harness.app.drain()
+    assert len(harness.mail.letters) == 1
+
+
 async def test_suppressions_in_pages(harness: Harness) -> None:
     for number in range(7):
         body = {"channel": "email", "address": f"a{number}@example.com", "reason": "test"}

@@ -37,17 +37,19 @@ class Suppressions:
         job_id: str | None = None,
     ) -> None:
         """Send nothing to this address from now on. An older reason stays."""
+        channel, address = _place(channel, address)
         row = {"channel": channel, "address": address, "reason": reason, "user_id": user_id, "job_id": job_id}
         await self._database.put(self._add, row | {"created_at": self._clock.now()})
 
     async def remove(self, channel: str, address: str) -> None:
-        gone = delete(table).where((table.c.address == address) & (table.c.channel == channel))
+        given = {address, _place(channel, address)[1]}  # as it may have been kept before
+        gone = delete(table).where(table.c.address.in_(given) & (table.c.channel == channel))
         if not await self._database.write(lambda connection: connection.execute(gone).rowcount):
             raise UnknownJob(f"{address} is not suppressed on the channel {channel}.")
 
     async def reason(self, channel: str, address: str) -> str | None:
         """Why nothing goes to this address; None if it may."""
-        return await self._loader.get((channel, address))
+        return await self._loader.get(_place(channel, address))
 
     async def list(
         self,
@@ -71,6 +73,14 @@ class Suppressions:
         query = query.where(tuple_(table.c.address, table.c.channel).in_(pairs))
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return {(row.channel, row.address): row.reason for row in rows}
+
+
+def _place(channel: str, address: str) -> Place:
+    """As addresses of known people are kept: the domain of an e-mail address means the same in any case."""
+    if channel != "email":
+        return channel, address
+    local, at, domain = address.rpartition("@")
+    return channel, f"{local}{at}{domain.lower()}"
 
 
 def _before(moment: Millis, place: Sequence[str]) -> Any:
