@@ -127,6 +127,20 @@ async def test_an_outage_costs_no_attempt(app: TestApp, mail_server: MailServer,
     assert not circuit.is_open
 
 
+async def test_a_server_that_is_back_and_knows_no_such_mailbox_closes_the_circuit(
+    app: TestApp, mail_server: MailServer, welcome: Any
+) -> None:
+    mail_server.stop()
+    await put(app, welcome)
+    await app.clock.advance("1m")
+    mail_server.refusals[ADDRESS] = "550 no such user"
+    mail_server.start()
+    await app.clock.advance("1m")
+    assert await status(app, welcome) == "FAILED"
+    (circuit,) = await app.notifications.circuits.all()
+    assert not circuit.is_open
+
+
 async def test_a_database_that_is_away_costs_no_attempt(
     app: TestApp, mail_server: MailServer, welcome: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

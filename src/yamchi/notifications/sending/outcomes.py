@@ -154,6 +154,7 @@ class Outcomes:
         job, reason = context.job, sentence(error)
         if isinstance(error, NoAddress):
             return await self.try_next_channel(job, "SUPPRESSED", reason, context.attempt)
+        await self._circuits.succeeded(context.circuit)  # it is the provider who says so
         await self._suppressions.add(
             context.channel.name, address, reason, user_id=context.recipient.user_id, job_id=job.delivery_id
         )
