@@ -41,6 +41,13 @@ RULES = """
     expires_in: 1h
     digest: {every: 1d, at: "09:00", template: new_films_digest}
 """
+WEEKLY = """
+- on: film_of_the_week
+  notify:
+    channel: email
+    template: new_film_recommendation
+    digest: {every: 7d, at: "09:00", template: weekly_digest}
+"""
 DIGEST = "---\nsubject: films\ncategory: recommendations\n---\n{% for film in items %}{{ film.film_title }};{% endfor %}"
 
 
@@ -170,6 +177,23 @@ async def test_a_digest_that_is_called_off_takes_its_items_with_it(harness: Harn
     await harness.event("film_out", film_title="second")
     await harness.at("2026-01-05T00:00:00")
     assert [str(letter["Subject"]) for _, letter in harness.mail.letters] == ["New for you: second"]
+
+
+async def test_a_digest_that_is_called_off_long_before_it_is_due_collects_nothing_more(
+    harness: Harness,
+) -> None:
+    """Another digest of the person ends meanwhile, and takes old ones with it that nobody needs to know any more."""
+    harness.rules(RULES + WEEKLY)
+    harness.template("weekly_digest", DIGEST)
+    await harness.event("film_of_the_week")
+    await harness.app.drain()
+    assert (await harness.client.delete(f"/notifications/{await digest_id(harness)}")).status_code == 204
+    await harness.at("2026-01-03T12:00:00")
+    await harness.event("film_out")
+    await harness.at("2026-01-04T12:00:00")
+    (item,) = await harness.event("film_of_the_week")
+    await harness.at("2026-01-13T00:00:00")
+    assert await harness.status(item["job_id"]) == "SENT"
 
 
 async def test_who_opted_out_meanwhile_gets_no_digest(harness: Harness) -> None:

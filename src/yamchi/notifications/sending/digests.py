@@ -29,7 +29,7 @@ MAX_ITEMS = 200
 """Items that a template sees; the rest is counted."""
 
 RETENTION: Millis = 2 * DAY
-"""How long a digest that is over is remembered, so that nothing more is collected for it."""
+"""How long a digest that is over and was due is remembered, so that nothing more is collected for it."""
 
 UNCHANGED_STATUSES = tuple(status for status in FINAL if status != "FAILED")
 """What stays as it is when its digest is told after all."""
@@ -152,10 +152,9 @@ class Digests:
         )
         if digest_delivery.status != "FAILED":  # a dead letter may be replayed
             connection.execute(delete(items).where(items.c.digest_id == digest_id))
-            old = (table.c.user_id == digest_delivery.user_id) & (
-                table.c.closed_at < self._clock.now() - RETENTION
-            )
-            connection.execute(delete(table).where(old))
+            before = self._clock.now() - RETENTION
+            is_old = (table.c.closed_at < before) & (table.c.due_at < before)
+            connection.execute(delete(table).where((table.c.user_id == digest_delivery.user_id) & is_old))
 
     def _end_late(self, connection: Connection, digest_id: str) -> None:
         """Items that expired before their digest was sent."""
