@@ -204,6 +204,26 @@ async def test_the_domain_of_a_suppressed_address_is_the_same_in_any_case(harnes
     assert len(harness.mail.letters) == 1
 
 
+async def test_a_person_who_is_suppressed_by_id_gets_nothing_there(harness: Harness) -> None:
+    """The inbox, open pages and browsers have no other address."""
+    new = {"channel": "database", "address": USER, "reason": "asked by telephone"}
+    assert (await harness.client.post("/suppressions", json=new)).status_code == 204
+    harness.template("new_film_recommendation", "{{ film_title }}", channel="database")
+    job_id = await harness.notify(channel="database")
+    await harness.app.drain()
+    assert await harness.status(job_id) == "SUPPRESSED"
+
+
+async def test_a_direct_message_to_a_person_who_opted_out(harness: Harness) -> None:
+    """With a template that people may opt out of, a user's id in place of an address is no way around it."""
+    harness.template("news", "---\ncategory: news\n---\nNews", channel="database")
+    await harness.choose(allowed={"database": {"news": False}})
+    direct = {"channel": "database", "options": {"to": USER, "template": "news", "locale": "en"}}
+    await harness.app.notifications.queue.add(direct, name="send")
+    await harness.app.drain()
+    assert [status for _, status, _ in await harness.deliveries()] == ["SUPPRESSED"]
+
+
 async def test_suppressions_in_pages(harness: Harness) -> None:
     for number in range(7):
         body = {"channel": "email", "address": f"a{number}@example.com", "reason": "test"}

@@ -21,7 +21,7 @@ from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
 
 KNOWN = tuple(field.name for field in fields(Recipient) if field.name not in ("attributes", "preferences"))
-_ADDRESSES = (users.c.email, users.c.phone, users.c.telegram_id)
+_ADDRESSES = (users.c.email, users.c.phone, users.c.telegram_id, users.c.user_id)
 _PEOPLE = (
     select(
         *(column for column in users.c if column.name not in ("created_at", "updated_at")),

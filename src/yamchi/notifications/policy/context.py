@@ -1,7 +1,7 @@
 """What is known of one notification before it is decided whether it is sent."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -136,6 +136,13 @@ class ContextLoader:
         name = _channel_name(notification)
         channel = self._channels.get(name)
         return self._test_mode.of(name, channel) if is_test(notification) else channel
+
+    async def with_choices(self, recipient: Recipient) -> Recipient:
+        """The same with what they opted out of, where the address is a user's id; a message to an address has no quiet hours."""
+        known = await self._recipients.get(recipient.user_id) if recipient.user_id else None
+        if known is None:
+            return recipient
+        return replace(recipient, preferences=replace(known.preferences, quiet_hours=None))
 
     async def _person(self, user_id: str) -> Recipient:
         return await self._recipients.get(user_id) or Recipient(user_id)

@@ -117,7 +117,9 @@ class JobProcessor:
         """Send one message to an address, with the text or the template of these options."""
         rendered = directs.rendered_of(options)
         subject = None if rendered else options.subject
-        request = SendRequest(job, notification, directs.at(address), rendered=rendered, subject=subject)
+        with _unpaid_while_away():
+            recipient = await self._contexts.with_choices(directs.at(address))
+        request = SendRequest(job, notification, recipient, rendered=rendered, subject=subject)
         return await self._process(request)
 
     async def deliver(
