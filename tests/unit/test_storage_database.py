@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, func, insert, inspect, select, text
+from sqlalchemy import Connection, Engine, func, insert, inspect, select, text
 
 from yamchi.errors import EngineError, UnstorableValue
 from yamchi.notifications.plugin import Notifications
@@ -14,6 +14,7 @@ from yamchi.notifications.tables import events, metadata
 from yamchi.plugins import shipped_plugins
 from yamchi.storage.database import Database, Op
 from yamchi.storage.revisions import CORE, Migrations
+from yamchi.testing import eventually
 
 TIMEOUT_SECONDS = 30.0
 
@@ -138,6 +139,53 @@ async def test_a_closed_database_holds_nothing_open(database_url: str) -> None:
 
     first, *later = [await use() for _ in range(4)]
     assert later == [first] * 3
+
+
+async def test_who_reads_while_it_closes_gets_an_answer_and_so_do_those_who_come_later(
+    database: Database,
+) -> None:
+    await database.open()
+    is_writing, may_end = threading.Event(), threading.Event()
+
+    def write(connection: Connection) -> bool:
+        is_writing.set()
+        return may_end.wait(TIMEOUT_SECONDS)
+
+    async def read() -> int | None:
+        return await asyncio.wait_for(database.read(lambda connection: connection.scalar(select(1))), 10)
+
+    writing = asyncio.create_task(database.write(write))
+    await eventually(is_writing.is_set)
+    closing = asyncio.create_task(database.close())
+    await eventually(lambda: not database._writer._inbox.empty())
+    assert await read() == 1
+    may_end.set()
+    assert await writing
+    await closing
+    assert await read() == 1
+
+
+async def test_who_gives_up_while_it_is_opened_leaves_nothing_behind(database_url: str) -> None:
+    database = Database(database_url, [Notifications.schema()])
+    await database.migrate()
+    before = threading.active_count()
+    upgrade, is_opening, may_open = database._upgrade, threading.Event(), threading.Event()
+
+    def upgrade_slowly(engine: Engine) -> None:
+        is_opening.set()
+        may_open.wait(TIMEOUT_SECONDS)
+        upgrade(engine)
+
+    database._upgrade = upgrade_slowly  # type: ignore[method-assign]
+    opening = asyncio.create_task(database.open())
+    await eventually(is_opening.is_set)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    again = asyncio.create_task(database.open())
+    may_open.set()
+    await again
+    await database.close()
+    await eventually(lambda: threading.active_count() <= before, within=5)
 
 
 @pytest.mark.services

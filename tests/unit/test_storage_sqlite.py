@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.records import NewJob
 from yamchi.storage.sqlite import SqliteFile
+from yamchi.testing import eventually
+
+TIMEOUT_SECONDS = 10.0
 
 
 def engine_at(path: Path) -> SqliteEngine:
@@ -118,6 +122,28 @@ async def test_one_failing_function_of_a_group_fails_alone(tmp_path: Path) -> No
     assert [type(answer) for answer in answers if not isinstance(answer, int)] == [EngineError]
     assert await file.read(lambda db: db.execute("SELECT n FROM notes").fetchall()) == [(1,), (2,), (3,)]
     await asyncio.to_thread(file.close)
+
+
+async def test_what_is_asked_for_while_it_closes_is_answered(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "some.db", [])
+    file.open()
+    is_writing, may_end = threading.Event(), threading.Event()
+
+    def write(db: sqlite3.Connection) -> bool:
+        is_writing.set()
+        return may_end.wait(TIMEOUT_SECONDS)
+
+    writing = asyncio.create_task(file.write(write))
+    await eventually(is_writing.is_set)
+    closing = asyncio.create_task(asyncio.to_thread(file.close))
+    await eventually(lambda: not file._writer._inbox.empty())
+    late = asyncio.create_task(file.write(lambda db: db.execute("SELECT 1").fetchone()))
+    await asyncio.sleep(0)
+    may_end.set()
+    assert await writing, "what was handed over before is finished"
+    with pytest.raises(EngineUnavailable):
+        await asyncio.wait_for(late, TIMEOUT_SECONDS)
+    await closing
 
 
 # ── Several processes ─────────────────────────────────────────────────────────────────────────────────────────────

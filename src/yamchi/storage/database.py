@@ -5,6 +5,7 @@ time becomes one `executemany`, or one call where the statement is a function of
 """
 
 import asyncio
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,7 @@ class Database:
         self.is_embedded = url.startswith("sqlite:")
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
+        self._life = threading.Lock()
         self._refusal: str | None = None
 
     @property
@@ -113,6 +115,11 @@ class Database:
                 await in_own_thread(self._open)
 
     def _open(self) -> None:
+        with self._life:  # one that closes, or that opens for a caller who gave up, may be at it still
+            if self._engine is None:
+                self._connect()
+
+    def _connect(self) -> None:
         if self._refusal:
             raise ConfigurationError(self._refusal)
         engine = create_engine(
@@ -152,15 +159,18 @@ class Database:
 
     async def close(self) -> None:
         if self._engine is not None:
-            engine, self._engine = self._engine, None
-            await in_own_thread(self._close, engine)
+            await in_own_thread(self._close)
 
-    def _close(self, engine: Engine) -> None:
-        self._writer.stop()
-        self._reader.stop()
-        for connection in self._connections:
-            connection.close()  # to the pool: dispose leaves alone what is in use
-        engine.dispose()
+    def _close(self) -> None:
+        with self._life:
+            if self._engine is None:
+                return
+            self._writer.stop()
+            self._reader.stop()
+            for connection in self._connections:
+                connection.close()  # to the pool: dispose leaves alone what is in use
+            self._engine.dispose()
+            self._engine = None
 
     async def migrate(self) -> None:
         """Bring the schema up to date, wherever it is."""

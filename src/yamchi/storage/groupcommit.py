@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from yamchi.errors import EngineUnavailable
+
 C = TypeVar("C")
 T = TypeVar("T")
 Op = Callable[[C], T]
@@ -37,6 +39,9 @@ class GroupCommit(Generic[C]):
         self._explain = explain
         self._inbox: queue.SimpleQueue[list[Request] | None] = queue.SimpleQueue()
         self._outgoing: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+        self._is_stopped = False
+        self._stopping = threading.Lock()
+        """Held while the inbox gets something: nothing comes after the None that ends the thread."""
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -52,12 +57,19 @@ class GroupCommit(Generic[C]):
         return await future
 
     def stop(self) -> None:
-        """Finish what was handed over, then end the thread."""
-        self._inbox.put(None)
+        """Finish what was handed over, then end the thread. What comes later is refused."""
+        with self._stopping:
+            self._is_stopped = True
+            self._inbox.put(None)
         self._thread.join()
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._inbox.put(self._outgoing.pop(loop))
+        requests = self._outgoing.pop(loop)
+        with self._stopping:
+            if not self._is_stopped:
+                self._inbox.put(requests)
+                return
+        _resolve([(future, EngineUnavailable("The database was closed.")) for _, future, _ in requests])
 
     def _serve(self) -> None:
         while (requests := self._next_group()) is not None:
