@@ -19,6 +19,7 @@ from yamchi.queues.blocking import Sync
 from yamchi.queues.composing import Engines
 from yamchi.queues.cron import CronLine, Schedule
 from yamchi.queues.engines.base import Engine, RateLimit
+from yamchi.queues.forking import begin_anew_after_fork
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
 from yamchi.queues.processes.limits import ProcessLimits, check_importable
 from yamchi.queues.queue import Queue
@@ -273,7 +274,9 @@ class Yamchi:
 
         close_folder(self.settings.var)
         schemas = (kind.schema() for kind in self._found.classes)
-        return Database(self.settings.tables_url, [schema for schema in schemas if schema])
+        database = Database(self.settings.tables_url, [schema for schema in schemas if schema])
+        begin_anew_after_fork(database)
+        return database
 
     @cached_property
     def keys(self) -> "Keys":

@@ -3,6 +3,10 @@
 import asyncio
 import os
 import signal
+import sqlite3
+import threading
+import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +14,9 @@ import pytest
 
 from yamchi import Job, JobFailed, Yamchi
 from yamchi.errors import InvalidJob
+from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.settings import Settings
+from yamchi.storage.sqlite import SqliteFile
 
 
 @pytest.fixture
@@ -151,3 +157,77 @@ def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path, is_used_before
     app.sync.queue("sums").add([1], id="after")
     assert app.sync.queue("sums").stats()["waiting"] == 2 + is_used_before
     app.sync.close()
+
+
+def fork(work: Callable[[], object]) -> int:
+    """A process that does this and ends; one that hangs or fails ends otherwise."""
+    if pid := os.fork():
+        return pid
+    signal.alarm(20)
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def has_ended_well(pid: int) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_what_a_forked_process_adds_stays_when_its_parent_has_closed(tmp_path: Path) -> None:
+    """The last one who leaves empties SQLite's log of writes: the parent must see that its child is still there."""
+    app = Yamchi(Settings(home=tmp_path, plugins=()))
+    app.define("sums")
+    app.sync.queue("sums").add([1], id="parent")
+    (opened, has_opened), (closed, has_closed) = os.pipe(), os.pipe()
+
+    def add_before_and_after() -> None:
+        app.sync.queue("sums").add([1], id="before")
+        os.write(has_opened, b"1")
+        os.read(closed, 1)
+        app.sync.queue("sums").add([1], id="after")
+
+    child = fork(add_before_and_after)
+    os.read(opened, 1)
+    app.sync.close()
+    os.write(has_closed, b"1")
+    assert has_ended_well(child)
+    assert app.sync.queue("sums").stats()["waiting"] == 3
+    app.sync.close()
+
+
+def test_a_process_that_is_forked_while_its_parent_writes_can_write_too(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "jobs.db", MIGRATIONS)
+    file.open()
+    app = Yamchi(Settings(home=tmp_path, default_queue_url=f"sqlite:///{tmp_path}/jobs.db", plugins=()))
+    app.define("sums")
+    is_writing = threading.Event()
+
+    def write(db: sqlite3.Connection) -> None:
+        is_writing.set()
+        threading.Event().wait(0.5)
+
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(asyncio.run, file.write(write))
+        assert is_writing.wait(20)
+        child = fork(lambda: app.sync.queue("sums").add([1]))
+        writing.result()
+    assert has_ended_well(child)
+    assert app.sync.queue("sums").stats()["waiting"] == 1
+    app.sync.close()
+    file.close()
+
+
+def test_a_forked_process_uses_the_tables_though_its_parent_did(tmp_path: Path) -> None:
+    app = Yamchi(Settings(home=tmp_path, plugins=()))
+
+    def use() -> None:
+        asyncio.run(app.keys.incr("uses"))
+
+    use()
+    assert has_ended_well(fork(use))
+    use()
+    assert asyncio.run(app.keys.get("uses")) == "3"
+    asyncio.run(app.close())

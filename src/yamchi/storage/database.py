@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,8 @@ from sqlalchemy.exc import (
 
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, StorageFull, UnstorableValue
 from yamchi.storage.bulkinsert import write_rows
+from yamchi.storage.forking import Connection as SqliteConnection
+from yamchi.storage.forking import in_use, using
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.migrating import upgrade
 from yamchi.storage.private import make_private
@@ -95,6 +98,8 @@ class Database:
         self._opening = asyncio.Lock()
         self._life = threading.Lock()
         self._refusal: str | None = None
+        self._of_parents: list[object] = []
+        """What the processes this one was forked from have open: kept, so that nothing of theirs is closed here."""
 
     @property
     def is_open(self) -> bool:
@@ -108,6 +113,12 @@ class Database:
         """Refuse to be opened, with this sentence; None: be as before. For tests that must not reach it."""
         self._refusal = why
 
+    def begin_anew(self) -> None:
+        """In a forked process: be as before the first use. The threads are the parent's, and so is what they have open."""
+        if self._engine is not None:
+            self._of_parents.append((self._engine, self._connections))
+        self._engine, self._opening, self._life = None, asyncio.Lock(), threading.Lock()
+
     async def open(self) -> None:
         """Connect and check the schema. Opening an open database does nothing."""
         async with self._opening:
@@ -117,7 +128,8 @@ class Database:
     def _open(self) -> None:
         with self._life:  # one that closes, or that opens for a caller who gave up, may be at it still
             if self._engine is None:
-                self._connect()
+                with self._in_use():
+                    self._connect()
 
     def _connect(self) -> None:
         if self._refusal:
@@ -129,6 +141,7 @@ class Database:
             pool_pre_ping=True,
             json_serializer=_write_json,
             json_deserializer=orjson.loads,
+            connect_args={"factory": SqliteConnection} if self.is_embedded else {},
         )
         if self.is_embedded:
             event.listen(engine, "connect", _tune_sqlite)
@@ -141,8 +154,9 @@ class Database:
         except (SQLAlchemyError, OSError) as error:
             engine.dispose()
             raise self._explain(error) from error
-        self._writer = GroupCommit("database-writer", writing, _transact, self._explain)
-        self._reader = GroupCommit("database-reader", reading, _look, self._explain)
+        transact, look = (using(_transact), using(_look)) if self.is_embedded else (_transact, _look)
+        self._writer = GroupCommit("database-writer", writing, transact, self._explain)
+        self._reader = GroupCommit("database-reader", reading, look, self._explain)
         self._connections = (writing, reading)
         self._engine = engine
 
@@ -167,10 +181,14 @@ class Database:
                 return
             self._writer.stop()
             self._reader.stop()
-            for connection in self._connections:
-                connection.close()  # to the pool: dispose leaves alone what is in use
-            self._engine.dispose()
+            with self._in_use():
+                for connection in self._connections:
+                    connection.close()  # to the pool: dispose leaves alone what is in use
+                self._engine.dispose()
             self._engine = None
+
+    def _in_use(self) -> AbstractContextManager[None]:
+        return in_use() if self.is_embedded else nullcontext()
 
     async def migrate(self) -> None:
         """Bring the schema up to date, wherever it is."""

@@ -18,6 +18,7 @@ from yamchi.errors import (
     StorageFull,
     StorageReadOnly,
 )
+from yamchi.storage.forking import Connection, in_use, using
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.private import make_private
 
@@ -62,7 +63,8 @@ class SqliteFile:
         """Make or migrate the file and start the threads. Raises one sentence if the file can't be used."""
         with self._life:
             if not self._connections:
-                self._open()
+                with in_use():
+                    self._open()
 
     def _open(self) -> None:
         try:
@@ -70,12 +72,12 @@ class SqliteFile:
             writing = self._connect()
             _migrate(writing, self._migrations, self.path)
             reading, self._watcher = self._connect(readonly=True), self._connect(readonly=True)
-            self._seen = self._version()
+            self._seen = _version(self._watcher)
         except (OSError, sqlite3.Error) as error:
             raise explain(error, self.path) from error
         explained = partial(explain, path=self.path)
-        self._writer = GroupCommit("sqlite-writer", writing, _Transactions(), explained)
-        self._reader = GroupCommit("sqlite-reader", reading, _look, explained)
+        self._writer = GroupCommit("sqlite-writer", writing, using(_Transactions()), explained)
+        self._reader = GroupCommit("sqlite-reader", reading, using(_look), explained)
         self._connections = [writing, reading, self._watcher]
 
     def close(self) -> None:
@@ -84,8 +86,9 @@ class SqliteFile:
             if self._connections:
                 self._writer.stop()
                 self._reader.stop()
-            for connection in self._connections:
-                connection.close()
+            with in_use():
+                for connection in self._connections:
+                    connection.close()
             self._connections = []
 
     def _connect(self, *, readonly: bool = False) -> sqlite3.Connection:
@@ -95,6 +98,7 @@ class SqliteFile:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
+            factory=Connection,
         )
         try:
             write_ahead(connection)
@@ -128,16 +132,18 @@ class SqliteFile:
 
     def changed_elsewhere(self) -> bool:
         """Whether anybody has committed since the last call: a few microseconds, so it can be asked often."""
-        version = self._version()
+        version = self.peek(_version)
         changed, self._seen = version != self._seen, version
         return changed
 
     def peek(self, op: Op[T]) -> T:
         """A look that takes microseconds, without leaving the caller's thread."""
-        return op(self._watcher)
+        with in_use():
+            return op(self._watcher)
 
-    def _version(self) -> int:
-        return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
 def write_ahead(connection: sqlite3.Connection) -> None:
