@@ -16,6 +16,8 @@ from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.failover import with_failover
 from yamchi.queues.timeouts import CallTimeout
 from yamchi.settings import Settings
+from yamchi.storage.caching import CachedRead
+from yamchi.storage.database import Database
 from yamchi.testing import eventually
 
 CALLS = 40
@@ -139,3 +141,18 @@ def test_who_waited_on_an_event_loop_that_ended_costs_nobody_anything() -> None:
     asyncio.run(asyncio.wait_for(wakeup.wait(), 1))
     assert not waiting.done()
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_tables_are_opened_and_views_read_by_many_at_once_on_the_second_event_loop_too(
+    tmp_path: Path,
+) -> None:
+    database = Database(f"sqlite:///{tmp_path}/data.db")
+    view = CachedRead(lambda: database.read(lambda connection: None), SystemClock(), max_age=0)
+
+    async def use() -> None:
+        await asyncio.gather(*(database.write(lambda connection: None) for _ in range(5)))
+        await asyncio.gather(*(view.refresh() for _ in range(5)))
+        await database.close()
+
+    asyncio.run(use())
+    asyncio.run(use())

@@ -4,7 +4,6 @@
 time becomes one `executemany`, or one call where the statement is a function of many rows. Both answer when the data is safe.
 """
 
-import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.forking import Connection as SqliteConnection
 from yamchi.storage.forking import in_use, using
 from yamchi.storage.groupcommit import GroupCommit
+from yamchi.storage.locks import LoopLock
 from yamchi.storage.migrating import upgrade
 from yamchi.storage.private import make_private
 from yamchi.storage.revisions import CORE, Migrations
@@ -95,7 +95,7 @@ class Database:
         self._url = url.replace("postgresql://", "postgresql+psycopg://", 1)
         self.is_embedded = url.startswith("sqlite:")
         self._engine: Engine | None = None
-        self._opening = asyncio.Lock()
+        self._opening = LoopLock()
         self._life = threading.Lock()
         self._refusal: str | None = None
         self._of_parents: list[object] = []
@@ -117,13 +117,14 @@ class Database:
         """In a forked process: be as before the first use. The threads are the parent's, and so is what they have open."""
         if self._engine is not None:
             self._of_parents.append((self._engine, self._connections))
-        self._engine, self._opening, self._life = None, asyncio.Lock(), threading.Lock()
+        self._engine, self._opening, self._life = None, LoopLock(), threading.Lock()
 
     async def open(self) -> None:
         """Connect and check the schema. Opening an open database does nothing."""
-        async with self._opening:
-            if self._engine is None:
-                await in_own_thread(self._open)
+        if self._engine is None:
+            async with self._opening.here():
+                if self._engine is None:
+                    await in_own_thread(self._open)
 
     def _open(self) -> None:
         with self._life:  # one that closes, or that opens for a caller who gave up, may be at it still
