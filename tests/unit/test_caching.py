@@ -35,6 +35,16 @@ async def test_one_reads_for_all_and_again_when_it_is_old() -> None:
     assert table.reads == 2
 
 
+async def test_a_clock_that_is_set_back_makes_nothing_last() -> None:
+    clock, table = MovableClock(), Table()
+    view = CachedRead(table.read, clock, 1_000)
+    await view.refresh()
+    clock._now -= 3_600_000
+    await view.refresh()
+    await view.refresh()
+    assert table.reads == 2
+
+
 async def test_a_change_while_it_is_read_is_not_missed() -> None:
     table = Table()
     view = CachedRead(table.read, MovableClock(), 1_000)

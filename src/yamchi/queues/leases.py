@@ -108,12 +108,12 @@ class LeaseKeeper:
                 await asyncio.sleep(self._tick)
                 continue
             now = self._clock.now()
-            is_due = now - renewed_at >= self._lease // 3
+            is_due = _has_passed(renewed_at, self._lease // 3, now)
             renewed_at = now if is_due else renewed_at
             for queue in queues:
                 if queue.claims:
                     await self._guard(engine, self._renew(queue, is_due))
-            if now - heartbeat_at >= HEARTBEAT:
+            if _has_passed(heartbeat_at, HEARTBEAT, now):
                 heartbeat_at = now
                 await self._guard(engine, engine.heartbeat(self._describe()))
             await asyncio.sleep(self._tick)
@@ -159,6 +159,11 @@ class LeaseKeeper:
         still = [job_id for job_id in job_ids if queue.claims.get(job_id) is held[job_id]]
         if still:
             self._worker_loop.call_soon_threadsafe(queue.interrupt, still, why)
+
+
+def _has_passed(since: Millis, span: Millis, now: Millis) -> bool:
+    """Also if the clock was set back: a broker goes by its own, and would give the jobs to others before this one has caught up."""
+    return not 0 <= now - since < span
 
 
 def _is_open(engine: Engine) -> bool:

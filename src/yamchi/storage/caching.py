@@ -32,4 +32,4 @@ class CachedRead:
         self._read_at = 0
 
     def _is_old(self) -> bool:
-        return self._clock.now() - self._read_at >= self._max_age
+        return not 0 <= self._clock.now() - self._read_at < self._max_age  # a clock may be set back
