@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from yamchi import Job, Yamchi
-from yamchi.errors import EngineUnavailable
-from yamchi.queues.engines.base import Engine, RateLimit
+from yamchi.errors import EngineUnavailable, StorageFull
+from yamchi.queues.engines.base import Engine, Exchange, RateLimit
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.failover import Spool, with_failover
@@ -328,3 +328,50 @@ async def test_history_adds_up_both_sides(start: Open, broker: Broker, clock: Mo
         await engine.exchange("q", [Completed(claim)], 0, LEASE, "worker")
     (minute,) = await engine.history("q", 5)
     assert minute.completed == 2
+
+
+# ── A spool in trouble ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_the_broker_gives_out_is_not_lost_when_the_spool_can_not_settle(
+    start: Open, broker: Broker, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await start()
+    broker.is_there = False
+    await engine.add("q", [_job("1")])
+    (local,) = (await engine.exchange("q", [], 1, LEASE, "worker")).claims
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    await engine.add("q", [_job("2")])
+
+    async def refuse(*given: Any) -> Exchange:
+        raise StorageFull("The disk is full.")
+
+    done = Completed(local)
+    with monkeypatch.context() as trouble:
+        trouble.setattr(spool, "exchange", refuse)
+        got = await engine.exchange("q", [done], 1, LEASE, "worker")
+        assert ([claim.job.id for claim in got.claims], got.unsettled) == (["2"], [done])
+    got = await engine.exchange("q", got.unsettled, 0, LEASE, "worker")
+    assert (got.settled, got.unsettled) == (["1"], [])
+
+
+async def test_a_switch_during_an_exchange_settles_nothing_twice_and_claims_no_more_than_was_asked_for(
+    start: Open, broker: Broker, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await start()
+    await engine.add("q", [_job("1"), _job("2")])
+    (claim,) = (await engine.exchange("q", [], 1, LEASE, "worker")).claims
+    exchange = broker.exchange
+
+    async def answer_and_go_away(*given: Any) -> Exchange:
+        got = await exchange(*given)
+        broker.is_there = False
+        await engine.add("q", [_job("3")])  # who adds meanwhile notices first
+        return got
+
+    monkeypatch.setattr(broker, "exchange", answer_and_go_away)
+    got = await engine.exchange("q", [Completed(claim)], 1, LEASE, "worker")
+    assert engine.type == spool.type
+    assert (got.settled, got.unsettled) == (["1"], [])
+    assert [claim.job.id for claim in got.claims] == ["2"]

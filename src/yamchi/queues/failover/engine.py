@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
+import structlog
+
 from yamchi.clock import Millis
-from yamchi.errors import EngineUnavailable
+from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.queues.engines.base import (
     Engine,
     Event,
@@ -27,6 +29,8 @@ from yamchi.queues.failover.rates import Rates
 from yamchi.queues.failover.sides import OnSwitch, Sides
 from yamchi.queues.failover.spool import Spool
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+
+log = structlog.get_logger("yamchi.failover")
 
 
 class FailoverEngine:
@@ -126,25 +130,37 @@ class FailoverEngine:
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
-        """Each verdict goes where its job came from; one for a broker that is away has to be brought again."""
+        """Each verdict goes where its job came from; one for a side that is in trouble has to be brought again."""
         self._pauses.watch(queue)
         self._keep_moving()
         ours = [verdict for verdict in verdicts if self._is_local(verdict.claim)]
         theirs = [verdict for verdict in verdicts if not self._is_local(verdict.claim)]
         got = Exchange()
-        if self._sides.on_primary:
+        is_away = not self._sides.on_primary
+        if not is_away:
             try:
                 got = await self._primary.exchange(queue, theirs, want, lease, worker)
             except EngineUnavailable as error:
                 if await self._sides.is_primary_there():
                     raise
                 self._sides.switch(to_primary=False, why=f"Error reading from queue: {error}")
-        is_away = not self._sides.on_primary
+                is_away = True
         if is_away:
             got.unsettled.extend(theirs)
-        if ours or is_away:
-            await self._exchange_locally(queue, ours, want if is_away else 0, lease, worker, got)
+            await self._exchange_locally(queue, ours, want, lease, worker, got)
+        elif ours:
+            await self._settle_locally(queue, ours, lease, worker, got)
         return got
+
+    async def _settle_locally(
+        self, queue: str, verdicts: Sequence[Verdict], lease: Millis, worker: str, got: Exchange
+    ) -> None:
+        """A spool in trouble, as on a full disk, must not cost what the broker has just given out."""
+        try:
+            await self._exchange_locally(queue, verdicts, 0, lease, worker, got)
+        except EngineError as error:
+            log.warning("what ran in the spool could not be settled; trying again", error=str(error))
+            got.unsettled.extend(verdicts)
 
     async def _exchange_locally(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str, got: Exchange
