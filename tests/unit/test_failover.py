@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,16 @@ async def test_a_permit_taken_on_the_broker_counts_in_the_spool(
     assert await engine.reserve("q", ONE_A_MINUTE, ["a", "b", "a"]) == [now + MINUTE, now, now + 2 * MINUTE]
 
 
+async def test_a_permit_taken_on_the_broker_is_given_back_though_it_is_away(
+    start: Open, broker: Broker, spool: Spool
+) -> None:
+    engine = await start()
+    await engine.reserve("q", ONE_A_MINUTE, ["a"])
+    broker.is_there = False
+    await engine.refund("q", ONE_A_MINUTE, "a", 1)
+    assert engine.type == spool.type
+
+
 async def test_a_permit_taken_in_the_spool_counts_on_the_broker(
     start: Open, broker: Broker, clock: MovableClock
 ) -> None:
@@ -328,6 +339,39 @@ async def test_history_adds_up_both_sides(start: Open, broker: Broker, clock: Mo
         await engine.exchange("q", [Completed(claim)], 0, LEASE, "worker")
     (minute,) = await engine.history("q", 5)
     assert minute.completed == 2
+
+
+# ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_events_of_other_processes_are_heard_again_after_an_outage(
+    tmp_path: Path, broker: Broker, clock: MovableClock
+) -> None:
+    spool, other = SqliteEngine(tmp_path / "spool.db", clock), SqliteEngine(tmp_path / "broker.db", clock)
+    engine = with_failover(broker, spool, lambda before, after: None, lambda queue: True)
+    heard: list[str] = []
+    numbers = count()
+
+    async def is_heard() -> bool:
+        await other.add("q", [_job(str(next(numbers)))])
+        (claim,) = (await other.exchange("q", [], 1, LEASE, "another process")).claims
+        await other.exchange("q", [Completed(claim)], 0, LEASE, "another process")
+        return bool(heard)
+
+    broker.is_there = False
+    async with Yamchi(Settings(home=tmp_path, plugins=()), engine=engine) as app:
+        app.define("q")
+        await engine.open()
+        app.queue("q").on("completed", lambda job, result: heard.append(job.id))
+        await eventually(
+            lambda: spool._file.read(lambda db: db.execute("SELECT 1 FROM listeners").fetchone())
+        )
+        broker.is_there = True
+        await _back_on(engine, "broker")
+        await other.open()
+        await eventually(is_heard)
+    await other.close()
+    await spool.close()
 
 
 # ── A spool in trouble ────────────────────────────────────────────────────────────────────────────────────────────

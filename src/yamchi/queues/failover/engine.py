@@ -23,6 +23,7 @@ from yamchi.queues.engines.base import (
     RateLimit,
     WorkerInfo,
 )
+from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.failover.moving import Mover, Owns
 from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.rates import Rates
@@ -358,8 +359,29 @@ class FailoverEngine:
     # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def events(self) -> AsyncIterator[Event]:
-        async for event in self._sides.current.events():
+        """Of the side in use. Those of the spool end when the broker is back: who follows them then begins anew there."""
+        switched, events = self._sides.switched, self._sides.current.events()
+        if not self._sides.on_primary:
+            events = _until(switched, events)
+        async for event in events:
             yield event
+
+
+async def _until(switched: Wakeup, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    ending = asyncio.ensure_future(switched.wait())
+    try:
+        while True:
+            following = asyncio.ensure_future(anext(events, None))
+            try:
+                await asyncio.wait({ending, following}, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done() or (event := following.result()) is None:
+                    return
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            yield event
+    finally:
+        ending.cancel()
 
 
 def _add_up(minutes: Sequence[Minute]) -> list[Minute]:

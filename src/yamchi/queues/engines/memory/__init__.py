@@ -200,7 +200,9 @@ class MemoryEngine:
 
     async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
         with self._lock:
-            self._contents[queue].permits[key] -= limit.spacing * permits
+            given = self._contents[queue].permits
+            if key in given:  # else the permits are another engine's, before a switch to this one
+                given[key] -= limit.spacing * permits
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         with self._lock:
