@@ -90,6 +90,32 @@ class _Watched:
         self.ended += 1
 
 
+def test_events_of_other_processes_are_heard_on_the_second_event_loop_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app, other = (Yamchi(Settings(home=tmp_path, default_queue_url=url, plugins=())) for _ in range(2))
+    app.define("again")
+    heard: list[str] = []
+
+    @other.job("again")
+    async def work(job: Job[int]) -> None: ...
+
+    async def hear() -> None:
+        heard.clear()
+        app.queue("again").on("completed", lambda job, result: heard.append(job.id))
+        async with other:
+            working = asyncio.create_task(other.work())
+            await eventually(is_heard)
+            working.cancel()
+
+    async def is_heard() -> bool:
+        await other.queue("again").add(1)
+        return bool(heard)
+
+    asyncio.run(hear())
+    asyncio.run(hear())
+    asyncio.run(app.close())
+
+
 def test_a_spool_is_moved_on_the_second_event_loop_too(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker.db", SystemClock())
     spool = SqliteEngine(tmp_path / "spool.db", SystemClock())

@@ -32,9 +32,14 @@ class RemoteEvents:
         """Follow every engine that is not followed yet."""
         for queue in self._queues.values():
             engine = queue.engine
-            if engine.can.events and id(engine) not in self._tasks:
+            if engine.can.events and not self._is_followed(engine):
                 following = self._services.keep(f"events of {engine.type}", partial(self._follow, engine))
                 self._tasks[id(engine)] = asyncio.create_task(following, name="remote-events")
+
+    def _is_followed(self, engine: Engine) -> bool:
+        """Whether a task does so. It ends with the event loop it runs on."""
+        task = self._tasks.get(id(engine))
+        return task is not None and not task.done() and not task.get_loop().is_closed()
 
     async def stop(self) -> None:
         """Those that another event loop follows, that of `app.sync`, are told and not waited for."""
