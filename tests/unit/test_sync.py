@@ -9,14 +9,16 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from yamchi import Job, JobFailed, Yamchi
-from yamchi.errors import InvalidJob
+from yamchi.errors import EngineUnavailable, InvalidJob
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.settings import Settings
 from yamchi.storage.sqlite import SqliteFile
+from yamchi.testing import eventually
 
 
 @pytest.fixture
@@ -97,6 +99,22 @@ def test_it_can_be_used_again_right_after_it_was_closed(app: Yamchi) -> None:
         app.sync.close()
     assert app.sync.queue("sums").stats()["waiting"] == 20
     app.sync.close()
+
+
+def test_who_waits_while_it_is_closed_is_told(app: Yamchi) -> None:
+    job = app.sync.queue("sums").add([1])
+    told: SimpleQueue[str] = SimpleQueue()
+
+    def wait() -> None:
+        try:
+            job.result()
+        except (RuntimeError, EngineUnavailable) as error:
+            told.put(str(error))
+
+    threading.Thread(target=wait, daemon=True).start()
+    asyncio.run(eventually(lambda: app.queue("sums").listeners.wants("completed")))
+    app.sync.close()
+    assert told.get(timeout=20)
 
 
 async def test_threads_that_call_while_the_application_begins(app: Yamchi) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from yamchi.errors import EngineUnavailable
@@ -55,6 +56,10 @@ class Background:
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
+    while tasks := asyncio.all_tasks(loop):  # who waits for one of them is told
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(tasks))
     loop.close()
 
 
@@ -81,7 +86,7 @@ class Sync:
             try:
                 return _run(work, loop)
             except EngineUnavailable:
-                if (opened_on := self._loop_of(queue)) is loop:
+                if not loop.is_running() or (opened_on := self._loop_of(queue)) is loop:
                     raise
                 return _run(work, opened_on)  # a worker began to open it at the same moment
 
@@ -102,7 +107,10 @@ def _run(work: Work[T], loop: asyncio.AbstractEventLoop) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run_coroutine_threadsafe(work(), loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(work(), loop).result()
+        except CancelledError:
+            raise RuntimeError("app.sync was closed before this was done.") from None
     raise RuntimeError(
         "app.sync waits, and would stop the event loop that runs here: use await app.queue(…)."
     )
