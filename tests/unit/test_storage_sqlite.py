@@ -124,6 +124,23 @@ async def test_one_failing_function_of_a_group_fails_alone(tmp_path: Path) -> No
     await asyncio.to_thread(file.close)
 
 
+async def test_a_disk_that_is_gone_is_told_to_everybody_who_asks(tmp_path: Path) -> None:
+    path = tmp_path / "mounted" / "some.db"
+    file = SqliteFile(path, [])
+    file.open()
+    path.parent.rename(tmp_path / "away")
+
+    def write(db: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    for _ in range(2):
+        with pytest.raises(EngineError, match="disk I/O error"):
+            await asyncio.wait_for(file.write(write), TIMEOUT_SECONDS)
+    (tmp_path / "away").rename(path.parent)
+    assert await asyncio.wait_for(file.write(lambda db: True), TIMEOUT_SECONDS)
+    await asyncio.to_thread(file.close)
+
+
 async def test_what_is_asked_for_while_it_closes_is_answered(tmp_path: Path) -> None:
     file = SqliteFile(tmp_path / "some.db", [])
     file.open()

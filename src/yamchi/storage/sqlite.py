@@ -212,7 +212,10 @@ def _migrate(connection: sqlite3.Connection, migrations: Sequence[str], path: Pa
 
 
 def _is_full(path: Path) -> bool:
-    room = os.statvfs(path.parent)
+    try:
+        room = os.statvfs(path.parent)
+    except OSError:  # the disk itself is gone
+        return False
     return room.f_bavail * room.f_frsize < 1_000_000
 
 
