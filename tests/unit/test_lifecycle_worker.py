@@ -1,7 +1,9 @@
 """The worker's own life: it opens what it needs, outlives an engine in trouble, and always ends when asked to."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from io import StringIO
@@ -94,6 +96,32 @@ async def test_verdicts_outlive_an_engine_that_is_away(app: Yamchi, engine: Trou
         engine.away = False
         await eventually(lambda: _count(engine, "completed", 5))
     assert [(await job.refresh()).attempts_made for job in jobs] == [1] * 5
+
+
+async def test_a_stop_does_not_wait_for_threads_that_handlers_left_behind(app: Yamchi) -> None:
+    """asyncio.to_thread has a few threads; handlers that were interrupted may have left all of them busy."""
+    release, busy = threading.Event(), [0]
+    threads = ThreadPoolExecutor(2)
+    asyncio.get_running_loop().set_default_executor(threads)
+
+    def block() -> None:
+        busy[0] += 1
+        release.wait(60)
+
+    @app.job("mail", concurrency=2)
+    async def send(job: Job[Any]) -> None:
+        await asyncio.to_thread(block)
+
+    await app.queue("mail").add_many([{}] * 2)
+    worker = app.worker()
+    running = asyncio.create_task(worker.run())
+    try:
+        await eventually(lambda: busy == [2])
+        worker.stop()
+        await asyncio.wait_for(running, 20)
+    finally:
+        release.set()
+    await app.close()
 
 
 async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away(

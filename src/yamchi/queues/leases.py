@@ -20,6 +20,7 @@ from yamchi.errors import YamchiError
 from yamchi.queues.engines.base import Engine, WorkerInfo
 from yamchi.queues.records import Claim
 from yamchi.queues.services import Service
+from yamchi.storage.threads import in_own_thread
 
 log = structlog.get_logger("yamchi.leases")
 
@@ -64,7 +65,7 @@ class LeaseKeeper:
 
     async def stop(self) -> None:
         self._stop.set()
-        await asyncio.to_thread(self._thread.join)
+        await in_own_thread(self._thread.join)
 
     def _main(self) -> None:
         """Keep until stopped, whatever happens: without renewals, every running job would also run elsewhere."""
