@@ -10,7 +10,7 @@ pytest.importorskip("confluent_kafka")
 from yamchi.queues.engines import statestore
 from yamchi.queues.engines.kafka import ingest, partitions, sending
 from yamchi.queues.engines.kafka.envelope import Message
-from yamchi.queues.engines.kafka.messages import prepare
+from yamchi.queues.engines.kafka.messages import prepare, retry
 from yamchi.queues.engines.sqlite import management, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.records import Claim, Completed, JobOptions, NewJob, RetryAt, Verdict
@@ -181,6 +181,32 @@ def test_cancelled_and_removed_jobs_do_not_come_back_with_their_message(db: Db) 
     arrive(db, *(message(job.id, n) for n, job in enumerate(jobs)))
     assert take(db) == []
     assert floor(db, 3) == 3
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True], ids=["added", "forwarded"])
+def test_a_job_removed_on_its_way_to_kafka_keeps_out_no_other(db: Db, is_forwarded: bool) -> None:
+    """SQLite gives the number of the newest job, once that is removed, to the next one."""
+    run_at = NOW + 1_000 if is_forwarded else None
+    sending.add(db, Q, [NewJob("a", "work", b"{}", run_at=run_at)], NOW, "first")
+    if is_forwarded:
+        sending.send_on(db, Q, NOW + 2_000, 10)
+    assert statestore.remove(db, Q, ["a"]) == ["a"]
+    assert sending.add(db, Q, [NewJob("b", "work", b"{}")], NOW, "second") == [True]
+    arrive(db, message("a", 0, round=f"again-{NOW + 2_000}" if is_forwarded else "first"))
+    assert take(db) == [], "the message that was on its way is still known"
+    arrive(db, message("b", 1, round="second"))
+    assert ids(take(db)) == ["b"]
+    assert counts(db) == {"active": 1}
+
+
+def test_a_job_cancelled_on_its_way_to_kafka_and_retried_goes_there_once(db: Db) -> None:
+    """One that could not would end the forwarding of every queue, each second anew."""
+    sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW, "first")
+    statestore.cancel(db, Q, ["a"], NOW)
+    assert retry(db, Q, ["a"], NOW) == ["a"]
+    (outgoing,) = sending.send_on(db, Q, NOW + 1, 10)
+    assert outgoing.round.startswith("again-")
+    assert [again.round for again in sending.unconfirmed(db, Q, NOW + 2, 10)] == [outgoing.round]
 
 
 def test_revoked_partitions_give_back_what_waits_and_keep_what_runs(db: Db) -> None:

@@ -29,13 +29,16 @@ def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis, round: str) -> 
 
 
 def _mark_sent(db: Db, queue: str, job_ids: Sequence[str], round: str) -> None:
-    notes = [(round, queue, job_id) for job_id in job_ids]
+    # A number of its own for each: that of the job may be given to another one while this note is still there.
+    taken = "SELECT ifnull(min(offset), 0) FROM messages WHERE queue = ? AND partition = -1"
+    (least,) = db.execute(taken, (queue,)).fetchone()
+    notes = [(queue, least - n, job_id, round) for n, job_id in enumerate(job_ids, 1)]
     db.executemany(
-        "INSERT INTO messages (queue, partition, offset, id, round) "
-        "SELECT queue, -1, -seq, id, ? FROM jobs WHERE queue = ? AND id = ?",
-        notes,
+        "INSERT INTO messages (queue, partition, offset, id, round) VALUES (?, -1, ?, ?, ?)", notes
     )
-    db.executemany("UPDATE jobs SET state = 'sent' WHERE queue = ? AND id = ?", [note[1:] for note in notes])
+    db.executemany(
+        "UPDATE jobs SET state = 'sent' WHERE queue = ? AND id = ?", [(queue, job_id) for job_id in job_ids]
+    )
     shift(db, queue, {"waiting": -len(notes), "sent": len(notes)})
 
 
@@ -106,7 +109,7 @@ def unconfirmed(db: Db, queue: str, sent_before: Millis, limit: int) -> list[Mes
 def _outgoing(db: Db, queue: str, job_ids: Sequence[str]) -> list[Message]:
     rows = db.execute(
         "SELECT j.id, j.name, j.payload, j.options, -j.rank, j.expires_at, j.attempts_made, m.round "
-        "FROM jobs j JOIN messages m ON +m.queue = j.queue AND m.id = j.id AND m.partition = -1 "
+        "FROM jobs j JOIN messages m ON +m.queue = j.queue AND m.id = j.id AND m.partition = -1 AND m.done = 0 "
         "WHERE j.queue = ? AND j.id IN (SELECT value FROM json_each(?)) ORDER BY j.run_at, j.seq",
         (queue, among(job_ids)),
     ).fetchall()
