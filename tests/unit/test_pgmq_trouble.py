@@ -274,5 +274,31 @@ async def test_an_error_of_a_call_that_was_cancelled_does_not_hide_that(
     assert task.cancelled()
 
 
+async def test_an_engine_closes_though_the_server_hangs_up_on_its_listener_meanwhile(
+    database: Database, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when both are stopped together: psycopg tells of the hang-up, and of nothing else."""
+    engine = await opened(database.url)
+    monkeypatch.setattr("yamchi.queues.engines.pgmq.connections._SESSION", "SELECT pg_sleep(600)")
+    engine._loops.get().listener.start()
+    asleep = f"datname = '{database.name}' AND query = 'SELECT pg_sleep(600)' AND state = 'active'"
+    with psycopg.connect(database.url, autocommit=True) as server:
+
+        def count() -> int:
+            (row,) = server.execute(
+                f"SELECT count(*) FROM pg_stat_activity WHERE {asleep}".encode()
+            ).fetchall()
+            return int(row[0])
+
+        await eventually(lambda: count() == 1)
+        server.execute(
+            f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {asleep}".encode()
+        )
+        assert count() == 0
+    closing = asyncio.create_task(engine.close())
+    await eventually(closing.done)
+    await closing
+
+
 async def _waiting(engine: PgmqEngine, count: int) -> bool:
     return (await engine.counts("mail"))["waiting"] == count

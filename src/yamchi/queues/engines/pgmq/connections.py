@@ -83,7 +83,7 @@ class Connections:
         """A connection in autocommit mode, for one statement or one `transaction()`."""
         pool = self._pools.get()
         async with pool.free:
-            with self._explained():
+            with self.explained():
                 connection = self._reuse(pool) or await self.connect()
                 try:
                     async with asyncio.timeout(ANSWER_SECONDS):
@@ -117,7 +117,8 @@ class Connections:
             connection.pgconn.finish()  # an idle connection has data only when the server hung up
         return None
 
-    def _explained(self) -> "_Explained":
+    def explained(self) -> "_Explained":
+        """Errors of PostgreSQL that leave this block are sentences; a task that was asked to end meanwhile does so."""
         return _Explained(self)
 
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import orjson
-import psycopg
 import structlog
 
+from yamchi.errors import YamchiError
 from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.pgmq.bounds import Place
-from yamchi.queues.engines.pgmq.connections import Connection, Connections, explain
+from yamchi.queues.engines.pgmq.connections import Connection, Connections
 from yamchi.queues.engines.pgmq.rows import clean
 from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Verdict
 
@@ -71,12 +71,13 @@ class Listener:
         pause = 0.1
         while True:
             try:
-                async with await self._connections.connect() as connection:
-                    await connection.execute(f"LISTEN {WAKE}; LISTEN {EVENTS}")
-                    pause = 0.1
-                    await self._read_notifications(connection)
-            except (psycopg.Error, OSError) as error:
-                log.warning(f"[pgmq] can't listen for notifications: {explain(error, self._connections)}")
+                with self._connections.explained():
+                    async with await self._connections.connect() as connection:
+                        await connection.execute(f"LISTEN {WAKE}; LISTEN {EVENTS}")
+                        pause = 0.1
+                        await self._read_notifications(connection)
+            except YamchiError as error:
+                log.warning(f"[pgmq] can't listen for notifications: {error}")
             self._is_listening.clear()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 5.0)
