@@ -28,6 +28,9 @@ from yamchi.testing.conformance.base import Connect, claim_all, complete, new_jo
 from yamchi.testing.conformance.worker import working
 
 kafka = pytest.importorskip("yamchi.queues.engines.kafka", reason="confluent-kafka is not installed")
+from confluent_kafka import Consumer, KafkaError, KafkaException  # noqa: E402
+
+from yamchi.queues.engines.kafka import partitions  # noqa: E402
 
 
 class TestKafka(EngineSuite, ManagementSuite, WorkerSuite, ProcessSuite):
@@ -234,6 +237,54 @@ class TestManyMachines:
             return not await one.paused(queue)
 
         await eventually(resumed)
+
+
+class TestAnAnswerThatDoesNotCome:
+    """Where a partition is begun anew, Kafka is asked how far it is done: it may be away just then."""
+
+    @pytest.fixture
+    def lost_answers(self, monkeypatch: pytest.MonkeyPatch) -> list[KafkaError]:
+        lost: list[KafkaError] = []
+
+        class Interrupted(Consumer):
+            def committed(self, *asked: Any, **options: Any) -> Any:
+                if lost:
+                    raise KafkaException(lost.pop())
+                return super().committed(*asked, **options)
+
+        monkeypatch.setattr("yamchi.queues.engines.kafka.consumer.Consumer", Interrupted)
+        return lost
+
+    async def test_jobs_of_a_member_that_was_taken_for_dead_come_back(
+        self, machine: Machine, queue: str, lost_answers: list[KafkaError]
+    ) -> None:
+        engine = await machine("only")
+        await engine.add(queue, [new_job("first"), new_job("second")])
+        (first,) = await claim_all(engine, queue, 1)
+        await complete(engine, queue, [first])
+        await eventually(lambda: engine._file.read(lambda db: partitions.waiting(db, queue)))
+        lost_answers.append(KafkaError(KafkaError._TRANSPORT))
+        await engine._file.write(lambda db: partitions.release_dead_owners(db, 1 << 62))
+        (second,) = await claim_all(engine, queue, 1)
+        assert second.job.id != first.job.id
+        assert not lost_answers
+
+    async def test_the_next_owner_asks_again_and_neither_repeats_nor_misses_a_job(
+        self, machine: Machine, queue: str, lost_answers: list[KafkaError]
+    ) -> None:
+        first, second = await machine("first"), await machine("second")
+        await first.add(queue, [new_job(f"j{n:02}", b'{"user_id":"same"}') for n in range(20)])
+        held = await claim_all(first, queue, 20)
+        await complete(first, queue, held[2:])
+        await first.close()
+        lost_answers.append(KafkaError(KafkaError._TRANSPORT))
+        again = await claim_all(second, queue, 2)
+        assert not lost_answers
+        assert [one.job.id for one in again] == [one.job.id for one in held[:2]]
+        assert len(await complete(second, queue, again)) == 2
+        await second.add(queue, [new_job("last", b'{"user_id":"same"}')])
+        (last,) = await claim_all(second, queue, 1)
+        assert last.job.id == "last"
 
 
 async def _knows(engine: Any, queue: str) -> bool:

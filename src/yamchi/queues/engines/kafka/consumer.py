@@ -68,6 +68,9 @@ class QueueConsumer:
         self._taken = self._pace = 0  # jobs claimed since the last heartbeat, and in the second before it
         self._gone = 0  # jobs claimed since the topic was last read
         self._positions: dict[int, int] = {}
+        self._unbegun: set[int] = (
+            set()
+        )  # partitions of ours that Kafka must first say of how far they are done
         self._committed: dict[int, tuple[int, str]] = {}
         self._forgotten: dict[int, int] = {}
         self._uncommitted: set[int] = set()
@@ -166,16 +169,20 @@ class QueueConsumer:
             self._heartbeat_at = monotonic()
             dead_at = self._clock.now() + self._session
             if not self._do(lambda db: partitions.heartbeat(db, self._owner, dead_at)):
-                self._read_again()
+                # Others here took this member for dead and gave its jobs back, but Kafka did not.
+                self._unbegun |= self._positions.keys()
+            if self._unbegun:
+                self._read_again(list(self._unbegun))
 
-    def _read_again(self) -> None:
-        """Others here took this member for dead and gave its jobs back, but Kafka did not: so it delivers them again."""
-        if self._positions:
-            self._begin(self._consumer, [TopicPartition(self._topic, number) for number in self._positions])
-        for number, (floor, _) in self._committed.items():
+    def _read_again(self, numbers: Sequence[int]) -> None:
+        """Have Kafka deliver again what is not done; tried each second until it does."""
+        self._learn(self._consumer, numbers)
+        for number in numbers:
+            floor, _ = self._committed[number]
             self._consumer.seek(
                 TopicPartition(self._topic, number, floor if floor >= 0 else OFFSET_BEGINNING)
             )
+            self._begin([number])
 
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -325,27 +332,41 @@ class QueueConsumer:
 
     def _on_assign(self, consumer: Any, places: Sequence[Any]) -> None:
         if places:
-            self._guard(lambda: self._begin(consumer, places))
+            numbers = [place.partition for place in places]
+            self._unbegun.update(numbers)
+            self._guard(lambda: self._take_over(consumer, numbers))
 
-    def _begin(self, consumer: Any, places: Sequence[Any]) -> None:
-        self._positions |= {place.partition: -1 for place in places}
-        self._committed |= {place.partition: (-1, "") for place in places}
-        answers = consumer.committed(list(places), timeout=10)
+    def _take_over(self, consumer: Any, numbers: Sequence[int]) -> None:
+        self._learn(consumer, numbers)
+        self._begin(numbers)
+
+    def _learn(self, consumer: Any, numbers: Sequence[int]) -> None:
+        """Ask Kafka how far these partitions are done. Nothing of them is taken in before that is known."""
+        answers = consumer.committed([TopicPartition(self._topic, number) for number in numbers], timeout=10)
         known = {place.partition: place for place in answers if place.offset >= 0}
-        self._committed |= {number: (place.offset, place.metadata or "") for number, place in known.items()}
         floors = {number: place.offset for number, place in known.items()}
         done = {number: offsets.decode(place.offset, place.metadata) for number, place in known.items()}
-        mine = [place.partition for place in places]
-        self._do(lambda db: partitions.assign(db, self._queue, self._owner, mine, floors, done))
+        self._do(lambda db: partitions.assign(db, self._queue, self._owner, numbers, floors, done))
+        self._committed |= dict.fromkeys(numbers, (-1, ""))
+        self._committed |= {number: (place.offset, place.metadata or "") for number, place in known.items()}
+
+    def _begin(self, numbers: Sequence[int]) -> None:
+        self._positions |= dict.fromkeys(numbers, -1)
+        self._unbegun.difference_update(numbers)
         log.debug(f"[{self._queue}:kafka] reading partitions {sorted(self._positions)}")
 
     def _on_revoke(self, consumer: Any, places: Sequence[Any]) -> None:
-        mine = [place.partition for place in places if place.partition in self._positions]
+        mine = self._begun(places)
         self._guard(lambda: self._give_up(mine, grace_seconds=REBALANCE_GRACE_SECONDS))
 
     def _on_lost(self, consumer: Any, places: Sequence[Any]) -> None:
-        mine = [place.partition for place in places if place.partition in self._positions]
+        mine = self._begun(places)
         self._guard(lambda: self._leave(mine))
+
+    def _begun(self, places: Sequence[Any]) -> list[int]:
+        """Those of the places we leave that were begun; the others no longer will be."""
+        self._unbegun.difference_update(place.partition for place in places)
+        return [place.partition for place in places if place.partition in self._positions]
 
     def _give_up(self, numbers: Sequence[int], grace_seconds: float) -> None:
         """Another member reads these partitions next: let running jobs end, commit what is done, keep nothing."""
