@@ -78,6 +78,7 @@ class QueueConsumer:
         self._paused = False
         self._has_room = threading.Event()
         self._stop = threading.Event()
+        self._consumer: Any = None
         self._thread = threading.Thread(target=self._run, name=f"kafka-consumer-{queue}", daemon=True)
 
     # ── From the event loop ───────────────────────────────────────────────────────────────────────────────────────
@@ -105,11 +106,11 @@ class QueueConsumer:
 
     def _run(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._consumer = self._join_group()
         while not self._stop.is_set():
             self._guard(self._poll_once)
-        self._guard(lambda: self._give_up(list(self._positions), grace_seconds=0))
-        self._guard(self._consumer.close)
+        if self._consumer is not None:
+            self._guard(lambda: self._give_up(list(self._positions), grace_seconds=0))
+            self._guard(self._consumer.close)
         self._loop.close()
 
     def _join_group(self) -> Any:
@@ -147,6 +148,8 @@ class QueueConsumer:
             self._stop.wait(0.5)
 
     def _poll_once(self) -> None:
+        if self._consumer is None:
+            self._consumer = self._join_group()
         self._heartbeat()
         room = self._room()
         if room > 0:

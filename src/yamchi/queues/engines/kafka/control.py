@@ -97,6 +97,7 @@ class ControlTopicReader:
         self._clock = clock
         self._wake_up = wake_up
         self._stop = threading.Event()
+        self._consumer: Any = None
         self._thread = threading.Thread(target=self._run, name="kafka-control", daemon=True)
 
     def start(self) -> None:
@@ -108,28 +109,33 @@ class ControlTopicReader:
 
     def _run(self) -> None:
         self._loop = asyncio.new_event_loop()
+        try:
+            while not self._stop.is_set():
+                self._follow()
+        finally:
+            if self._consumer is not None:
+                self._consumer.close()
+            self._loop.close()
+
+    def _make_consumer(self) -> Any:
         settings = {
             "group.id": self._address.control_topic,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
         }
-        consumer = Consumer(self._address.client(**settings))
-        try:
-            while not self._stop.is_set():
-                self._follow(consumer)
-        finally:
-            consumer.close()
-            self._loop.close()
+        return Consumer(self._address.client(**settings))
 
-    def _follow(self, consumer: Any) -> None:
+    def _follow(self) -> None:
         """Read from the stored offset; after an error, from there again."""
         try:
+            if self._consumer is None:
+                self._consumer = self._make_consumer()
             (start,) = self._loop.run_until_complete(
                 self._file.read(lambda db: db.execute("SELECT next FROM bulletin").fetchone())
             )
-            consumer.assign([TopicPartition(self._address.control_topic, 0, start)])
+            self._consumer.assign([TopicPartition(self._address.control_topic, 0, start)])
             while not self._stop.is_set():
-                raws = [consumer.poll(0.2), *consumer.consume(500, 0)]
+                raws = [self._consumer.poll(0.2), *self._consumer.consume(500, 0)]
                 self._take([raw for raw in raws if raw is not None and not raw.error()])
         except (YamchiError, KafkaException) as error:
             log.warning(f"[kafka] the control topic can't be read now: {error}")
