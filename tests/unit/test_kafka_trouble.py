@@ -1,5 +1,6 @@
 """What can go wrong with Kafka's client in this process, and how work goes on, or ends, after it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import orjson
 import pytest
 
 from yamchi.clock import SystemClock
+from yamchi.errors import EngineUnavailable
 from yamchi.queues.records import new_id
 from yamchi.testing import eventually
 from yamchi.testing.conformance.base import claim_all, new_job
@@ -16,6 +18,7 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from yamchi.queues.engines.kafka import Address, KafkaEngine
+from yamchi.queues.engines.kafka.producer import MessageProducer
 
 
 @pytest.fixture
@@ -52,3 +55,15 @@ async def test_a_client_that_can_not_be_made_is_made_later(
     command = {"origin": "another", "do": "pause", "queue": queue, "ids": []}
     await engine._producer.send(engine._address.control_topic, [(b"key", orjson.dumps(command), [])])
     await eventually(lambda: engine.paused(queue))
+
+
+async def test_a_producer_that_is_closed_answers_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is there to take the message, and nobody will tell what became of it later on."""
+    monkeypatch.setattr("yamchi.queues.engines.kafka.producer.DELIVERY_TIMEOUT", 100)
+    producer = MessageProducer(Address.parse("kafka://127.0.0.1:1?delivery.timeout.ms=600000"))
+    producer.open()
+    sending = asyncio.create_task(producer.send("orders", [(b"key", b"{}", [])]))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(producer.close)
+    await eventually(sending.done)
+    assert isinstance(producer.first_error(sending.result()), EngineUnavailable)

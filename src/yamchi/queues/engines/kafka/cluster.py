@@ -173,7 +173,7 @@ def explain(error: Any, address: Address, what: str = "") -> EngineError | Confi
     if code in (*_FORBIDDEN, KafkaError.GROUP_AUTHORIZATION_FAILED):
         return ConfigurationError(f"{where} does not allow this ({said}): grant the right to this user.")
     if code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,
-                KafkaError._MSG_TIMED_OUT):  # fmt: skip
+                KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):  # fmt: skip
         return EngineUnavailable(f"{where} can't be reached ({said}): check that it runs, and QUEUE_URL.")
     is_passing = error.retriable() or code in _SETTLING
     return (EngineUnavailable if is_passing else EngineError)(f"{where} refused ({said}).")

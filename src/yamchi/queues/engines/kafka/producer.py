@@ -88,9 +88,11 @@ class MessageProducer:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait for what is on its way, then stop."""
+        """Wait for what is on its way, then stop. Whoever waits for the rest is told that it is given up."""
         if self._thread:
-            self._producer.flush(DELIVERY_TIMEOUT / 1000)
+            if self._producer.flush(DELIVERY_TIMEOUT / 1000):
+                self._producer.purge()
+                self._producer.flush(1)
             self._stop.set()
             self._thread.join()
             self._producer = self._thread = None
