@@ -10,9 +10,10 @@ import pytest
 
 from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable
-from yamchi.queues.records import new_id
+from yamchi.queues.engines import statestore
+from yamchi.queues.records import DeadLetter, Failed, JobOptions, new_id
 from yamchi.testing import eventually
-from yamchi.testing.conformance.base import claim_all, new_job
+from yamchi.testing.conformance.base import claim_all, new_job, settle
 
 pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -67,3 +68,22 @@ async def test_a_producer_that_is_closed_answers_whoever_waits(monkeypatch: pyte
     await asyncio.to_thread(producer.close)
     await eventually(sending.done)
     assert isinstance(producer.first_error(sending.result()), EngineUnavailable)
+
+
+async def test_what_kafka_refuses_for_good_keeps_nothing_else_from_its_way(
+    engine: KafkaEngine, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead letter is larger than its job was. This process has no workers: what waits here must go to Kafka."""
+    monkeypatch.setattr("yamchi.queues.engines.kafka.SEND_AGAIN_AFTER", 0)
+    await engine.open()
+    large, other, why = f"{queue}-a", f"{queue}-b", "too much " * 200
+    await engine.add(large, [new_job("a", orjson.dumps("x" * 999_000), options=JobOptions(attempts=1))])
+    (held,) = await claim_all(engine, large, 1)
+    failed = Failed(held, why, DeadLetter.of_job(held.job, why, SystemClock().now()))
+    assert await settle(engine, large, [failed]) == ["a"]
+    await engine.add(other, [new_job("b", run_at=SystemClock().now() + 200)])
+
+    async def is_on_kafka() -> bool:
+        return await engine._file.read(lambda db: statestore.sent(db, other)) == 1
+
+    await eventually(is_on_kafka)

@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import ConfigurationError, YamchiError
+from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
 from yamchi.queues.engines import statestore
 from yamchi.queues.engines.base import Capabilities, Exchange, describe_stalled
 from yamchi.queues.engines.kafka import control, messages, partitions, sending
@@ -314,6 +314,20 @@ class KafkaEngine(statestore.StateStoreEngine):
 
     async def _forward(self, queue: str, now: Millis) -> None:
         due, stuck = now - SEND_ON_AFTER, now - SEND_AGAIN_AFTER
+        await self._unless_refused(self._send_on(queue, due))
+        await self._unless_refused(self._send_again(queue, stuck))
+        await self._unless_refused(self._send_letters(queue, stuck))
+
+    async def _unless_refused(self, work: Coroutine[Any, Any, None]) -> None:
+        """What Kafka refuses for good (a letter too large, a topic that may not be made) keeps nothing else from its way."""
+        try:
+            await work
+        except EngineUnavailable:
+            raise
+        except YamchiError as error:
+            log.warning(f"[kafka] {error}")
+
+    async def _send_on(self, queue: str, due: Millis) -> None:
         if await self._file.read(lambda db: sending.any_to_send_on(db, queue, due)):
             await self._prepare(queue)
             await self._produce(
@@ -321,10 +335,11 @@ class KafkaEngine(statestore.StateStoreEngine):
                 await self._file.write(lambda db: sending.send_on(db, queue, due, BATCH)),
                 withdraw=False,
             )
+
+    async def _send_again(self, queue: str, stuck: Millis) -> None:
         if again := await self._file.read(lambda db: sending.unconfirmed(db, queue, stuck, BATCH)):
             await self._prepare(queue)
             await self._produce(queue, again, withdraw=False)
-        await self._send_letters(queue, stuck)
 
     async def _mark_passed(self) -> None:
         """Jobs of ours that another machine has finished are not waiting any more."""
