@@ -131,12 +131,12 @@ def clean(db: Db, queue: str, state: State, before: Millis, limit: int) -> int:
 # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def unsent_letters(db: Db, queue: str | None, failed_before: Millis, limit: int) -> list[DeadLetter]:
+def unsent_letters(db: Db, queue: str, failed_before: Millis, limit: int) -> list[DeadLetter]:
     """Letters that are written down and that the broker does not have."""
     rows = db.execute(
         "SELECT d.id, d.queue, d.name, d.body, d.error, d.failed_at FROM unsent_letters u "
         "JOIN dead_letters d ON d.queue = u.queue AND d.id = u.id "
-        "WHERE (?1 IS NULL OR u.queue = ?1) AND d.failed_at <= ?2 ORDER BY d.failed_at LIMIT ?3",
+        "WHERE u.queue = ? AND d.failed_at <= ? ORDER BY d.failed_at LIMIT ?",
         (queue, failed_before, limit),
     ).fetchall()
     return [DeadLetter(*row) for row in rows]

@@ -10,14 +10,15 @@ lack the SQLite engine has, so this engine is one, on a file of its own, whose j
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import YamchiError
+from yamchi.errors import EngineUnavailable, YamchiError
 from yamchi.queues.engines import statestore
 from yamchi.queues.engines.base import Capabilities, Exchange
 from yamchi.queues.engines.names import pgmq_name
@@ -181,14 +182,27 @@ class SupabaseEngine(statestore.StateStoreEngine):
         now = self._clock.now()
         await self._delete(await self._file.read(lambda db: messages.done(db, now - HOLD // 2, BATCH)))
         for queue in await self._file.read(management.queues):
-            due = await self._file.write(
-                lambda db, queue=queue: messages.send_on(  # type: ignore[misc]
-                    db, queue, now, SEND_ON_AFTER, SEND_AGAIN_AFTER, BATCH
-                )
-            )
-            if due:
-                await self._send(queue, due)
-        for letter in await self._file.read(lambda db: statestore.unsent_letters(db, None, now, BATCH)):
+            await self._unless_refused(self._send_on(queue, now))
+            await self._unless_refused(self._send_letters(queue, now))
+
+    async def _unless_refused(self, work: Coroutine[Any, Any, None]) -> None:
+        """What Supabase refuses for good, such as a queue that it has not, keeps nothing of other queues from its way."""
+        try:
+            await work
+        except EngineUnavailable:
+            raise
+        except YamchiError as error:
+            log.warning(f"[supabase] {error}")
+
+    async def _send_on(self, queue: str, now: Millis) -> None:
+        due = await self._file.write(
+            lambda db: messages.send_on(db, queue, now, SEND_ON_AFTER, SEND_AGAIN_AFTER, BATCH)
+        )
+        if due:
+            await self._send(queue, due)
+
+    async def _send_letters(self, queue: str, now: Millis) -> None:
+        for letter in await self._file.read(lambda db: statestore.unsent_letters(db, queue, now, BATCH)):
             await self._rest.send(letter.queue, [letter.body], suffix="_dlq")
             await self._file.write(lambda db, letter=letter: statestore.letters_sent(db, [letter]))  # type: ignore[misc]
 

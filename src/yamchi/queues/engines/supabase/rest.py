@@ -1,6 +1,7 @@
 """The six functions of `pgmq_public` over PostgREST, and their errors as sentences."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import orjson
@@ -64,8 +65,9 @@ class Rest:
         return self._understand(await self._call("pop", {"queue_name": pgmq_name(queue)}), read_messages)
 
     async def delete(self, queue: str, number: int) -> None:
-        """Take a message off; one that is gone already is fine."""
-        await self._call("delete", {"queue_name": pgmq_name(queue), "message_id": number})
+        """Take a message off; one that is gone already, or with its queue, is fine."""
+        with suppress(NoSuchQueue):
+            await self._call("delete", {"queue_name": pgmq_name(queue), "message_id": number})
 
     async def ping(self) -> None:
         """Raise unless the project answers, takes the key and exposes its queues."""
