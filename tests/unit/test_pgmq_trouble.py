@@ -274,6 +274,28 @@ async def test_an_error_of_a_call_that_was_cancelled_does_not_hide_that(
     assert task.cancelled()
 
 
+async def test_a_message_whose_id_somebody_holds_in_an_open_transaction_holds_up_nobody(
+    database: Database, opened: Open
+) -> None:
+    """What was claimed meanwhile would stall, and be over in the end without having been run."""
+    engine = await opened(database.url)
+    await engine.ready("mail")
+    async with await psycopg.AsyncConnection.connect(database.url) as other:
+        assert await engine.add_within(other, "mail", [NewJob("taken", "work", b"{}")]) == [True]
+        async with await psycopg.AsyncConnection.connect(database.url, autocommit=True) as program:
+            await program.execute("""SELECT pgmq.send('mail', '{"job_id": "taken"}')""")
+            await program.execute("""SELECT pgmq.send('mail', '{"job_id": "free"}')""")
+        await engine.add("mail", [NewJob("ours", "work", b"{}")])
+        exchange = asyncio.create_task(engine.exchange("mail", [], 2, 5_000, "w"))
+        recovery = asyncio.create_task(engine.recover("mail"))
+        await eventually(lambda: exchange.done() and recovery.done())
+        assert [held.job.id for held in exchange.result().claims] == ["ours"]
+        assert recovery.result() == []
+    held = await claim_all(engine, "mail", 2)
+    assert sorted(one.job.id for one in held) == ["free", "taken"]
+    assert await _waiting(engine, 0), "the message with an id that is taken is that very job"
+
+
 async def test_an_engine_closes_though_the_server_hangs_up_on_its_listener_meanwhile(
     database: Database, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+from psycopg.errors import LockNotAvailable
 
 from yamchi.clock import Millis
 from yamchi.queues import foreign
@@ -29,6 +30,9 @@ from yamchi.queues.records import NewJob
 
 BATCH = 1_000
 """At most this many messages are taken up at a time, so that no transaction is long."""
+
+LOCKED_MILLIS = 50
+"""So long is an id waited for that somebody has in a transaction which is still open."""
 
 # ── Adding ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -112,7 +116,8 @@ _NOT_OURS = "(headers ? 'yamchi_id') IS NOT TRUE AND (last_read_at IS NULL OR vt
 # They are looked for without a lock, and each is locked by its number: only so is the small index of the unprepared sure to be used.
 _PREPARE = f"""
 WITH foreigners AS MATERIALIZED (
-    SELECT msg_id FROM {{q}} WHERE {UNPREPARED} AND {_NOT_OURS} AND vt >= %(since)s::timestamptz
+    SELECT msg_id FROM {{q}} WHERE (SELECT set_config('lock_timeout', '{LOCKED_MILLIS}', true)) IS NOT NULL
+    AND {UNPREPARED} AND {_NOT_OURS} AND vt >= %(since)s::timestamptz
     AND vt <= %(until)s::timestamptz ORDER BY vt
 ), found AS MATERIALIZED (
     SELECT one.* FROM foreigners, LATERAL (
@@ -154,7 +159,10 @@ async def prepare(
     """Give messages of other programs an id (the same id again is the same job), and urgent jobs that are due their place;
     where those are now. Messages before a moment, or after another, may be left for later."""
     span = {"since": instant(since), "until": instant(until, "infinity")}
-    risen = await db.execute(tables.sql(_PREPARE), {"queue": tables.queue, **span})
+    try:
+        risen = await db.execute(tables.sql(_PREPARE), {"queue": tables.queue, **span})
+    except LockNotAvailable:
+        return []  # they are there the next time, and what was claimed must not wait for them
     return [vt for vt, _ in await risen.fetchall()]
 
 
