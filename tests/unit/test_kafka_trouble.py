@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines import statestore
 from yamchi.queues.records import DeadLetter, Failed, JobOptions, new_id
 from yamchi.testing import eventually
-from yamchi.testing.conformance.base import claim_all, new_job, settle
+from yamchi.testing.conformance.base import claim_all, complete, new_job, settle
 
 pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from yamchi.queues.engines.kafka import Address, KafkaEngine
 from yamchi.queues.engines.kafka.producer import MessageProducer
@@ -87,3 +89,24 @@ async def test_what_kafka_refuses_for_good_keeps_nothing_else_from_its_way(
         return await engine._file.read(lambda db: statestore.sent(db, other)) == 1
 
     await eventually(is_on_kafka)
+
+
+@pytest.mark.timeout(120)
+async def test_a_topic_that_was_deleted_is_made_anew(
+    engine: KafkaEngine, queue: str, kafka_bootstrap: str
+) -> None:
+    await engine.open()
+    await engine.add(queue, [new_job("before")])
+    (before,) = await claim_all(engine, queue, 1)
+    await complete(engine, queue, [before])
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    await asyncio.to_thread(admin.delete_topics([queue])[queue].result)
+
+    async def is_added() -> bool:
+        with suppress(EngineUnavailable):
+            return await engine.add(queue, [new_job("after")]) == [True]
+        return False
+
+    await eventually(is_added, within=60)
+    (after,) = await claim_all(engine, queue, 1)
+    assert after.job.id == "after"

@@ -66,6 +66,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         self._backlogs: dict[str, tuple[float, dict[int, int], dict[int, int]]] = {}
         self._stalled: dict[str, list[tuple[JobRecord, bool]]] = defaultdict(list)
         self._marked_passed_at = 0.0
+        self._may_lack_topics = False
         self._background: set[asyncio.Task[None]] = set()
         self._maintenance: asyncio.Task[None] | None = None
         self._control: ControlTopicReader | None = None
@@ -146,6 +147,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         places = {(m.id, m.round): (r.partition, r.offset, r.stamp) for m, r in answers if r.error is None}
         self._in_background(self._file.write(lambda db: sending.confirm(db, queue, places), durable=False))
         trouble = self._producer.first_error(reports)
+        self._may_lack_topics |= trouble is not None
         if trouble and withdraw:
             refused = [message.id for message, report in answers if report.error is not None]
             await self._file.write(lambda db: sending.withdraw(db, queue, refused))
@@ -293,6 +295,9 @@ class KafkaEngine(statestore.StateStoreEngine):
             try:
                 now = self._clock.now()
                 await self._release_dead_owners(now)
+                if self._may_lack_topics:
+                    await in_own_thread(self._cluster.forget_deleted)
+                    self._may_lack_topics = False
                 for queue in await self._file.read(management.queues):
                     await self._forward(queue, now)
                 if monotonic() - self._marked_passed_at > MARK_PASSED_SECONDS:

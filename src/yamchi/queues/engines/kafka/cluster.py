@@ -81,6 +81,12 @@ class Cluster:
                 self._create(missing)
             self._ready.update(wanted)
 
+    def forget_deleted(self) -> None:
+        """Somebody may have deleted topics: they are made again by whoever needs them next."""
+        there = self._topics()
+        with self._making:
+            self._ready &= there
+
     def prepare_control_topic(self) -> None:
         if self._address.control_topic not in self._topics():
             kept = {"retention.ms": str(7 * 86_400_000)}
