@@ -1,6 +1,7 @@
 """What can go wrong with Kafka's client in this process, and how work goes on, or ends, after it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from yamchi.queues.engines.kafka import Address, KafkaEngine
+from yamchi.queues.engines.kafka.cluster import Cluster
 from yamchi.queues.engines.kafka.producer import MessageProducer
 
 
@@ -110,3 +112,22 @@ async def test_a_topic_that_was_deleted_is_made_anew(
     await eventually(is_added, within=60)
     (after,) = await claim_all(engine, queue, 1)
     assert after.job.id == "after"
+
+
+async def test_an_opening_that_fails_leaves_nothing_behind(
+    engine: KafkaEngine, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for Kafka to come back tries again and again."""
+    before = set(threading.enumerate())
+
+    def refuse(cluster: Cluster) -> None:
+        raise EngineUnavailable("there is no controller yet")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cluster, "prepare_control_topic", refuse)
+        for _ in range(3):
+            with pytest.raises(EngineUnavailable, match="no controller yet"):
+                await engine.open()
+            await eventually(lambda: not set(threading.enumerate()) - before)
+    await engine.open()
+    assert await engine.add(queue, [new_job()]) == [True]

@@ -74,6 +74,13 @@ class KafkaEngine(statestore.StateStoreEngine):
     async def open(self) -> None:
         if self._maintenance:
             return
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(self) -> None:
         await in_own_thread(self._cluster.connect)
         await super().open()
         await self._file.write(messages.prepare)
@@ -97,12 +104,12 @@ class KafkaEngine(statestore.StateStoreEngine):
         self._control.start()
 
     async def close(self) -> None:
-        if self._maintenance is None:
-            return
-        self._maintenance.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._maintenance
-        self._maintenance = None
+        """What was opened, also by an opening that failed on its way."""
+        if self._maintenance:
+            self._maintenance.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._maintenance
+            self._maintenance = None
         if self._control:
             await in_own_thread(self._control.stop)
             self._control = None
