@@ -238,6 +238,26 @@ class TestManyMachines:
 
         await eventually(resumed)
 
+    async def test_a_schedule_fires_once_though_each_machine_has_a_scheduler(
+        self, machine: Machine, queue: str
+    ) -> None:
+        one, other = await machine("one"), await machine("other")
+        fired, last = (new_job(job_id, b'{"user_id":"same"}') for job_id in ("nightly@1", "last"))
+        await one.fire("nightly", 1, queue, fired)
+        await other.fire("nightly", 1, queue, fired)
+        assert not await one.fire("nightly", 1, queue, fired), "on one machine it is known at once"
+        await one.add(queue, [last])
+        ran: list[str] = []
+
+        async def is_last_done() -> bool:
+            for engine in (one, other):
+                claims = (await engine.exchange(queue, [], 5, 20_000, "tester")).claims
+                ran.extend(await complete(engine, queue, claims))
+            return "last" in ran
+
+        await eventually(is_last_done)
+        assert ran == ["nightly@1", "last"]
+
 
 class TestAnAnswerThatDoesNotCome:
     """Where a partition is begun anew, Kafka is asked how far it is done: it may be away just then."""

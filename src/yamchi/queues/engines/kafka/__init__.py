@@ -134,9 +134,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         round = new_id(now)
         created = await self._file.write(lambda db: sending.add(db, queue, jobs, now, round))
         messages = [
-            Message(
-                job.id, job.name, job.payload, job.options.encode(), job.priority, job.expires_at, 0, round
-            )
+            _message(job, round)
             for job, is_new in zip(jobs, created, strict=True)
             if is_new and (job.run_at or now) <= now
         ]
@@ -145,6 +143,18 @@ class KafkaEngine(statestore.StateStoreEngine):
         if len(messages) < len(jobs):
             self._wake_up(queue)
         return created
+
+    async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
+        """The scheduler of each machine sends the job, under one id and round: the second is dropped where it arrives."""
+        await self._prepare(queue)
+        now, round = self._clock.now(), f"fired-{moment}"
+        fired = await self._file.write(lambda db: sending.fire(db, schedule, moment, queue, job, now, round))
+        if fired and (job.run_at or now) <= now:
+            try:
+                await self._produce(queue, [_message(job, round)], withdraw=False)
+            except EngineUnavailable as error:
+                log.warning(f"[{queue}:kafka] {job.id} is sent later: {error}")
+        return fired
 
     async def _produce(self, queue: str, messages: Sequence[Message], *, withdraw: bool) -> None:
         """Send jobs that are written down as sent. What Kafka refuses is forgotten, or else tried again later."""
@@ -361,6 +371,11 @@ class KafkaEngine(statestore.StateStoreEngine):
                 committed = await in_own_thread(self._cluster.committed, queue)
                 await self._file.write(lambda db: partitions.mark_passed(db, queue, committed))  # noqa: B023
                 await self._file.write(lambda db: partitions.forget(db, queue, committed))  # noqa: B023
+
+
+def _message(job: NewJob, round: str) -> Message:
+    options = job.options.encode()
+    return Message(job.id, job.name, job.payload, options, job.priority, job.expires_at, 0, round)
 
 
 def _letter_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:

@@ -28,6 +28,14 @@ def add(db: Db, queue: str, jobs: Sequence[NewJob], now: Millis, round: str) -> 
     return created
 
 
+def fire(db: Db, schedule: str, moment: Millis, queue: str, job: NewJob, now: Millis, round: str) -> bool:
+    """Write the job of a schedule down, unless it has fired here; as one that was added, it goes to Kafka first."""
+    fired = adding.fire(db, schedule, moment, queue, job, now)
+    if fired and (job.run_at or now) <= now:
+        _mark_sent(db, queue, [job.id], round)
+    return fired
+
+
 def _mark_sent(db: Db, queue: str, job_ids: Sequence[str], round: str) -> None:
     # A number of its own for each: that of the job may be given to another one while this note is still there.
     taken = "SELECT ifnull(min(offset), 0) FROM messages WHERE queue = ? AND partition = -1"
