@@ -308,6 +308,15 @@ def test_a_job_retried_on_another_machine_is_revived_here(db: Db) -> None:
     assert counts(db) == {"active": 1}
 
 
+def test_a_job_retried_twice_elsewhere_is_counted_once(db: Db) -> None:
+    """By that count is told whether there is room for more: one that only grows ends the reading of the queue."""
+    arrive(db, message("a", 0))
+    settle(db, *[Completed(claim) for claim in take(db)])
+    arrive(db, message("a", 1, round="again-1"), message("a", 2, round="again-2"))
+    assert counts(db) == {"waiting": 1}
+    assert ids(take(db)) == ["a"]
+
+
 def test_one_slow_job_does_not_hold_up_offsets_for_ever(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "FARTHEST", 3)
     arrive(db, *(message(f"m{n}", n) for n in range(6)))

@@ -162,6 +162,7 @@ def _classify(message: Message, notes: dict[str, list[Note]], states: dict[str, 
         plan.held.append(message)
     elif state in FINISHED and message.round.startswith(AGAIN):
         plan.revived.append(message)
+        states[message.id] = "waiting"
     else:
         plan.repeated.append(message)
     states.setdefault(message.id, "waiting")
