@@ -68,9 +68,7 @@ class QueueConsumer:
         self._taken = self._pace = 0  # jobs claimed since the last heartbeat, and in the second before it
         self._gone = 0  # jobs claimed since the topic was last read
         self._positions: dict[int, int] = {}
-        self._unbegun: set[int] = (
-            set()
-        )  # partitions of ours that Kafka must first say of how far they are done
+        self._unbegun = set[int]()  # partitions of ours of which Kafka has not said yet how far they are done
         self._committed: dict[int, tuple[int, str]] = {}
         self._forgotten: dict[int, int] = {}
         self._uncommitted: set[int] = set()
