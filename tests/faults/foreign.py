@@ -1,12 +1,15 @@
 """Somebody else on the same broker: writes with a client of their own, good jobs and nonsense, one among the other.
 
-`odd_…(chance)` make the values; a `Producer` for each broker puts them where its jobs lie.
+`odd_…(chance)` make the values, half of them with the generator that HTTP is attacked with (`hostile.py`); a `Producer` for each
+broker puts them where its jobs lie.
 """
 
 import json
 import random
 from collections.abc import Sequence
 from typing import Any, Protocol
+
+from tests.faults import hostile
 
 NUMBERS = (
     b"1e308", b"-1e308", b"nan", b"inf", b"-inf", b"-1", b"-99999999999999999999", b"9" * 400, b"9223372036854775807",
@@ -28,6 +31,27 @@ DATA = (
     b'{"job_id": {}}', b'{"job_id": "a b:c"}', b'{"job_id": "\\u0000"}', b'{"job_id": ' + b"9" * 400 + b"}",
     b'{"pause": "long"}', json.dumps({"big": "x" * 300_000}).encode(),
 )  # fmt: skip
+
+
+JOB = {
+    "job_id": "odd",
+    "user_id": "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001",
+    "pause": 0,
+    "data": {"name": "you", "tags": ["a", "b"], "at": "2026-01-01T00:00:00Z", "n": 1},
+}
+"""Data of a good job, for what is to be made of it."""
+
+LARGEST = 900_000
+"""Bytes that every broker takes."""
+
+
+def odd_data(chance: random.Random) -> bytes:
+    """Data of a job that may be anything."""
+    if chance.random() < 0.5:
+        return chance.choice(DATA)
+    made = hostile.as_json(hostile.mutated(JOB, chance))
+    made = hostile.broken(chance, made) if chance.random() < 0.1 else made
+    return made[:LARGEST]
 
 
 def odd_options(chance: random.Random) -> dict[str, Any]:
@@ -71,9 +95,9 @@ def odd_hash(chance: random.Random) -> dict[bytes, bytes]:
         if chance.random() < 0.12:
             fields[name] = chance.choice([*TEXTS, *DATA[:8], b'["a", 5, {}]', b"{}"])
     if chance.random() < 0.4:
-        fields[b"data"] = chance.choice(DATA)
+        fields[b"data"] = odd_data(chance)
     if chance.random() < 0.6:
-        choices = [json.dumps(odd_options(chance)).encode(), chance.choice(DATA)]
+        choices = [json.dumps(odd_options(chance)).encode(), odd_data(chance)]
         fields[b"opts"] = chance.choice(choices)
     return fields
 
@@ -141,7 +165,7 @@ class RedisProducer:
         key = self._base + job_id
         match chance.randrange(10):
             case 0:
-                pipe.set(key, chance.choice(DATA))
+                pipe.set(key, odd_data(chance))
             case 1:
                 pipe.rpush(key, b"a", b"list")
             case 2:
@@ -217,7 +241,9 @@ class PgmqProducer:
                 continue  # what PostgreSQL itself refuses
 
     def _message(self, chance: random.Random) -> str:
-        return chance.choice([*DATA, b"{}", b'{"pause": 0}']).decode("utf-8", "replace")
+        return chance.choice([odd_data(chance), odd_data(chance), b"{}", b'{"pause": 0}']).decode(
+            "utf-8", "replace"
+        )
 
     def close(self) -> None:
         self._db.close()
@@ -243,7 +269,7 @@ class KafkaProducer:
     def bad(self, chance: random.Random, count: int) -> None:
         for _ in range(count):
             self._turn += 1
-            value = chance.choice([*DATA, None, b"{}"])
+            value = chance.choice([odd_data(chance), odd_data(chance), None, b"{}"])
             key = chance.choice([None, b"", b"\xff\xfe", b"k" * 10_000])
             stamp = chance.choice([0, 1, 1_763_000_000_000])
             self._client.produce(self._topic, value, key=key, headers=self._headers(chance), timestamp=stamp)

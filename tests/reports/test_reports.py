@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -43,6 +44,10 @@ async def made(app: TestApp, client: httpx2.AsyncClient, **asked: Any) -> dict[s
     return dict((await client.get(f"/api/v1/reports/{answer.json()['id']}")).json())
 
 
+def described(pdf: bytes) -> bytes:
+    return subprocess.run(["pdfinfo", "-"], input=pdf, capture_output=True, check=True).stdout
+
+
 def text_of(pdf: bytes) -> str:
     return subprocess.run(
         ["pdftotext", "-layout", "-", "-"], input=pdf, capture_output=True, check=True
@@ -69,6 +74,7 @@ async def test_a_persons_results_as_pdf(app: TestApp, client: httpx2.AsyncClient
     ):
         assert words in said, said
     assert b"pdfaid" in answer.content  # PDF/A says that it is one
+    assert re.search(rb"Page size:.*\(A4\)", described(answer.content))
 
 
 async def test_what_was_sent(app: TestApp, client: httpx2.AsyncClient) -> None:
