@@ -180,35 +180,58 @@ async def test_a_language_as_forms_write_it(telegram: Messenger, locale: str, da
     assert "16:00" in [text for text, _ in keys(times)]
 
 
-async def test_reminders_are_answered_by_their_buttons(telegram: Messenger) -> None:
+REMINDER = {
+    "ru": ("завтра у вас урок!", "понедельник, 5 января, 15:00", "Вы придёте?"),
+    "en": ("your lesson is tomorrow!", "Monday, January 5, 15:00", "Will you be there?"),
+    "kk": ("ертең сабағыңыз бар!", "5 қаңтар, дүйсенбі, 15:00", "Қатысасыз ба?"),
+}
+YES = {"ru": "✅ Да, буду!", "en": "✅ Yes, I'll be there!", "kk": "✅ Иә, қатысамын!"}
+THANKS = {
+    "ru": "✅ Спасибо, ждём вас!",
+    "en": "✅ Thank you, see you there!",
+    "kk": "✅ Рақмет, сізді күтеміз!",
+}
+
+
+@pytest.mark.parametrize("locale", ["ru", "en", "kk"])
+async def test_reminders_are_answered_by_their_buttons(telegram: Messenger, locale: str) -> None:
     harness = telegram.harness
-    lead_id = await harness.lead()
+    lead_id = await harness.lead(locale=locale)
     await telegram.say(MARAT, f"/start {lead_id}")
     times, _ = await telegram.press(MARAT, "day:2026-01-05")
     await telegram.press(MARAT, keys(times)[0][1])
     await harness.app.clock.advance("4d")
     reminder = telegram.server.log[-1]
+    assert [words for words in REMINDER[locale] if words not in reminder.fields["text"]] == []
     assert keys(reminder) == [
-        ("✅ Да, буду!", f"confirm:{lead_id}"),
-        ("📅 Перенести", f"reschedule:{lead_id}"),
+        (YES[locale], f"confirm:{lead_id}"),
+        (BOOKED[locale][2], f"reschedule:{lead_id}"),
     ]
     answered, thanks = await telegram.press(MARAT, f"confirm:{lead_id}")
     assert answered.method == "answerCallbackQuery"
-    assert "✅ Спасибо, ждём вас!" in thanks.fields["text"]
+    assert THANKS[locale] in thanks.fields["text"]
     assert (await harness.get(lead_id))["confirmed"] is True
     before = len(telegram.server.log)
     await harness.app.clock.advance("20h")
     assert len(telegram.server.log) == before  # no reminder five hours before
 
 
-async def test_moving_a_lesson(telegram: Messenger) -> None:
+MOVE = {
+    "ru": "📅 На какой день перенести урок?",
+    "en": "📅 Which day shall we move the lesson to?",
+    "kk": "📅 Сабақты қай күнге ауыстырамыз?",
+}
+
+
+@pytest.mark.parametrize("locale", ["ru", "en", "kk"])
+async def test_moving_a_lesson(telegram: Messenger, locale: str) -> None:
     harness = telegram.harness
-    lead_id = await harness.lead()
+    lead_id = await harness.lead(locale=locale)
     await telegram.say(MARAT, f"/start {lead_id}")
     times, _ = await telegram.press(MARAT, "day:2026-01-05")
     await telegram.press(MARAT, keys(times)[0][1])
     _, days = await telegram.press(MARAT, f"reschedule:{lead_id}")
-    assert days.fields["text"] == "📅 На какой день перенести урок?"
+    assert days.fields["text"] == MOVE[locale]
     times, _ = await telegram.press(MARAT, "day:2026-01-06")
     await telegram.press(MARAT, keys(times)[0][1])
     assert (await harness.get(lead_id))["lesson_datetime"] == "2026-01-06T10:00:00Z"
@@ -231,9 +254,18 @@ async def test_a_restart_in_the_middle_of_a_dialogue(tmp_path: Path, server: Bot
         assert (await after.harness.get(lead_id))["lesson_datetime"] == "2026-01-05T10:00:00Z"
 
 
-async def test_two_people_tap_the_same_time(telegram: Messenger) -> None:
+JUST_TAKEN = {
+    "ru": "😔 Это время только что заняли.",
+    "en": "😔 Somebody has just taken that time.",
+    "kk": "😔 Бұл уақытты жаңа ғана алып қойды.",
+}
+
+
+@pytest.mark.parametrize("locale", ["ru", "en", "kk"])
+async def test_two_people_tap_the_same_time(telegram: Messenger, locale: str) -> None:
     harness = telegram.harness
-    first, second = await harness.lead(), await harness.lead(tranid="3", phone="8 702 111 22 33")
+    first = await harness.lead(locale=locale)
+    second = await harness.lead(locale=locale, tranid="3", phone="8 702 111 22 33")
     await telegram.say(MARAT, f"/start {first}")
     await telegram.say(AISHA, f"/start {second}")
     times, _ = await telegram.press(MARAT, "day:2026-01-02")
@@ -256,8 +288,8 @@ async def test_two_people_tap_the_same_time(telegram: Messenger) -> None:
     leads = [await harness.get(one) for one in (first, second)]
     assert sorted(str(lead["lesson_datetime"]) for lead in leads) == ["2026-01-02T10:00:00Z", "None"]
     told = [sent.fields["text"] for sent in telegram.server.log if sent.method == "editMessageText"][-2:]
-    assert sum("Вы записаны" in text for text in told) == 1
-    assert sum("Это время только что заняли" in text for text in told) == 1
+    assert sum(BOOKED[locale][0] in text for text in told) == 1
+    assert sum(JUST_TAKEN[locale] in text for text in told) == 1
 
 
 async def test_who_taps_two_times_in_a_row_has_one_lesson(
@@ -372,7 +404,15 @@ async def test_a_shared_contact_finds_the_lead(telegram: Messenger) -> None:
     assert (await telegram.harness.get(lead_id))["bot_activated"] is True
 
 
-async def test_a_forged_button_is_refused(telegram: Messenger) -> None:
+NOT_YOURS = {
+    "ru": "⛔ Это не ваша заявка.",
+    "en": "⛔ This is not your request.",
+    "kk": "⛔ Бұл сіздің өтініміңіз емес.",
+}
+
+
+@pytest.mark.parametrize("locale", ["ru", "en", "kk"])
+async def test_a_forged_button_is_refused(telegram: Messenger, locale: str) -> None:
     harness = telegram.harness
     lead_id = await harness.lead()
     await telegram.say(MARAT, f"/start {lead_id}")
@@ -385,19 +425,27 @@ async def test_a_forged_button_is_refused(telegram: Messenger) -> None:
         "slot:29460000",
         "confirm:",
     ):
-        (answered,) = await telegram.press(AISHA, data)
-        assert (answered.method, answered.fields["text"]) == ("answerCallbackQuery", "⛔ Это не ваша заявка.")
-    (refused,) = await telegram.say(AISHA, f"/start {lead_id}")
-    assert refused.fields["text"] == "⛔ Это не ваша заявка."
+        (answered,) = await telegram.press(AISHA, data, language=locale)
+        assert (answered.method, answered.fields["text"]) == ("answerCallbackQuery", NOT_YOURS[locale])
+    (refused,) = await telegram.say(AISHA, f"/start {lead_id}", language=locale)
+    assert refused.fields["text"] == NOT_YOURS[locale]
     lead = await harness.get(lead_id)
     assert (lead["confirmed"], lead["tg_id"], lead["taken_by"]) == (False, str(MARAT), None)
 
 
-async def test_a_lesson_that_is_over_can_not_be_confirmed(telegram: Messenger) -> None:
-    lead_id = await telegram.harness.lead()
+OVER = {
+    "ru": "Этого урока больше нет. Чтобы выбрать время, отправьте /start.",
+    "en": "This lesson is no more. To choose a time, send /start.",
+    "kk": "Бұл сабақ енді жоқ. Уақыт таңдау үшін /start жіберіңіз.",
+}
+
+
+@pytest.mark.parametrize("locale", ["ru", "en", "kk"])
+async def test_a_lesson_that_is_over_can_not_be_confirmed(telegram: Messenger, locale: str) -> None:
+    lead_id = await telegram.harness.lead(locale=locale)
     await telegram.say(MARAT, f"/start {lead_id}")
     (answered,) = await telegram.press(MARAT, f"confirm:{lead_id}")
-    assert "Этого урока больше нет" in answered.fields["text"]
+    assert answered.fields["text"] == OVER[locale]
 
 
 async def test_the_first_of_the_team_takes_the_call(telegram: Messenger) -> None:
