@@ -5,15 +5,20 @@ And a dead letter that is written here waits in `unsent_letters` until the broke
 """
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
 import orjson
+import structlog
 
 from yamchi.clock import Millis
+from yamchi.errors import EngineUnavailable, YamchiError
 from yamchi.queues.engines.base import Page
 from yamchi.queues.engines.sqlite import SqliteEngine, management
 from yamchi.queues.engines.sqlite.rows import COLUMNS, record
 from yamchi.queues.records import DeadLetter, JobRecord, State
+
+log = structlog.get_logger("yamchi.statestore")
 
 Db = sqlite3.Connection
 
@@ -27,6 +32,9 @@ LETTER_TABLES = (
 class StateStoreEngine(SqliteEngine):
     """An engine whose jobs come and go over a broker, and whose state is kept here."""
 
+    broker: str
+    """The broker's name in log lines."""
+
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
         return await self._file.read(lambda db: get(db, queue, job_id))
 
@@ -36,6 +44,15 @@ class StateStoreEngine(SqliteEngine):
     async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
         before = self._clock.now() - older_than
         return await self._file.write(lambda db: clean(db, queue, state, before, limit))
+
+    async def _unless_refused(self, work: Coroutine[Any, Any, None]) -> None:
+        """What the broker refuses for good (a letter too large, a queue that it has not) keeps nothing else from its way."""
+        try:
+            await work
+        except EngineUnavailable:
+            raise
+        except YamchiError as error:
+            log.warning(f"[{self.broker}] {error}")
 
 
 def among(ids: Sequence[str]) -> str:

@@ -54,6 +54,7 @@ BACKLOG_SECONDS = 0.5
 class KafkaEngine(statestore.StateStoreEngine):
     """Jobs on Kafka topics, their state in a SQLite file."""
 
+    broker = "kafka"
     type = "kafka"
     can = Capabilities(priorities=False, in_order=False, overlaps=False)
 
@@ -339,15 +340,6 @@ class KafkaEngine(statestore.StateStoreEngine):
         await self._unless_refused(self._send_on(queue, due))
         await self._unless_refused(self._send_again(queue, stuck))
         await self._unless_refused(self._send_letters(queue, stuck))
-
-    async def _unless_refused(self, work: Coroutine[Any, Any, None]) -> None:
-        """What Kafka refuses for good (a letter too large, a topic that may not be made) keeps nothing else from its way."""
-        try:
-            await work
-        except EngineUnavailable:
-            raise
-        except YamchiError as error:
-            log.warning(f"[kafka] {error}")
 
     async def _send_on(self, queue: str, due: Millis) -> None:
         if await self._file.read(lambda db: sending.any_to_send_on(db, queue, due)):

@@ -10,15 +10,14 @@ lack the SQLite engine has, so this engine is one, on a file of its own, whose j
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import EngineUnavailable, YamchiError
+from yamchi.errors import YamchiError
 from yamchi.queues.engines import statestore
 from yamchi.queues.engines.base import Capabilities, Exchange
 from yamchi.queues.engines.names import pgmq_name
@@ -46,6 +45,7 @@ AT_ONCE, BATCH = 8, 500
 class SupabaseEngine(statestore.StateStoreEngine):
     """Jobs in the queues of a Supabase project, their state in a database beside it."""
 
+    broker = "supabase"
     type = "pgmq"
     can = Capabilities(priorities=False)
 
@@ -184,15 +184,6 @@ class SupabaseEngine(statestore.StateStoreEngine):
         for queue in await self._file.read(management.queues):
             await self._unless_refused(self._send_on(queue, now))
             await self._unless_refused(self._send_letters(queue, now))
-
-    async def _unless_refused(self, work: Coroutine[Any, Any, None]) -> None:
-        """What Supabase refuses for good, such as a queue that it has not, keeps nothing of other queues from its way."""
-        try:
-            await work
-        except EngineUnavailable:
-            raise
-        except YamchiError as error:
-            log.warning(f"[supabase] {error}")
 
     async def _send_on(self, queue: str, now: Millis) -> None:
         due = await self._file.write(
