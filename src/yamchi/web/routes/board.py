@@ -53,7 +53,7 @@ async def docs() -> Response:
 
 
 @router.get("/sign-in")
-async def sign_inpage(request: Request) -> Response:
+async def sign_in_page(request: Request) -> Response:
     if request.state.caller.may_look:
         return RedirectResponse("/", HTTPStatus.SEE_OTHER)
     return page("sign-in.html")
