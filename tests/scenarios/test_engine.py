@@ -352,6 +352,28 @@ async def test_a_lesson_after_the_last_one_is_forgotten_is_reminded_of_too(harne
     assert (await harness.leads.log(LEAD)) == ["REMINDER_24H_SENT"] * 2 + ["REMINDER_5H_SENT"] * 2
 
 
+async def test_never_again_is_remembered_after_what_is_long_over_is_forgotten(harness: Harness) -> None:
+    steps = "steps: [{job: note, send: {channel: email, template: note}}]"
+    once = f'scenario: once\non: go\nentity: lead\nkey: "{{{{ lead.id }}}}"\nagain: never\n{steps}\n'
+    harness.scenario(once, "once")
+    await harness.lead()
+    await harness.event("go")
+    await harness.pass_time("91d")
+    await harness.scenarios.sweeper.prune()
+    await harness.event("go")
+    await harness.pass_time("1h")
+    assert harness.letters() == ["note"]
+    assert await harness.steps("once") == [("note", "done", None)]
+    harness.scenario(once.replace("again", "agian"), "once")
+    async with open_harness(harness.app.settings.home) as restarted:  # its file can't be used
+        await restarted.pass_time("91d")
+        await restarted.scenarios.sweeper.prune()
+    assert await harness.steps("once") == [("note", "done", None)]
+    harness.scenario(once.replace("never", "when_finished"), "once")
+    await harness.scenarios.sweeper.prune()
+    assert await harness.scenarios.timelines.find(scenario="once") == []
+
+
 async def test_an_erased_person_leaves_nothing(harness: Harness) -> None:
     harness.scenario("scenario: own\non: go\nkey: k\nsteps: [{job: note, wait: 1h}]\n")
     event = Event(event_type="go", event_id="1", user_id=UUID(PERSON), data={"secret": "x"})

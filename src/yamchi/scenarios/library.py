@@ -179,6 +179,15 @@ class Library:
             )
         return found
 
+    def once(self, connection: Connection) -> set[str]:
+        """The scenarios that run once for a key. Of one whose file is gone or can't be used, what its versions said counts."""
+        current = self.current
+        stored = [
+            row for row in connection.execute(select(table.c.name, table.c.body)) if row.name not in current
+        ]
+        said = {row.name for row in stored if isinstance(row.body, dict) and row.body.get("again") == "never"}
+        return said | {name for name, one in current.items() if one.again == "never"}
+
     def listening(self, connection: Connection, event_types: set[str]) -> list[Definition]:
         """Every version, those in force first, to whose runs one of these types matters."""
         stored = connection.execute(select(table.c.name, table.c.version)).all()

@@ -19,5 +19,6 @@ class ScenarioSettings(FeatureSettings):
         description="How long a button in a letter (confirm, reschedule, stop) works.",
     )
     scenario_keep: PositiveSpan = Field(
-        default=timedelta(days=90), description="How long runs that are over are kept, with their timelines."
+        default=timedelta(days=90),
+        description="How long runs that are over are kept, with their timelines; those of a scenario with again: never for good.",
     )

@@ -153,7 +153,10 @@ class Sweeper:
     # ── What is long over ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def prune(self) -> int:
-        """Forget runs that ended long ago, events that nobody can wait for, versions that no run follows; how many rows."""
+        """Forget runs that ended long ago, events that nobody can wait for, versions that no run follows; how many rows.
+
+        A run of a scenario that is never to run again for its key is what remembers that: it stays.
+        """
         gone = 0
         while forgotten := await self._database.write(self._forget):
             gone += forgotten
@@ -162,6 +165,7 @@ class Sweeper:
     def _forget(self, connection: Connection) -> int:
         before = self._clock.now() - self._keep
         old = select(runs.c.run_id).where(runs.c.status.in_(OVER), runs.c.ended_at < before)
+        old = old.where(runs.c.scenario.not_in(self._library.once(connection)))
         ids = list(connection.execute(old.limit(FORGOTTEN_AT_ONCE)).scalars())
         gone = 0
         if ids:
