@@ -57,11 +57,11 @@ class Messenger:
         return self.server.log[before:]
 
     async def press(
-        self, who: int, data: str, *, chat: str | None = None, language: str = "ru"
+        self, who: int, data: str, *, chat: str | None = None, language: str = "ru", under: int = 55
     ) -> list[Sent]:
         before = len(self.server.log)
         place = {"id": int(chat), "type": "supergroup"} if chat else _private(who)
-        message = {"message_id": 55, "chat": place}
+        message = {"message_id": under, "chat": place}
         query = {"id": f"q{who}", "from": _person(who, language), "message": message, "data": data}
         assert await self.update(callback_query=query) == 200
         return self.server.log[before:]
@@ -214,6 +214,38 @@ async def test_reminders_are_answered_by_their_buttons(telegram: Messenger, loca
     before = len(telegram.server.log)
     await harness.app.clock.advance("20h")
     assert len(telegram.server.log) == before  # no reminder five hours before
+
+
+MOVED = {
+    "ru": "📅 Урок перенесён: теперь он четверг, 8 января, 15:00. Эта кнопка была для прежней даты.",
+    "en": "📅 The lesson was moved: it is on Thursday, January 8, 15:00 now. This button was for the earlier date.",
+    "kk": "📅 Сабақ ауыстырылды, жаңа уақыты: 8 қаңтар, бейсенбі, 15:00. Бұл түйме бұрынғы күнге арналған.",
+}
+
+
+@pytest.mark.parametrize("locale", ["ru", "en", "kk"])
+async def test_a_reminder_of_a_date_that_was_moved_confirms_nothing(telegram: Messenger, locale: str) -> None:
+    """As a link in a letter does not: who promised to come on Monday has not promised to come on Thursday."""
+    harness = telegram.harness
+    lead_id = await harness.lead(locale=locale)
+    await telegram.say(MARAT, f"/start {lead_id}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-05")
+    await telegram.press(MARAT, keys(times)[0][1])
+    await harness.app.clock.advance("4d")
+    old = len(telegram.server.log)
+    assert keys(telegram.server.log[-1])[0] == (YES[locale], f"confirm:{lead_id}")
+    await harness.client.patch(f"/v1/leads/{lead_id}", json={"lesson_datetime": "2026-01-08T15:00:00+05:00"})
+    (refused,) = await telegram.press(MARAT, f"confirm:{lead_id}", under=old)
+    assert (refused.method, refused.fields["text"]) == ("answerCallbackQuery", MOVED[locale])
+    assert (await harness.get(lead_id))["confirmed"] is False
+    await harness.app.clock.advance("3d")
+    new = len(telegram.server.log)
+    assert keys(telegram.server.log[-1])[0] == (YES[locale], f"confirm:{lead_id}")
+    (refused,) = await telegram.press(MARAT, f"confirm:{lead_id}", under=old)
+    assert refused.fields["text"] == MOVED[locale]
+    _, thanks = await telegram.press(MARAT, f"confirm:{lead_id}", under=new)
+    assert THANKS[locale] in thanks.fields["text"]
+    assert (await harness.get(lead_id))["confirmed"] is True
 
 
 MOVE = {

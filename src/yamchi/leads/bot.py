@@ -117,6 +117,8 @@ class Bot:
             await self._speaker.refuse(pressed, "bot_not_yours", None)
         elif not lead.has_lesson(self._services.clock.now()):
             await self._speaker.refuse(pressed, "bot_over", lead)
+        elif action == "confirm" and await self._is_outdated(pressed, lead):
+            await self._speaker.refuse(pressed, "bot_moved", lead)
         elif action == "confirm":
             if not lead.confirmed:
                 by = f"telegram:{pressed.person.id}"
@@ -129,6 +131,11 @@ class Bot:
             await self._speaker.remember(pressed.person, lead)
             await self._chat.answer(pressed.query)
             await self._date_picker.offer_days(lead, pressed.person, pressed.chat)
+
+    async def _is_outdated(self, pressed: ButtonPress, lead: Lead) -> bool:
+        """Whether the button is under a reminder of a date that the lesson no longer has."""
+        shown = pressed.message
+        return shown is not None and await self._services.service.has_moved_since(lead.id, shown)
 
     async def _take_call(self, pressed: ButtonPress, lead_id: str) -> None:
         """The first of the team who presses it makes the call."""

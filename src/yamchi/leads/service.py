@@ -25,6 +25,8 @@ from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.leads")
 
+CHANNEL = "telegram"
+
 
 class LeadService:
     """The way in for everything that is about a lead."""
@@ -82,6 +84,11 @@ class LeadService:
         given = {name: value for name, value in data.items() if value is not None}
         event = event_of(event_type, lead_id, event_id or f"{event_type}:{uuid4()}", **given)
         return (await self._events.handle_event(event)).duplicate
+
+    async def has_moved_since(self, lead_id: str, message: int) -> bool:
+        """Whether a message of the bot, by its number in the chat, reminds of a date that the lesson no longer has."""
+        actions = self._scenarios.actions
+        return not await actions.is_latest_word(entities.KIND, lead_id, CHANNEL, str(message))
 
     async def edit(self, lead_id: str, fields: Mapping[str, Any]) -> Lead:
         """Change a lead by hand. What scenarios wait for is told as the event that it is."""

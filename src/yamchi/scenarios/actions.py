@@ -1,7 +1,7 @@
 """What a person does to a run: by a button in a chat, by a link in a letter, or at the board.
 
 A link is signed, lives for a while and works once. Opening it changes nothing, since mail scanners open links too: the
-page has one button, and that acts. A link of a message whose date has moved since does nothing either.
+page has one button, and that acts. A link of a message whose date has moved since does nothing either, nor does a button.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from yamchi.clock import Clock, Millis, Span
 from yamchi.errors import UnknownJob, WrongState
 from yamchi.http.links import Links
+from yamchi.notifications.tables import notification_delivery as deliveries
 from yamchi.scenarios import flow, store
 from yamchi.scenarios.definition import STOP, Action, Definition
 from yamchi.scenarios.entities import Change, Entities, EntityKinds, LogLine, TransactionalEntities
@@ -26,6 +27,8 @@ from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.scenario_engine import ScenarioEngine, Stopped
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.tables import scenario_acts as table
+from yamchi.scenarios.tables import scenario_runs as runs
+from yamchi.scenarios.tables import scenario_steps as steps
 from yamchi.storage.database import Database
 
 PURPOSE = "scenario"
@@ -125,6 +128,27 @@ class Actions:
         """Do what a button says, for whoever has shown that it is theirs to press: `act("lesson_reminders", lead_id, "confirm", by="telegram:123")`."""
         return await self._act(scenario, key, action, by, None)
 
+    async def is_latest_word(self, kind: str, entity_id: str, channel: str, message: str) -> bool:
+        """Whether the date that a message about an entity tells of still holds: for buttons, which know only their message.
+
+        `message` is its id at the channel's provider. Of one that no step has sent, nothing is known against it.
+        """
+        fetched = await self._facts.fetch(kind, entity_id)
+
+        def look(connection: Connection) -> bool:
+            step = _sender(connection, kind, entity_id, channel, message)
+            sender = None if step is None else store.read(connection, step.run_id)
+            newest = None if sender is None else store.latest(connection, sender.scenario, sender.key)
+            if step is None or newest is None:
+                return True
+            run = store.restored(newest)
+            definition = self._library.version(connection, run.scenario, run.version)
+            return (
+                _outdated(definition, run, self._facts.of(connection, definition, run, fetched), step) is None
+            )
+
+        return await self._database.read(look)
+
     async def _act(self, scenario: str, key: str, action: str, by: str, link: Link | None) -> Acted:
         row = await self._database.read(lambda connection: store.latest(connection, scenario, key))
         kind, entity_id = (row.entity_kind, row.entity_id) if row else (None, None)
@@ -186,7 +210,8 @@ class Actions:
         definition = self._library.version(connection, run.scenario, run.version)
         meant = _meaning(definition, asked.action)
         facts = self._facts.of(connection, definition, run, fetched)
-        _check_date(definition, run, facts, asked.link)
+        if asked.link and (why := _outdated(definition, run, facts, asked.link.step)):
+            raise DeadLink(why)
         values = {**flow.values_of(definition, run, facts, asked.at), "by": asked.by}
         act_id = asked.link.id if asked.link else f"{run.id}.{asked.action}.{asked.at}"
         text = fill(meant.log, values, facts.zone.key) if meant.log else None
@@ -231,18 +256,32 @@ class _Act:
         return self.meant.stop and self.run.status == "running"
 
 
-def _check_date(definition: Definition, run: Run, facts: Facts, link: Link | None) -> None:
-    """A link works only while the message that carried it is the latest word on its date, and that is still the date."""
-    if link is None:
-        return
-    step, latest = link.step.step, run.armings.get(link.step.step, 0)
-    is_latest = run.message_of(step, latest) == run.message_of(step, link.step.arming)
-    if run.id != link.step.run_id or not is_latest:
-        raise DeadLink("The date has changed since this message was sent: use the newest one.")
+def _outdated(definition: Definition, run: Run, facts: Facts, sender: StepId) -> str | None:
+    """Why a step's message is not the latest word on its date any more, or that is not the date; None if all is as it says."""
+    step, latest = sender.step, run.armings.get(sender.step, 0)
+    is_latest = run.message_of(step, latest) == run.message_of(step, sender.arming)
+    if run.id != sender.run_id or not is_latest:
+        return "The date has changed since this message was sent: use the newest one."
     if step in run.anchors and step in definition.places:
         moment, _ = flow.anchor_of(definition, run, definition.step(step), facts)
         if moment != run.anchors[step]:
-            raise DeadLink("What this message was about has been cancelled, or has another date now.")
+            return "What this message was about has been cancelled, or has another date now."
+    return None
+
+
+def _sender(connection: Connection, kind: str, entity_id: str, channel: str, message: str) -> StepId | None:
+    """The step of a run about this entity that sent a message. Of one in several parts, the last has the buttons."""
+    of_entity = runs.c.entity_kind == kind, runs.c.entity_id == entity_id
+    query = select(steps.c.run_id, steps.c.step, steps.c.arming).join(runs, runs.c.run_id == steps.c.run_id)
+    found = [StepId(*row) for row in connection.execute(query.where(*of_entity))]
+    ids = {str(id): id for id in found}
+    sent = select(deliveries.c.event_id, deliveries.c.provider_message_id)
+    for step, parts in connection.execute(
+        sent.where(deliveries.c.event_id.in_(ids), deliveries.c.channel == channel)
+    ):
+        if parts and parts.split(",")[-1] == message:
+            return ids[step]
+    return None
 
 
 def _meaning(definition: Definition, action: str) -> Action:
