@@ -394,3 +394,19 @@ async def test_the_letter_leads_to_the_bot(tmp_path: Path) -> None:
         await harness.app.clock.advance("30m")
         ((_, message),) = harness.email.sent
         assert f"https://t.me/lesson_bot?start={lead_id}" in (message.rendered.html or "")
+
+
+async def test_lines_of_one_moment_are_in_the_order_of_what_happened(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    told = [("lesson.booked", "c"), ("lesson.rescheduled", "b"), ("lesson.confirmed", "a")]
+    for event_type, event_id in told:
+        answer = await harness.event(event_type, lead_id, event_id, lesson_datetime="2026-03-01T15:00:00Z")
+        assert answer.status_code == 202, answer.text
+    lines = (await harness.client.get(f"/v1/leads/{lead_id}/log")).json()
+    assert len({line["at"] for line in lines}) == 1
+    assert [line["text"] for line in lines] == [
+        "LEAD_CREATED",
+        "LESSON_BOOKED",
+        "LESSON_RESCHEDULED",
+        "LESSON_CONFIRMED",
+    ]

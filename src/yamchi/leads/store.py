@@ -113,7 +113,7 @@ class LeadStore:
 
     async def log(self, lead_id: str, limit: int = 500) -> list[dict[str, Any]]:
         query = select(lead_log).where(lead_log.c.lead_id == lead_id)
-        query = query.order_by(lead_log.c.at, lead_log.c.id).limit(limit)
+        query = query.order_by(lead_log.c.number, lead_log.c.at, lead_log.c.id).limit(limit)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return [{"at": isoformat(row.at), "text": row.text, "data": row.data} for row in rows]
 
@@ -163,12 +163,15 @@ class LeadStore:
         return changed
 
     def log_in(self, connection: Connection, lead_id: str, line: LogLine) -> None:
+        """Append a line, unless it is there: two of one millisecond are told apart by their numbers."""
+        last = select(func.max(lead_log.c.number)).where(lead_log.c.lead_id == lead_id)
         row = {
             "id": line.id[:LONGEST_LOG_ID],
             "lead_id": lead_id,
             "text": line.text[:255],
             "data": dict(line.data),
             "at": self._clock.now(),
+            "number": (connection.execute(last).scalar() or 0) + 1,
         }
         if insert_new(connection, lead_log, [row]) == 1 and self._changes is not None:
             self._changes.logged_in(connection, row)

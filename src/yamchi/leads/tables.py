@@ -48,7 +48,10 @@ lead_log = Table(
     Column("text", String(255), nullable=False),
     Column("data", JSON, nullable=False),
     Column("at", Moment, nullable=False),
-    Index("log_of_lead", "lead_id", "at", "id"),
+    Column(
+        "number", Integer, nullable=False, server_default="0"
+    ),  # counts a lead's lines; 0: from before that
+    Index("log_of_lead", "lead_id", "number", "at", "id"),
 )
 
 lesson_slots = Table(
@@ -110,6 +113,7 @@ sheet_lines = Table(
     Column("cells", JSON, nullable=False),
     Column("at", Moment, nullable=False),
     Column("asked_at", Moment),
-    Index("sheet_line_by_time", "at", "id"),
+    Column("number", Integer, nullable=False, server_default="0"),
+    Index("sheet_line_by_time", "at", "number", "id"),
     Index("sheet_line_of_lead", "lead_id"),
 )

@@ -25,8 +25,8 @@ class PendingChanges:
     def logged_in(self, connection: Connection, line: Mapping[str, Any]) -> None:
         data = orjson.dumps(line["data"]).decode()[:LONGEST_CELL] if line["data"] else ""
         cells = [line["id"], line["lead_id"], isoformat(line["at"]), line["text"], data]
-        row = {"id": line["id"], "lead_id": line["lead_id"], "cells": cells, "at": line["at"]}
-        insert_new(connection, lines, [row])
+        kept = {name: line[name] for name in ("id", "lead_id", "at", "number")}
+        insert_new(connection, lines, [{**kept, "cells": cells}])
 
     def erased_in(self, connection: Connection, lead_id: str) -> None:
         """Its row is emptied; its log keeps what happened, and not to whom."""

@@ -182,7 +182,7 @@ class SheetWriter:
             await self._append_lines(new)
 
     async def _lines(self) -> list[Row[Any]]:
-        query = select(lines).order_by(lines.c.at, lines.c.id).limit(ROWS_AT_ONCE)
+        query = select(lines).order_by(lines.c.at, lines.c.number, lines.c.id).limit(ROWS_AT_ONCE)
         return await self._database.read(lambda connection: list(connection.execute(query).all()))
 
     async def _append_lines(self, new: Sequence[Row[Any]]) -> None:
