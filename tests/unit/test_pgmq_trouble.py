@@ -324,3 +324,35 @@ async def test_an_engine_closes_though_the_server_hangs_up_on_its_listener_meanw
 
 async def _waiting(engine: PgmqEngine, count: int) -> bool:
     return (await engine.counts("mail"))["waiting"] == count
+
+
+# ── After the claim ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_was_claimed_is_handed_over_though_a_message_beside_it_can_not_be_taken_up(
+    database: Database, opened: Open
+) -> None:
+    engine = await opened(database.url)
+    await engine.add("mail", [NewJob("a", "email", b"{}"), NewJob("b", "email", b"{}")])
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$;"
+            "CREATE TRIGGER refuse BEFORE UPDATE ON pgmq.q_mail FOR EACH ROW"
+            " WHEN (NOT coalesce(OLD.headers ? 'yamchi_id', false)) EXECUTE FUNCTION refuse()"
+        )
+        connection.execute("SELECT pgmq.send('mail', '{}')")
+    got = await engine.exchange("mail", [], 3, 30_000, "tester")
+    assert [held.job.id for held in got.claims] == ["a", "b"]
+
+
+async def test_what_was_claimed_and_settled_is_told_though_the_listeners_can_not_be(
+    database: Database, opened: Open
+) -> None:
+    engine = await opened(database.url)
+    await engine.add("mail", [NewJob("a", "email", b"{}"), NewJob("b", "email", b"{}")])
+    (held,) = await claim_all(engine, "mail", 1)
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute("DROP TABLE yamchi.listeners")
+    got = await engine.exchange("mail", [Completed(held)], 1, 30_000, "tester")
+    assert got.settled == ["a"]
+    assert [held.job.id for held in got.claims] == ["b"]

@@ -5,16 +5,17 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import orjson
+import structlog
 from psycopg import errors as pg
 
 from yamchi.clock import Clock, Millis, to_millis
-from yamchi.errors import EngineUnavailable
+from yamchi.errors import EngineUnavailable, YamchiError
 from yamchi.queues.engines.base import (
     WORKER_TTL,
     Capabilities,
@@ -29,7 +30,7 @@ from yamchi.queues.engines.base import (
 from yamchi.queues.engines.batching import AddBatcher
 from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.pgmq import adding, leasing, letters, management, ratelimits, working
-from yamchi.queues.engines.pgmq.bounds import Place
+from yamchi.queues.engines.pgmq.bounds import Place, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
 from yamchi.queues.engines.pgmq.listening import EVENTS, WAKE, Listener, events_of, read_events, write_events
 from yamchi.queues.engines.pgmq.rows import STEP
@@ -37,8 +38,11 @@ from yamchi.queues.engines.pgmq.scanning import Scanner
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.engines.pgmq.within import caller_connection
+from yamchi.queues.engines.pgmq.working import ExchangeResult
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sweeping import FULL_SWEEP_FACTOR
+
+log = structlog.get_logger("yamchi.pgmq")
 
 T = TypeVar("T")
 Work = Callable[[Connection, Tables], Awaitable[T]]
@@ -147,30 +151,54 @@ class PgmqEngine:
     ) -> Exchange:
         position = self._scanner.of(queue)
 
-        async def work(db: Connection, tables: Tables) -> Exchange:
+        async def work(db: Connection, tables: Tables) -> ExchangeResult:
             wakeup = self._wakeup(tables)
             was_woken = wakeup.is_set()
             wakeup.clear()
-            result = await working.exchange(
+            return await working.exchange(
                 db, tables, verdicts, want, lease, worker, position, was_woken=was_woken
             )
-            if result.seen and result.seen.unprepared is not None:
-                for risen in await adding.prepare(db, tables, result.seen.unprepared, result.seen.at):
-                    position.bounds.lower(risen)
-                position.bounds.lower(result.seen.unprepared)
-                if short := want - len(result.claims):
-                    again = await working.exchange(db, tables, [], short, lease, worker, position)
-                    result.claims += again.claims
-            settled = [verdict for verdict in verdicts if verdict.claim.key in result.settled]
-            if settled:
-                self._keep[queue] = settled[-1].claim.job.options.keep_completed
-                await self._send_events(db, events_of(queue, settled))
-            return Exchange([verdict.claim.job.id for verdict in settled], result.claims)
 
         if want:
             self._loops.get().listener.start()
             self._scanner.scan(queue)
+        result = await self._do(queue, work)
+        settled = [verdict for verdict in verdicts if verdict.claim.key in result.settled]
+        got = Exchange([verdict.claim.job.id for verdict in settled], result.claims)
+        with self._beside(queue, is_spared=bool(settled or result.claims)):
+            if result.seen and result.seen.unprepared is not None:
+                got.claims += await self._take_up(queue, result.seen, want - len(got.claims), lease, worker)
+            if settled:
+                self._keep[queue] = settled[-1].claim.job.options.keep_completed
+                await self._send_events(events_of(queue, settled))
+        return got
+
+    async def _take_up(
+        self, queue: str, seen: ScanResult, want: int, lease: Millis, worker: str
+    ) -> list[Claim]:
+        """Prepare the messages that a claim has seen and could not have, and claim of them."""
+        position = self._scanner.of(queue)
+
+        async def work(db: Connection, tables: Tables) -> list[Claim]:
+            for risen in await adding.prepare(db, tables, seen.unprepared, seen.at):
+                position.bounds.lower(risen)
+            if seen.unprepared is not None:
+                position.bounds.lower(seen.unprepared)
+            if not want:
+                return []
+            return (await working.exchange(db, tables, [], want, lease, worker, position)).claims
+
         return await self._do(queue, work)
+
+    @contextmanager
+    def _beside(self, queue: str, *, is_spared: bool) -> Iterator[None]:
+        """Work beside that of jobs. What fails here is only logged where jobs are to be spared: they are claimed or settled."""
+        try:
+            yield
+        except YamchiError as error:
+            if not is_spared:
+                raise
+            log.warning(f"[{queue}:pgmq] {error}")
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
         return await self._do(queue, lambda db, tables: leasing.renew(db, tables, claims, lease))
@@ -178,19 +206,21 @@ class PgmqEngine:
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
         position = self._scanner.of(queue)
 
-        async def work(db: Connection, tables: Tables) -> list[tuple[JobRecord, bool]]:
-            stalled = await leasing.recover(db, tables, position)
-            if (keep := self._keep.pop(queue, None)) is not None:
-                await working.trim(
-                    db, tables, "completed", keep, position
-                )  # what exchanges that met left over
-            await self._send_events(db, [Event("stalled", queue, job.id, job.name) for job, _ in stalled])
-            return stalled
-
-        stalled = await self._do(queue, work)
-        if self._may_tidy(queue, TIDY_SECONDS):
-            await self._tidy(queue)
+        with self._beside(queue, is_spared=True):
+            await self._do(queue, lambda db, tables: leasing.adopt(db, tables, position))
+        stalled = await self._do(queue, lambda db, tables: leasing.recover(db, tables, position))
+        with self._beside(queue, is_spared=bool(stalled)):
+            await self._send_events([Event("stalled", queue, job.id, job.name) for job, _ in stalled])
+            await self._trim(queue)
+            if self._may_tidy(queue, TIDY_SECONDS):
+                await self._tidy(queue)
         return stalled
+
+    async def _trim(self, queue: str) -> None:
+        """Drop the completed jobs that exchanges which met left over."""
+        position = self._scanner.of(queue)
+        if (keep := self._keep.pop(queue, None)) is not None:
+            await self._do(queue, lambda db, tables: working.trim(db, tables, "completed", keep, position))
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         tables = await self._tables_of(queue)
@@ -267,11 +297,8 @@ class PgmqEngine:
     async def progress(self, claim: Claim, value: bytes) -> None:
         job = claim.job
 
-        async def work(db: Connection, tables: Tables) -> None:
-            if await management.progress(db, tables, claim, value):
-                await self._send_events(db, [Event("progress", job.queue, job.id, job.name, value)])
-
-        await self._do(job.queue, work)
+        if await self._do(job.queue, lambda db, tables: management.progress(db, tables, claim, value)):
+            await self._send_events([Event("progress", job.queue, job.id, job.name, value)])
 
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
         async with self._connections.lend() as db:
@@ -332,19 +359,24 @@ class PgmqEngine:
         value = job.result if event.type == "completed" else orjson.dumps(job.failed_reason)
         return Event(event.type, event.queue, event.job_id, event.name, value)
 
-    async def _send_events(self, db: Connection, events: Sequence[Event]) -> None:
+    async def _send_events(self, events: Sequence[Event]) -> None:
         """Tell other processes, if any listens: finding that out costs a look a second."""
         now = asyncio.get_running_loop().time()
-        if events and now - self._asked_at > LISTENERS_CHECKED_SECONDS:
-            self._asked_at = now
-            heard = await db.execute(
-                "SELECT 1 FROM yamchi.listeners WHERE origin <> %s AND seen_at > statement_timestamp() - interval '30 s'",
-                (self._origin,),
-            )
-            self._listened_to_until = now + 2 * LISTENERS_CHECKED_SECONDS if await heard.fetchone() else 0.0
-        if events and now < self._listened_to_until:
-            for note in write_events(self._origin, events):
-                await db.execute("SELECT pg_notify(%s, %s)", (EVENTS, note))
+        must_ask = now - self._asked_at > LISTENERS_CHECKED_SECONDS
+        if not events or not (must_ask or now < self._listened_to_until):
+            return
+        async with self._connections.lend() as db:
+            if must_ask:
+                self._asked_at = now
+                heard = await db.execute(
+                    "SELECT 1 FROM yamchi.listeners WHERE origin <> %s AND seen_at > statement_timestamp() - interval '30 s'",
+                    (self._origin,),
+                )
+                is_heard = await heard.fetchone()
+                self._listened_to_until = now + 2 * LISTENERS_CHECKED_SECONDS if is_heard else 0.0
+            if now < self._listened_to_until:
+                for note in write_events(self._origin, events):
+                    await db.execute("SELECT pg_notify(%s, %s)", (EVENTS, note))
 
     # ── How statements are run ────────────────────────────────────────────────────────────────────────────────────
 

@@ -47,7 +47,6 @@ async def renew(db: Connection, tables: Tables, claims: Sequence[Claim], lease: 
 
 async def recover(db: Connection, tables: Tables, position: Position) -> list[tuple[JobRecord, bool]]:
     """Put back or end what was held for longer than its lease; each job with whether it has now failed."""
-    await _adopt(db, tables, position)
     sweep, now = position.stalled, asyncio.get_running_loop().time
     began, since = now(), sweep.begin(now())
     ((at, is_any),) = await ask(db, tables, _IS_STALLED, {"since": instant(since)})
@@ -67,7 +66,8 @@ async def recover(db: Connection, tables: Tables, position: Position) -> list[tu
     ]
 
 
-async def _adopt(db: Connection, tables: Tables, position: Position) -> None:
+async def adopt(db: Connection, tables: Tables, position: Position) -> None:
+    """Take up the messages of other programs, also those that no exchange has seen."""
     sweep, now = position.adopted, asyncio.get_running_loop().time
     began, since = now(), sweep.begin(now())
     for vt in await prepare(db, tables, since):
