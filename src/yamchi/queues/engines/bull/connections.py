@@ -8,13 +8,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
+from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, YamchiError
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.connection import (
     ANSWER_SECONDS,
     Connection,
     ReplyError,
-    checked,
     explain,
     pack,
 )
@@ -44,7 +43,15 @@ class Connections:
         return reply
 
     async def run_many(self, calls: Sequence[tuple[Script, bytes]], role: str = "keep") -> list[Any]:
-        """Packed script calls in one round trip, loading scripts that Redis does not know (yet, or any more)."""
+        """Packed script calls in one round trip, and their answers."""
+        replies = await self.try_many(calls, role)
+        for reply in replies:
+            if isinstance(reply, EngineError):
+                raise reply
+        return replies
+
+    async def try_many(self, calls: Sequence[tuple[Script, bytes]], role: str) -> list[Any]:
+        """The same, with the errors of those that failed among the answers. Scripts that Redis does not know are loaded."""
         connection = await self.get(role)
         replies = await connection.send([command for _, command in calls])
         unknown = [n for n, reply in enumerate(replies) if is_unknown(reply)]
@@ -54,7 +61,7 @@ class Connections:
             again = await connection.send([*loads, *(calls[n][1] for n in unknown)])
             for n, reply in zip(unknown, again[len(loads) :], strict=True):
                 replies[n] = reply
-        return [self.checked(connection, reply) for reply in replies]
+        return [self._explained(connection, reply) for reply in replies]
 
     async def ask(self, *commands: bytes, role: str = "keep", timeout: float = ANSWER_SECONDS) -> list[Any]:
         """Packed plain commands in one round trip."""
@@ -64,9 +71,18 @@ class Connections:
 
     def checked(self, connection: Connection, reply: Any) -> Any:
         """The reply, unless it is an error."""
-        if isinstance(reply, ReplyError) and str(reply).startswith(("READONLY", "MOVED")):
+        answer = self._explained(connection, reply)
+        if isinstance(answer, EngineError):
+            raise answer
+        return answer
+
+    def _explained(self, connection: Connection, reply: Any) -> Any:
+        """The reply; an error as what it means to a caller."""
+        if not isinstance(reply, ReplyError):
+            return reply
+        if str(reply).startswith(("READONLY", "MOVED")):
             connection.abort()  # somebody else is the master now
-        return checked(reply, connection.where)
+        return explain(reply, connection.where)
 
     # ── Connections ───────────────────────────────────────────────────────────────────────────────────────────────
 

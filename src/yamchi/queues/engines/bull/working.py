@@ -31,7 +31,6 @@ from yamchi.queues.engines.bull.codec import (
     packed,
     record,
 )
-from yamchi.queues.engines.bull.connection import Arg
 from yamchi.queues.engines.bull.schedulers import next_run
 from yamchi.queues.engines.bull.scripts import Script, script
 from yamchi.queues.engines.bull.verdicts import Held, encode
@@ -62,8 +61,9 @@ class Working(Part):
         self._claims = count()
         self._due: dict[str, Millis] = {}
         self._wakers: dict[tuple[int, str], asyncio.Task[None]] = {}
-        # Verdicts sent over a connection that broke before the answer: sent again, they may find their work done.
+        # Verdicts that were sent and not answered: sent again, they may find their work done.
         self._unanswered: set[tuple[str, str]] = set()
+        self._failing: dict[str, list[Failed]] = {}
         self._listening: Counter[tuple[int, str]] = Counter()
         self._shown: dict[str, tuple[str, asyncio.AbstractEventLoop]] = {}
 
@@ -78,17 +78,33 @@ class Working(Part):
     ) -> Exchange:
         if want:
             self._show(queue, worker)
-        got = await self._exchange(queue, verdicts, want, lease, worker)
-        deferred = [verdict for held in got.claims if (verdict := self._deferred_failure(held))]
-        if deferred:
-            await self._exchange(queue, deferred, 0, lease, worker)
-            for verdict in deferred:
-                log.error(
-                    f"[{queue}:bull] failed {verdict.claim.job.name} {verdict.claim.job.id}: {verdict.error}"
-                )
-            over = {verdict.claim.job.id for verdict in deferred}
-            got.claims = [held for held in got.claims if held.job.id not in over]
+        try:
+            got = await self._exchange(queue, verdicts, want, lease, worker)
+        except EngineUnavailable:
+            self._unanswered.update(map(_mark, verdicts))
+            raise
+        self._unanswered.update(map(_mark, got.unsettled))
+        await self._fail_deferred(queue, got)
         return got
+
+    async def _fail_deferred(self, queue: str, got: Exchange) -> None:
+        """End claimed jobs that are to fail; if that does not succeed, the next exchange tries again."""
+        deferred = {id(held): verdict for held in got.claims if (verdict := self._deferred_failure(held))}
+        got.claims = [held for held in got.claims if id(held) not in deferred]
+        failing = [*self._failing.pop(queue, []), *deferred.values()]
+        if not failing:
+            return
+        try:
+            await self._exchange(queue, failing, 0, 0, "")
+        except EngineError as error:
+            self._failing[queue] = failing
+            log.warning(
+                f"[{queue}:bull] {len(failing)} jobs that are to fail could not be settled yet: {error}"
+            )
+            return
+        for verdict in failing:
+            job = verdict.claim.job
+            log.error(f"[{queue}:bull] failed {job.name} {job.id}: {verdict.error}")
 
     async def _exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
@@ -96,18 +112,23 @@ class Working(Part):
         base, token = self._base(queue), f"{self._origin}-{next(self._claims)}"
         exchange, now = script("exchange"), self._clock.now()
         options = packed({"token": token, "lockDuration": lease, "name": worker})
-        calls: list[tuple[Script, bytes]] = []
-        for start in range(0, max(len(verdicts), want, 1), CHUNK):
-            args: list[Arg] = encode(base, verdicts[start : start + CHUNK], now)
-            share = min(max(want - start, 0), CHUNK)
-            calls.append((exchange, exchange.call(base, share, options, isoformat(now), *args)))
-        role = self._connections.idlest("work", "work-too")
-        try:
-            replies = await self._connections.run_many(calls, role)
-        except EngineUnavailable:
-            self._unanswered.update((verdict.claim.job.id, verdict.claim.token) for verdict in verdicts)
-            raise
-        codes = [code for reply in replies for code in reply[0]]
+        parts = [
+            (verdicts[start : start + CHUNK], min(max(want - start, 0), CHUNK))
+            for start in range(0, max(len(verdicts), want, 1), CHUNK)
+        ]
+        calls = [
+            (exchange, exchange.call(base, share, options, isoformat(now), *encode(base, part, now)))
+            for part, share in parts
+        ]
+        answers = await self._connections.try_many(calls, self._connections.idlest("work", "work-too"))
+        got, replies = Exchange(), []
+        for (part, _), answer in zip(parts, answers, strict=True):
+            if isinstance(answer, EngineError):
+                got.unsettled.extend(part)
+            else:
+                got.settled.extend(self._settled(queue, part, answer[0]))
+                replies.append(answer)
+        self._raise_or_log(queue, answers, has_any=bool(replies))
         found = [claim for reply in replies for claim in reply[1]]
         if want:
             due = replies[-1][2] if len(found) < want else 0
@@ -115,8 +136,17 @@ class Working(Part):
         self._log_refused(queue, replies)
         hashes = [(one[0], as_hash(one[1])) for one in found]
         await self._follow_up(queue, hashes)
-        claims = [self._claim(queue, key, fields, token, worker) for key, fields in hashes]
-        return Exchange(self._settled(queue, verdicts, codes), claims)
+        got.claims = [self._claim(queue, key, fields, token, worker) for key, fields in hashes]
+        return got
+
+    def _raise_or_log(self, queue: str, answers: Sequence[Any], *, has_any: bool) -> None:
+        """An exchange of which a part succeeded has succeeded: what that part claimed must be handed over."""
+        for answer in answers:
+            if not isinstance(answer, EngineError):
+                continue
+            if not has_any:
+                raise answer
+            log.warning(f"[{queue}:bull] a part of an exchange failed, and is tried again: {answer}")
 
     async def _follow_up(self, queue: str, taken: Sequence[tuple[bytes, Hash]]) -> None:
         """What claimed jobs ask for that others have handled: the next run of a schedule, a dead letter made void.
@@ -151,13 +181,13 @@ class Working(Part):
         settled = []
         for verdict, code in zip(verdicts, codes, strict=True):
             claim = verdict.claim
-            if code == 0 or (code in _OVER and (claim.job.id, claim.token) in self._unanswered):
+            if code == 0 or (code in _OVER and _mark(verdict) in self._unanswered):
                 settled.append(claim.job.id)
             elif code not in _GONE:
                 why = code.decode() if isinstance(code, bytes) else f"code {code}"
                 log.error(f"[{queue}:bull] job {claim.job.id} could not be settled: {why}")
         if self._unanswered:
-            self._unanswered.difference_update((v.claim.job.id, v.claim.token) for v in verdicts)
+            self._unanswered.difference_update(map(_mark, verdicts))
         return settled
 
     def _claim(self, queue: str, key: bytes, fields: Hash, token: str, worker: str) -> Claim:
@@ -285,6 +315,11 @@ class Working(Part):
 
     async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
         await self._connections.run(script("refund"), self._base(queue), key, limit.spacing * permits)
+
+
+def _mark(verdict: Verdict) -> tuple[str, str]:
+    """Tells a claim from every other; jobs that were claimed together share a token."""
+    return verdict.claim.job.id, verdict.claim.token
 
 
 @lru_cache

@@ -100,7 +100,7 @@ while i <= #ARGV do
   local is_fine, code = pcall(verdict[2], unpack(ARGV, i + 1, i + verdict[1]))
   if not is_fine then
     code = why_of(code)
-    refuse(id, 'could not be settled: ' .. code, now, ARGV[3])
+    pcall(refuse, id, 'could not be settled: ' .. code, now, ARGV[3])
   end
   if code == -2 and not is_running(id) then code = ALREADY_OVER end
   codes[#codes + 1] = code
@@ -129,20 +129,25 @@ local function take()
   rcall('HINCRBY', base .. id, 'ats', 1)
   return {rcall('HGETALL', base .. id), id, 0, 0}
 end
-local may_be_more = want > 0
-while #claims < want and #refused < MOST_REFUSED do
-  if may_be_more then may_be_more = mend_due(now) end
-  local reply = take()
-  if reply and type(reply[1]) ~= 'table' then
-    due = reply[3]
-    if reply[4] > 0 then due = math.min(math.max(math.ceil(reply[4] - now), 1), 86400000) end
-    break
-  elseif reply and is_fit(reply[2]) then
-    claims[#claims + 1] = {reply[2], reply[1]}
-    running = running + 1
-  elseif reply then
-    put_away(reply[2], 'has an id that no job can have')
+-- What was claimed is answered, whatever goes wrong with the next one.
+local function take_all()
+  local may_be_more = want > 0
+  while #claims < want and #refused < MOST_REFUSED do
+    if may_be_more then may_be_more = mend_due(now) end
+    local reply = take()
+    if reply and type(reply[1]) ~= 'table' then
+      due = reply[3]
+      if reply[4] > 0 then due = math.min(math.max(math.ceil(reply[4] - now), 1), 86400000) end
+      break
+    elseif reply and is_fit(reply[2]) then
+      claims[#claims + 1] = {reply[2], reply[1]}
+      running = running + 1
+    elseif reply then
+      put_away(reply[2], 'has an id that no job can have')
+    end
+    if #refused > 0 then running = rcall('LLEN', base .. 'active') end
   end
-  if #refused > 0 then running = rcall('LLEN', base .. 'active') end
 end
+local is_taken, why = pcall(take_all)
+if not is_taken then trouble, due = why_of(why), 1000 end
 return {codes, claims, due, refused, trouble}

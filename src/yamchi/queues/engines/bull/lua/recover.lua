@@ -8,7 +8,7 @@ for _, id in ipairs(rcall('LRANGE', base .. 'active', 0, -1)) do
     if rcall('EXISTS', job) == 0 then
       rcall('LREM', base .. 'active', 1, id)
     elseif not (is_fit(id) and mend(id)) then
-      refuse(id, 'is no job', now, ARGV[4])
+      pcall(refuse, id, 'is no job', now, ARGV[4])
     else
       rcall('SET', job .. ':lock', ARGV[1], 'PX', ARGV[2])
       rcall('SREM', base .. 'stalled', id)

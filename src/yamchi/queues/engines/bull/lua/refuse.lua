@@ -1,5 +1,5 @@
 -- parts: letters
--- Ends what can't be run or settled as a job, by hand: out of every list, and its raw value among the dead letters.
+-- Ends what can't be run or settled as a job, by hand: its raw value among the dead letters, and then out of every list.
 local LONGEST_RAW = 65536
 local function raw_of(id)
   local kind = rcall('TYPE', base .. id)['ok']
@@ -16,10 +16,10 @@ local function refuse(id, reason, now, failed_at)
   local body = cjson.encode({raw_value = shown(string.sub(raw_of(id), 1, LONGEST_RAW)), error_message = shown(reason), failed_at = failed_at})
   local letter = #id <= 255 and string.find(id, '^[%w._/@-]+$') and id or 'raw-' .. redis.sha1hex(id)
   local head = cmsgpack.pack({dlq, letter, '', tonumber(now)})
+  write_letter(letter, head, body, cmsgpack.pack({attempts = 1, jobId = letter}), shown(reason))
   rcall('LREM', base .. 'active', 0, id)
   rcall('DEL', base .. id .. ':lock')
   rcall('SREM', base .. 'stalled', id)
-  write_letter(letter, head, body, cmsgpack.pack({attempts = 1, jobId = letter}), shown(reason))
   if rcall('TYPE', base .. id)['ok'] == 'hash' then
     rcall('HSET', base .. id, 'failedReason', reason, 'finishedOn', now, 'ymLetter', '1')
     rcall('ZADD', base .. 'failed', now, id)
