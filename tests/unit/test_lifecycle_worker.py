@@ -21,7 +21,7 @@ from yamchi.queues.engines.base import Exchange
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.overview import engines_of
-from yamchi.queues.records import Verdict
+from yamchi.queues.records import JobRecord, Verdict
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 
@@ -162,6 +162,31 @@ async def test_a_job_that_arrives_after_the_stop_goes_back_untouched(app: Yamchi
         engine.present.set()
     back = await job.refresh()
     assert (back.state, back.attempts_made, runs) == ("waiting", 0, [])
+
+
+class Confused(Troubled):
+    """While an exchange is under way, its look for stalled jobs meets a cancelled future; the exchange is answered a little later."""
+
+    async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
+        if not self.present.is_set():
+            asyncio.get_running_loop().call_later(0.1, self.present.set)
+            raise asyncio.CancelledError
+        return await super().recover(queue)
+
+
+async def test_what_an_exchange_brings_is_run_though_the_queue_was_interrupted_meanwhile() -> None:
+    engine = Confused()
+    app = Yamchi(Settings(plugins=(), lease=timedelta(seconds=9)), engine=engine)
+
+    @app.job("mail")
+    async def send(job: Job[Any]) -> None:
+        """Nothing to do."""
+
+    engine.present.clear()
+    job = await app.queue("mail").add({})
+    async with working(app):
+        await eventually(lambda: _states([job], ["completed"]))
+    assert (await job.refresh()).attempts_made == 1
 
 
 async def test_an_engine_that_appears_late_is_used_when_it_does(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ IDLE_WAIT: Millis = 5_000
 """A runner with nothing to do asks again this often even if nothing woke it."""
 
 LAST_VERDICTS_SECONDS = 5.0
-"""How long a stop waits for the last verdicts to be settled."""
+"""How long a stop waits for the last verdicts to be settled, and an interruption for exchanges under way."""
 
 LONGEST_BACKOFF_SECONDS = 5.0
 """The longest pause between two tries when the engine fails."""
@@ -78,6 +78,8 @@ class QueueRunner:
 
         self._exchanges_at_once = 2 if queue.engine.can.overlaps else 1
         """How many exchanges may be under way at once. Never changes."""
+        self._may_exchange = True
+        """Whether another exchange may begin: False when `run` is about to end though nobody stopped it."""
         self._exchanges_under_way = 0
         """Written by `exchange`; read by `is_idle`, so that a stop waits for them."""
         self._requested = 0
@@ -116,19 +118,28 @@ class QueueRunner:
 
         Should a part of this fail, it raises, and may be run again: jobs that run go on running meanwhile.
         """
+        self._may_exchange = True
         self._exchange_due.set()
-        loops = [self._exchange_when_due] * self._exchanges_at_once
         parts = (self._wait_for_jobs, self._recover_stalled, self._enforce_timeout, self._stopped.wait)
-        tasks = [asyncio.create_task(part()) for part in (*loops, *parts)]
+        loops = [asyncio.create_task(self._exchange_when_due()) for _ in range(self._exchanges_at_once)]
+        tasks = [*loops, *(asyncio.create_task(part()) for part in parts)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if not self._stopped.is_set():
+                await self._end_exchanges(loops)
             for task in tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             await self.close()
         if not self._stopped.is_set():
             raise self._explain(outcomes)
+
+    async def _end_exchanges(self, loops: "Sequence[asyncio.Task[None]]") -> None:
+        """Let exchanges under way end: what one has claimed would be lost with it until the leases end."""
+        self._may_exchange = False
+        self._exchange_due.set()
+        await asyncio.wait(loops, timeout=LAST_VERDICTS_SECONDS)
 
     def _explain(self, outcomes: Sequence[object]) -> RuntimeError:
         """Why this stopped working though nobody asked it to."""
@@ -175,10 +186,10 @@ class QueueRunner:
     # ── Exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _exchange_when_due(self) -> None:
-        while True:
+        while self._may_exchange:
             await self._exchange_due.wait()
             self._exchange_due.clear()
-            if self._verdicts or self._free_slots():
+            if self._may_exchange and (self._verdicts or self._free_slots()):
                 await self.exchange()
 
     def claim_again(self) -> None:
