@@ -4,6 +4,9 @@ import asyncio
 import base64
 from typing import Any
 
+import pytest
+from redis.asyncio import Redis
+
 from tests.interop.node import Peer
 from yamchi.app import Yamchi
 from yamchi.queues.job import Job
@@ -166,6 +169,52 @@ async def test_a_flow_of_node(app: Yamchi, node: Peer) -> None:
     assert job["returnvalue"] == "whole"
     assert sorted(order[:2]) == ["child 1", "child 2"]
     assert order[2:] == ["parent"]
+
+
+@pytest.mark.parametrize(
+    ("options", "way", "expected"),
+    [
+        ({}, "pending", "completed"),
+        ({}, "expired", "completed"),
+        ({"removeDependencyOnFailure": True}, "running", "completed"),
+        ({"ignoreDependencyOnFailure": True}, "pending", "completed"),
+        ({"continueParentOnFailure": True}, "pending", "completed"),
+        ({"failParentOnFailure": True}, "running", "failed"),
+        ({"failParentOnFailure": True}, "expired", "failed"),
+    ],
+)
+async def test_a_parent_is_told_of_a_child_that_will_not_be_run(
+    app: Yamchi, node: Peer, redis_url: str, options: dict[str, bool], way: str, expected: str
+) -> None:
+    """As BullMQ does for a child that failed; where nobody said what that means to the parent, as for one that was removed."""
+    started = asyncio.Event()
+
+    @app.job("parts", name="part")
+    async def part(job: Job[Any]) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    @app.job("mail", name="whole")
+    async def whole(job: Job[Any]) -> str:
+        return "whole"
+
+    child = {"name": "part", "queueName": "parts", "data": 1, "opts": {"jobId": "part", **options}}
+    parent = await node.ask("flow", flow={"name": "whole", "queueName": "mail", "children": [child]})
+    if way == "expired":
+        async with Redis.from_url(redis_url) as redis:
+            await redis.hset("bull:parts:part", "ymExpiresAt", 1)
+    job = await app.queue("parts").job("part")
+    assert job
+    if way == "pending":
+        await job.cancel()
+    async with working(app):
+        if way == "running":
+            await started.wait()
+            await job.cancel()
+        ended = await node_job(node, parent, expected)
+    if expected == "failed":
+        state = "expired" if way == "expired" else "cancelled"
+        assert ended["failedReason"] == f"child bull:parts:part {state}"
 
 
 async def test_a_schedule_of_node_goes_on(app: Yamchi, node: Peer) -> None:

@@ -1,3 +1,4 @@
+-- parts: parent
 -- Ends a job in a state that BullMQ does not have: `cancelled` or `expired`, kept in sorted sets of their own.
 local function forget(id)
   local job = base .. id
@@ -19,6 +20,7 @@ end
 local function finish_beside(id, state, now)
   local set, keep = base .. 'ym:' .. state, keep_of(id)
   drop_deduplication(id)
+  tell_parent(id, state, now)
   rcall('HSET', base .. id, 'finishedOn', now)
   rcall('ZADD', set, now, id)
   rcall('XADD', base .. 'events', 'MAXLEN', '~', 10000, '*', 'event', state, 'jobId', id)
