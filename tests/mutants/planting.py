@@ -42,6 +42,8 @@ class Mutant:
     """The line as it was, for people."""
     column: int
     """Where in the line."""
+    whole: tuple[int, int]
+    """The bytes of the expression that has the fault in it."""
 
     @property
     def id(self) -> str:
@@ -81,11 +83,15 @@ def find(root: Path, path: Path) -> Iterator[Mutant]:
     def at(line: int, column: int) -> int:
         return starts[line - 1] + column
 
-    def mutant(start: int, end: int, replacement: str) -> Mutant:
+    def mutant(node: ast.expr, start: int, end: int, replacement: str) -> Mutant:
         line = source.count(b"\n", 0, start) + 1
-        return Mutant(name, line, start, end, replacement, lines[line - 1].strip(), start - starts[line - 1])
+        whole = at(node.lineno, node.col_offset), at(node.end_lineno or 0, node.end_col_offset or 0)
+        text, column = lines[line - 1].strip(), start - starts[line - 1]
+        return Mutant(name, line, start, end, replacement, text, column, whole)
 
     for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.expr):
+            continue
         for left, operator, right in _pairs(node):
             begin, end = (
                 at(left.end_lineno or 0, left.end_col_offset or 0),
@@ -93,10 +99,10 @@ def find(root: Path, path: Path) -> Iterator[Mutant]:
             )
             pattern, replacement = FLIPPED[type(operator)]
             if found := re.search(pattern.encode(), source[begin:end]):
-                yield mutant(begin + found.start(), begin + found.end(), replacement)
+                yield mutant(node, begin + found.start(), begin + found.end(), replacement)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             begin = at(node.lineno, node.col_offset)
-            yield mutant(begin, begin + len("not"), "")
+            yield mutant(node, begin, begin + len("not"), "")
 
 
 def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.AST, ast.expr]]:

@@ -1,116 +1,91 @@
-"""Runs tests on a mutant, in a copy of the tree: killed by which test, survived, or not ended in time."""
+"""Tests a mutant in a copy of the tree: killed by which test, survived, or the tests hung."""
 
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from tests.mutants.mapping import find_tests, needs_servers
 from tests.mutants.planting import Mutant
+from tests.mutants.tree import Tree
 
 Outcome = Literal["killed", "survived", "timeout", "slow"]
 """A mutant that makes the tests hang is found out too (timeout). Where they do not end without it either, nothing is known (slow)."""
 
-COPIED = ("src", "tests", "docs", "examples", "bench", "pyproject.toml", "README.md", "CHANGELOG.md",
-          "CONTRIBUTING.md", "Makefile", "constraints.txt", ".env.example")  # fmt: skip
+RINGS = (5.0, 30.0)
+"""Seconds of tests that are run first: most mutants are found out by the quickest tests that come to them."""
+
 USAGE, NO_TESTS = 4, 5
 """How pytest says that it was asked wrongly, and that it had nothing to run."""
-
-PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--timeout=60")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     outcome: Outcome
     by: str = ""
-    """The test that noticed, or how long was waited."""
+    """The test that noticed, how long was waited, or how many tests did not notice."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MutantTester:
-    """A copy of the tree in which one mutant at a time is tested."""
+    """Judges one mutant at a time by the tests that come to it: at first the quickest ones."""
 
-    root: Path
-    place: Path
-    seconds: float
-    whole: bool = False
-    _sound: dict[str, bool] = field(default_factory=dict)
+    tree: Tree
+    seconds: dict[str, float]
+    """How long each test takes."""
+    most: float
+    """For how many seconds a mutant is tested at most."""
 
-    def prepare(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
-        self.place.mkdir(parents=True)
-        for name in COPIED:
-            source = self.root / name
-            if source.is_dir():
-                shutil.copytree(source, self.place / name, ignore=shutil.ignore_patterns("__pycache__"))
-            elif source.exists():
-                shutil.copy(source, self.place / name)
-
-    def test(self, mutant: Mutant) -> Result:
-        """By the tests that matter for its file, and if they notice nothing and it is wanted, by all of them."""
-        near = find_tests(self.root, mutant.path)
-        while True:
-            sound = [test for test in near if self._sound.get(test, True)]
-            if not sound:
-                result = Result("survived")
-                break
-            arguments = [*sound, *_servers(mutant.path)]
-            result = self._with(mutant, arguments, self.seconds)
-            if result.outcome == "timeout" and self._run(arguments, self.seconds).outcome == "timeout":
+    def test(self, mutant: Mutant, tests: Sequence[str]) -> Result:
+        original = (self.tree.place / mutant.path).read_bytes()
+        done = 0
+        for ring in self._rings(tests):
+            with self.tree.changed(mutant.path, mutant.apply(original)):
+                result = self._run_until_certain(ring)
+            if result.outcome == "timeout" and self._run(ring).outcome == "timeout":
                 result = Result("slow", result.by)
-            if result.outcome != "killed" or self._is_sound(result.by.partition("::")[0]):
-                break
-        if result.outcome == "survived" and self.whole:
-            result = self._with(mutant, ["tests", "-n", "auto", "--dist", "loadfile"], 10 * self.seconds)
-        return result
+            if result.outcome != "survived":
+                return result
+            done += len(ring)
+        return Result("survived", f"{done} of {len(tests)} tests")
 
-    def _with(self, mutant: Mutant, arguments: Sequence[str], seconds: float) -> Result:
-        file = self.place / mutant.path
-        before = file.read_bytes()
-        file.write_bytes(mutant.apply(before))
+    def _run_until_certain(self, tests: Sequence[str]) -> Result:
+        """A test that failed once has to fail again: by chance it may fail with no fault."""
+        left = list(tests)
+        while left:
+            result = self._run(left)
+            if result.outcome != "killed" or self._run([result.by]).outcome != "survived":
+                return result
+            left.remove(result.by)
+        return Result("survived")
+
+    def _rings(self, tests: Sequence[str]) -> Iterator[list[str]]:
+        """The tests in the order given, cut where the seconds up to there are those of a ring."""
+        left, total = list(tests), 0.0
+        for end in (*(ring for ring in RINGS if ring < self.most), self.most):
+            ring: list[str] = []
+            while left and (total + self.seconds[left[0]] <= end or not total):
+                total += self.seconds[left[0]]
+                ring.append(left.pop(0))
+            if ring:
+                yield ring
+
+    def _run(self, tests: Sequence[str]) -> Result:
+        listed = self.tree.place / "tests.txt"
+        listed.write_text("".join(f"{test}\n" for test in tests))
+        patience = 120 + 10 * sum(self.seconds[test] for test in tests)
         try:
-            return self._run(arguments, seconds)
-        finally:
-            file.write_bytes(before)
-
-    def _is_sound(self, test: str) -> bool:
-        """Whether these tests pass without any fault: those that fail anyway would kill every mutant."""
-        if test not in self._sound and (self.place / test).is_file():
-            self._sound[test] = self._run([test, *_servers(test)], self.seconds).outcome == "survived"
-        return self._sound.get(test, True)
-
-    def _run(self, arguments: Sequence[str], seconds: float) -> Result:
-        command = [sys.executable, "-m", "pytest", *PYTEST, *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(self.place / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        process = subprocess.Popen(
-            command,
-            cwd=self.place,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            said, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return Result("timeout", f"{seconds:g} s")
-        if process.returncode in (0, NO_TESTS):
+            code, said = self.tree.pytest(["-x", "--timeout=100", f"@{listed}"], patience)
+        except TimeoutError as error:
+            return Result("timeout", str(error))
+        if code in (0, NO_TESTS):
             return Result("survived")
-        if process.returncode == USAGE:
+        if code == USAGE:
             raise RuntimeError(f"pytest could not be run: {said.strip()}")
-        found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-        return Result("killed", found[1] if found else said.strip().splitlines()[-1][:80])
+        return Result("killed", _failed(said, tests))
 
 
-def _servers(path: str) -> list[str]:
-    """Without servers where that is enough: starting them takes longer than the tests."""
-    return [] if needs_servers(path) else ["-m", "not services"]
+def _failed(said: str, tests: Sequence[str]) -> str:
+    """The test that failed; where not even the tests could be read, all of them fail: the first."""
+    found = re.search(r"^(?:FAILED|ERROR) (.+)$", said, re.MULTILINE)
+    line = found[1] if found else ""
+    return max((test for test in tests if line.startswith(test)), key=len, default=tests[0])

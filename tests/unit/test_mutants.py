@@ -1,13 +1,14 @@
 """The script that plants faults: each one is a small change of valid source, and the same seed plants the same ones."""
 
 import ast
-from collections.abc import Sequence
+import shutil
 from pathlib import Path
 
 import pytest
-from tests.mutants.mapping import find_tests
-from tests.mutants.planting import choose, find
-from tests.mutants.testing import MutantTester, Outcome, Result
+from tests.mutants.planting import Mutant, choose, find
+from tests.mutants.reaching import Reach, instrumented, record
+from tests.mutants.testing import MutantTester, Result
+from tests.mutants.tree import Tree
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,55 +55,107 @@ def test_the_same_seed_chooses_the_same(tree: Path) -> None:
     assert len(choose(tree, 100, seed=1)) == 8, "no more than there are"
 
 
-def test_an_engines_files_are_judged_by_its_suite_and_others_by_no_broker() -> None:
-    assert find_tests(ROOT, "src/yamchi/queues/engines/bull/codec.py")[0] == "tests/conformance/test_bull.py"
-    runner = find_tests(ROOT, "src/yamchi/queues/runner.py")
-    assert "tests/conformance/test_memory.py" in runner
-    assert not any("kafka" in test or "bull" in test for test in runner)
-    assert "tests/notifications/test_circuits.py" in find_tests(
-        ROOT, "src/yamchi/notifications/channels/circuits.py"
-    )
+def test_what_says_that_it_was_reached_is_the_same_program(tree: Path) -> None:
+    source = (tree / "src/yamchi/queues/one.py").read_bytes()
+    places = list(find(tree, tree / "src/yamchi/queues/one.py"))
+    changed = instrumented(source, places).replace(b"from yamchi.reached import reached as _reached", b"")
+    reached: list[int] = []
+    ours, theirs = {}, {"_reached": reached.append}
+    exec(source, ours)
+    exec(changed, theirs)
+    for a in (-1, 0, 1, 5, None):
+        assert ours["f"](a, 3) == theirs["f"](a, 3)
+    assert {f"{place:012x}" for place in reached} == {place.id for place in places}
 
 
-@pytest.mark.parametrize(("test", "outcome"), [("f(1, 2)", "survived"), ("f(1, 2) == 1", "killed")])
-def test_a_fault_is_judged_in_a_copy(tree: Path, test: str, outcome: str, tmp_path: Path) -> None:
-    (tree / "src/yamchi/__init__.py").write_text("")
-    (tree / "src/yamchi/queues/__init__.py").write_text("")
-    (tree / "src/yamchi/queues/one.py").write_text("def f(a, b):\n    return b - a\n")
-    (tree / "tests/test_one.py").write_text(
-        f"from yamchi.queues.one import f\n\n\ndef test_one():\n    assert {test}\n"
-    )
-    (mutant,) = choose(tree, 1, seed=1)
-    tester = MutantTester(tree, tmp_path / "copy", seconds=60)
-    tester.prepare()
-    result = tester.test(mutant)
-    assert result.outcome == outcome
-    assert result.by == ("tests/test_one.py::test_one" if outcome == "killed" else "")
-    assert (tmp_path / "copy/src/yamchi/queues/one.py").read_text().endswith("b - a\n"), "as it was"
+CONTENT, STRICT, IN_A_PROCESS = (
+    f"tests/test_one.py::test_{name}" for name in ("content", "strict", "in_a_process")
+)
 
 
-def test_tests_that_fail_anyway_judge_nothing(tree: Path, tmp_path: Path) -> None:
-    (tree / "tests/test_one.py").write_text(
-        "import yamchi.queues.one\n\n\ndef test_one():\n    assert False\n"
-    )
+@pytest.fixture
+def program(tmp_path: Path) -> Tree:
+    """A function, a constant, a test that is content with anything, one that is not, and one that fails anyway."""
+    tree = tmp_path / "tree"
+    (tree / "src/yamchi/queues").mkdir(parents=True)
     for name in ("", "queues/"):
         (tree / f"src/yamchi/{name}__init__.py").write_text("")
-    tester = MutantTester(tree, tmp_path / "copy", seconds=60)
-    tester.prepare()
-    assert tester.test(choose(tree, 1, seed=1)[0]).outcome == "survived"
+    shutil.copytree(ROOT / "tests/mutants", tree / "tests/mutants")
+    (tree / "tests/__init__.py").write_text("")
+    (tree / "src/yamchi/queues/one.py").write_text("ONE = 2 - 1\n\ndef f(a, b):\n    return b - a\n")
+    (tree / "src/yamchi/queues/other.py").write_text("def g(a, b):\n    return b + a\n")
+    (tree / "tests/test_one.py").write_text(
+        """import subprocess, sys
+from yamchi.queues.one import ONE, f
+from yamchi.queues.other import g
+
+def test_content():
+    f(1, 2)
+
+def test_strict():
+    assert f(1, 2) == ONE
+
+def test_failing():
+    assert f(1, 2) == 5
+
+def test_in_a_process():
+    subprocess.run([sys.executable, "-c", "from yamchi.queues.other import g; g(1, 2)"], check=True)
+"""
+    )
+    quickly = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_timeout"}
+    return Tree(tree, tmp_path / "copy", quickly)
 
 
-@pytest.mark.parametrize(("without_fault", "outcome"), [("survived", "timeout"), ("timeout", "slow")])
-def test_tests_that_take_too_long_anyway_say_nothing(
-    tree: Path, without_fault: Outcome, outcome: Outcome, tmp_path: Path
+def places(program: Tree, name: str) -> list[Mutant]:
+    return sorted(find(program.root, program.root / f"src/yamchi/queues/{name}.py"), key=lambda one: one.line)
+
+
+def test_which_tests_come_to_a_place(program: Tree, tmp_path: Path) -> None:
+    record(program, tmp_path, ["tests"]).save(tmp_path / "reach.json")
+    reach = Reach.load(tmp_path / "reach.json")
+    on_import, within = places(program, "one")
+    (elsewhere,) = places(program, "other")
+    assert set(reach.tests_of(within, program.root)) == {CONTENT, STRICT}, "not the one that fails anyway"
+    assert set(reach.tests_of(on_import, program.root)) == {CONTENT, STRICT}, "whatever comes to its file"
+    assert reach.tests_of(elsewhere, program.root) == [IN_A_PROCESS]
+    assert set(reach.seconds) == {CONTENT, STRICT, IN_A_PROCESS}
+
+
+def test_a_fault_is_judged_in_a_copy(program: Tree) -> None:
+    program.prepare()
+    tester = MutantTester(program, {CONTENT: 1, STRICT: 2}, most=60)
+    _, within = places(program, "one")
+    assert tester.test(within, [CONTENT, STRICT]) == Result("killed", STRICT)
+    assert (program.place / "src/yamchi/queues/one.py").read_text().endswith("b - a\n"), "as it was"
+
+
+def test_a_test_that_fails_by_chance_kills_nothing(program: Tree, tmp_path: Path) -> None:
+    (program.root / "tests/test_one.py").write_text(
+        f"""from pathlib import Path
+
+def test_content():
+    once = Path({str(tmp_path / "once")!r})
+    if not once.exists():
+        once.touch()
+        raise AssertionError("by chance")
+"""
+    )
+    program.prepare()
+    tester = MutantTester(program, {CONTENT: 1}, most=60)
+    assert tester.test(places(program, "other")[0], [CONTENT]) == Result("survived", "1 of 1 tests")
+    assert (tmp_path / "once").exists()
+
+
+@pytest.mark.parametrize(("hangs_anyway", "outcome"), [(False, "timeout"), (True, "slow")])
+def test_tests_that_hang_anyway_say_nothing(
+    program: Tree, hangs_anyway: bool, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Scripted(MutantTester):
-        def _run(self, arguments: Sequence[str], seconds: float) -> Result:
-            is_sound = (self.place / mutant.path).read_text() == SOURCE
-            return Result(without_fault if is_sound else "timeout")
+    (place,) = places(program, "other")
+    program.prepare()
 
-    (tree / "tests/test_one.py").write_text("from yamchi.queues.one import f\n")
-    (mutant,) = choose(tree, 1, seed=1)
-    tester = Scripted(tree, tmp_path / "copy", seconds=1)
-    tester.prepare()
-    assert tester.test(mutant).outcome == outcome
+    def run(self: MutantTester, tests: list[str]) -> Result:
+        is_sound = "b + a" in (self.tree.place / place.path).read_text()
+        return Result("timeout" if hangs_anyway or not is_sound else "survived")
+
+    monkeypatch.setattr(MutantTester, "_run", run)
+    assert MutantTester(program, {CONTENT: 1}, most=60).test(place, [CONTENT]).outcome == outcome
