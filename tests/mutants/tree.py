@@ -1,21 +1,25 @@
 """A copy of the tree in which tests can be run on changed source."""
 
+import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from compileall import compile_dir
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
+from tests.mutants import forking
+
+PYTEST = ("-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--disable-warnings")
 LEFT_OUT = (".git", ".venv*", ".mutants", ".*_cache", ".hypothesis", "__pycache__", "node_modules", "var")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tree:
     """A copy; `environment` is added to what its tests see."""
 
@@ -50,36 +54,38 @@ class Tree:
 
     def pytest(self, arguments: Sequence[str], seconds: float | None = None) -> tuple[int, str]:
         """How pytest ended and what it said; a TimeoutError if it did not end in time."""
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                "--no-header",
-                "--tb=no",
-                *arguments,
-            ],
-            cwd=self.place,
-            env={
-                **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
-                "PYTHONPATH": str(self.place / "src"),
-                "PYTHONDONTWRITEBYTECODE": "1",
-                **self.environment,
-            },
+        output = self.place / "said.txt"
+        run = {
+            "cwd": str(self.place),
+            "env": self._environment,
+            "arguments": [*PYTEST, *arguments],
+            "output": str(output),
+            "seconds": seconds,
+        }
+        self._forks.stdin.write(json.dumps(run) + "\n")
+        self._forks.stdin.flush()
+        code = json.loads(self._forks.stdout.readline())
+        if code is None:
+            raise TimeoutError(f"{seconds:g} s")
+        return code, output.read_text(errors="replace")
+
+    def close(self) -> None:
+        if "_forks" in self.__dict__:
+            self._forks.communicate()
+
+    @cached_property
+    def _forks(self) -> subprocess.Popen[str]:
+        """It ends when nobody is left to ask it."""
+        return subprocess.Popen(
+            [sys.executable, str(Path(forking.__file__)), str(self.place / "src")],
+            env=self._environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
         )
-        try:
-            said, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{seconds:g} s") from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        return process.returncode, said
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        own = {"PYTHONPATH": f"{self.place / 'src'}{os.pathsep}{self.place}", "PYTHONDONTWRITEBYTECODE": "1"}
+        return ours | own | dict(self.environment)

@@ -67,3 +67,29 @@ async def test_what_is_let_go_of_is_free_at_once(app: TestApp) -> None:
     assert await take(app, old)
     await old.release()
     assert await take(app, new)
+
+
+async def test_a_hold_is_written_again_only_when_half_of_it_is_over(app: TestApp) -> None:
+    async def held_until() -> int:
+        return await app.database.read(lambda c: c.execute(select(rows.c.held_until)).scalar_one())
+
+    mine = make_holds(app)
+    assert await take(app, mine)
+    first = await held_until()
+    await app.clock.advance(HOLD / 1000 / 2 - 1)
+    assert await take(app, mine)
+    assert await held_until() == first
+    await app.clock.advance(2)
+    assert await take(app, mine)
+    assert await held_until() == app.clock.now() + HOLD
+
+
+async def test_a_row_of_a_name_is_made_and_one_holds_it(app: TestApp) -> None:
+    mine, other = make_holds(app), make_holds(app)
+    assert await take(app, other), "another row of the same table"
+    for _ in range(2):
+        assert await mine.take_named("b")
+        assert not await other.take_named("b")
+    assert await mine.take_named("c")
+    await mine.release()
+    assert await other.take_named("b")

@@ -35,6 +35,7 @@ class Troubled(MemoryEngine):
         self.present = asyncio.Event()
         self.present.set()
         self.failures = 0
+        self.trouble: Exception = EngineUnavailable("The broker is away.")
 
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: int, worker: str
@@ -43,7 +44,7 @@ class Troubled(MemoryEngine):
         await self.present.wait()
         if got is None or self.away:
             self.failures += 1
-            raise EngineUnavailable("The broker is away.")
+            raise self.trouble
         return got
 
 
@@ -96,6 +97,20 @@ async def test_verdicts_outlive_an_engine_that_is_away(app: Yamchi, engine: Trou
         engine.away = False
         await eventually(lambda: _count(engine, "completed", 5))
     assert [(await job.refresh()).attempts_made for job in jobs] == [1] * 5
+
+
+@pytest.mark.parametrize("trouble", [EngineUnavailable("The broker is away."), KeyError("a fault of ours")])
+async def test_where_it_failed_is_told_only_of_what_nobody_expected(
+    app: Yamchi, engine: Troubled, said: StringIO, trouble: Exception
+) -> None:
+    @app.job("mail")
+    async def send(job: Job[Any]) -> None:
+        raise AssertionError("nothing comes")
+
+    engine.trouble, engine.away = trouble, True
+    async with working(app):
+        await eventually(lambda: f"Error reading from queue: {trouble}" in said.getvalue())
+    assert ("Traceback" in said.getvalue()) is isinstance(trouble, KeyError)
 
 
 async def test_a_stop_does_not_wait_for_threads_that_handlers_left_behind(app: Yamchi) -> None:

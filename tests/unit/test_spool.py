@@ -1,6 +1,7 @@
 """A spool that is moved elsewhere: in order, by one mover at a time, and nobody runs what comes later meanwhile."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ async def test_what_is_carried_is_not_begun_and_comes_back_in_its_place(spool: S
     assert _ids(claims) == FIVE
     assert {claim.job.attempts_made for claim in claims} == {1}, "being moved is no attempt"
     assert await spool.spooled("b") == [], "what runs here does not wait"
+
+
+async def test_no_more_is_carried_than_was_asked_for(spool: Spool, clock: MovableClock) -> None:
+    later = [replace(_job(number), run_at=clock.now() + 60_000) for number in ("6", "7", "8")]
+    await spool.add("q", later)
+    assert _ids(await spool.take_pending("q", 6, LEASE, "a")) == [*FIVE, "6"]
+    assert _ids(await spool.take_pending("q", 6, LEASE, "a")) == ["7", "8"]
 
 
 async def test_what_has_been_carried_is_gone(spool: Spool) -> None:

@@ -5,6 +5,8 @@ import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from yamchi.errors import EngineError, EngineUnavailable, StorageCorrupt
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.records import NewJob
-from yamchi.storage.sqlite import SqliteFile
+from yamchi.storage.sqlite import SqliteFile, write_ahead
 from yamchi.testing import eventually
 
 TIMEOUT_SECONDS = 10.0
@@ -226,3 +228,26 @@ async def test_another_process_that_comes_and_goes_takes_nothing_from_two_applic
     await again.open()
     assert (await again.counts("q"))["waiting"] == 4
     await again.close()
+
+
+def test_who_makes_a_file_waits_while_another_process_makes_it(tmp_path: Path) -> None:
+    path, tried = tmp_path / "new.db", threading.Semaphore(0)
+
+    class Told(sqlite3.Connection):
+        def execute(self, *given: Any) -> sqlite3.Cursor:
+            tried.release()
+            return super().execute(*given)
+
+    with closing(sqlite3.connect(path)) as other, ThreadPoolExecutor(1) as thread:
+        other.execute("BEGIN EXCLUSIVE")
+
+        def make() -> str:
+            with closing(sqlite3.connect(path, timeout=0, factory=Told)) as connection:
+                write_ahead(connection)
+                return connection.execute("PRAGMA journal_mode").fetchone()[0]
+
+        making = thread.submit(make)
+        for _ in range(2):
+            assert tried.acquire(timeout=20)
+        other.rollback()
+        assert making.result(20) == "wal"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,25 @@ async def test_threads_that_call_while_the_application_begins(app: Yamchi) -> No
         async with asyncio.timeout(20):
             assert len(set(await asyncio.gather(*calls))) == 29
         assert (await app.queue("sums").stats())["waiting"] == 31
+
+
+async def test_a_call_that_was_on_its_way_as_the_application_began_is_served_there(app: Yamchi) -> None:
+    await asyncio.to_thread(app.sync.queue("sums").add, [1])
+    engine: Any = app.queue("sums").engine
+    apart, here = engine.home, asyncio.get_running_loop()
+    is_held, may_go_on, has_called = threading.Event(), threading.Event(), threading.Event()
+    apart.call_soon_threadsafe(lambda: (is_held.set(), may_go_on.wait(20)))
+    assert await asyncio.to_thread(is_held.wait, 20)
+    hand_over = apart.call_soon_threadsafe
+    apart.call_soon_threadsafe = lambda *given, **options: (hand_over(*given, **options), has_called.set())
+    calling = asyncio.create_task(asyncio.to_thread(app.sync.queue("sums").add, [2]))
+    assert await asyncio.to_thread(has_called.wait, 20)
+    beginning = asyncio.create_task(app.__aenter__())
+    await eventually(lambda: engine.home is here)
+    may_go_on.set()
+    async with asyncio.timeout(20), await beginning:
+        await calling
+        assert (await app.queue("sums").stats())["waiting"] == 2
 
 
 def test_results_and_plain_handlers_while_a_worker_runs(app: Yamchi) -> None:
