@@ -387,7 +387,12 @@ class WorkerSuite(Suite):
                 return bool(heard)
 
             await eventually(told)
-        assert heard[0][1] == "yes"
+            for last in ("last", "very-last"):
+                await app.queue(queue).add("again", id=last)
+                await eventually(partial(heard.__contains__, (last, "yes")))
+        assert len(set(heard)) == len(heard), (
+            "each is told once, though `on` and `listen` both began to listen"
+        )
         await other.close()
 
 
