@@ -59,7 +59,7 @@ P = TypeVar("P", bound="Plugin")
 log = structlog.get_logger("yamchi")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # a router can't be compared
 class Routes:
     """Routes with who may call them. Public ones below /api stand under a prefix of their own, such as /api/webhooks."""
 

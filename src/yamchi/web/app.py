@@ -1,9 +1,11 @@
 """The HTTP application: routes, guards and the board, put together for one Yamchi."""
 
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
 from yamchi.app import Yamchi
@@ -13,7 +15,7 @@ from yamchi.http.auth import PEOPLE, AccessControl, Guard
 from yamchi.http.headers import OriginsOfPages, SecurityHeaders
 from yamchi.http.limits import BodyLimit, StrictContent
 from yamchi.http.problems import Problem, documented, install_problems
-from yamchi.plugins import Plugin
+from yamchi.plugins import Routes
 from yamchi.web.routes import audit, board, health, jobs, keys, letters, pages, queues
 
 ABOUT = """Everything the board can do, for programs.
@@ -23,6 +25,14 @@ sentence in `detail`. Where ADMIN_TOKEN is set, send `Authorization: Bearer <tok
 what its scopes say, API_TOKENS may only send. Too many requests are answered 429 with `Retry-After`; `RateLimit-Policy` and
 `RateLimit` say what is left. Changes are kept in `/api/v1/audit`.
 """
+
+OWN = (
+    Routes(jobs.senders, "/api", "send+test"),
+    Routes(keys.callers, "/api/v1", "anyone"),
+    *(Routes(resource.router, "/api") for resource in (queues, jobs, letters, pages)),
+    *(Routes(resource.router, "/api/v1") for resource in (keys, audit)),
+)
+"""What every application offers; a feature's come with its plugin."""
 
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 """Newer versions of FastAPI look for OpenTelemetry in every request; Yamchi counts for itself, in `/metrics`."""
@@ -41,38 +51,36 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     )
     web.state.yamchi = yamchi
     web.state.access = AccessControl(yamchi.settings, yamchi.database, yamchi.clock)
-    web.include_router(jobs.senders, prefix="/api", dependencies=requires("send+test"))
-    for plugin in yamchi.plugins.values():
-        _mount(web, plugin, hot=True)
-    web.include_router(keys.callers, prefix="/api/v1", dependencies=requires("anyone"))
-    for resource in (queues, jobs, letters, pages):
-        web.include_router(resource.router, prefix="/api", dependencies=requires("admin"))
-    for resource in (keys, audit):
-        web.include_router(resource.router, prefix="/api/v1", dependencies=requires("admin"))
-    for plugin in yamchi.plugins.values():
-        _mount(web, plugin, hot=False)
+    for routes in _in_order([*OWN, *(one for plugin in yamchi.plugins.values() for one in plugin.routers())]):
+        web.router.routes.extend(_made(routes))
     web.include_router(health.router)
     web.include_router(board.router)
-    web.mount("/board", StaticFiles(directory=board.BOARD), name="board")
+    files = {
+        prefix: folder for plugin in yamchi.plugins.values() for prefix, folder in plugin.static().items()
+    }
+    for prefix, folder in {**files, "/board": board.BOARD}.items():
+        web.mount(prefix, StaticFiles(directory=folder), name=prefix.strip("/"))
     _describe_problems(web)
     install_problems(web)
     _guard(web, yamchi)
     return web
 
 
-def _mount(web: FastAPI, plugin: Plugin, *, hot: bool) -> None:
-    """A feature's routes and files. Of routes that fit the same address, the first one that was added answers.
+def _in_order(found: list[Routes]) -> list[Routes]:
+    """Routes are tried in order, and the first one that fits an address answers.
 
-    Routes are tried in order, so the ways in for senders, which are the hot ones, stand before all others: behind fifty
-    others, finding the route would take longer than to accept the event.
+    The ways in for senders, which are the hot ones, stand before all others: behind fifty others, finding the route would take
+    longer than to accept the event.
     """
-    for routes in plugin.routers():
-        if routes.access.startswith("send") is hot:
-            web.include_router(routes.router, prefix=routes.prefix, dependencies=requires(routes.access))
-    if hot:
-        return
-    for prefix, folder in plugin.static().items():
-        web.mount(prefix, StaticFiles(directory=folder), name=prefix.strip("/"))
+    return sorted(found, key=lambda routes: not routes.access.startswith("send"))
+
+
+@lru_cache(maxsize=256)
+def _made(routes: Routes) -> list[BaseRoute]:
+    """The same for every application of a process: to make them takes longer than most of what is asked of them."""
+    holder = APIRouter()
+    holder.include_router(routes.router, prefix=routes.prefix, dependencies=requires(routes.access))
+    return holder.routes
 
 
 def create_health_app(yamchi: Yamchi) -> FastAPI:
