@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,50 @@ async def test_steps_and_events_of_one_lead_at_once_wait_for_each_other_in_one_o
         await eventually(are_set, TIMEOUT_SECONDS)
     deadlocks = text("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
     assert await pair.one.database.read(lambda c: c.execute(deadlocks).scalar_one()) == 0
+
+
+DATED = """
+scenario: letter
+on: go
+entity: lead
+key: "{{ lead.id }}"
+steps:
+  - {job: one, at: lead.lesson_datetime - 1h}
+"""
+
+
+@pytest.mark.parametrize("first", ["start", "move"])
+async def test_a_date_that_moves_while_a_run_begins_moves_the_run(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """The event that begins it changes nothing of the lead, so that nothing but the engine makes one wait for the other."""
+    (pair.one.settings.home / "scenarios" / "letter.yaml").write_text(DATED)
+    for app in (pair.one, pair.other):
+        app.plugin(Scenarios).library.refresh()
+    await happen(pair.one, "booked", "e-1", lesson_datetime="2100-01-01T10:00:00Z")
+    starting = partial(happen, pair.one, "go", "e-2")
+    moving = partial(happen, pair.other, "moved", "e-3", lesson_datetime="2100-02-01T10:00:00Z")
+    engine = (pair.one if first == "start" else pair.other).plugin(Scenarios).scenario_engine
+    has_decided, may_commit = threading.Event(), threading.Event()
+    take = engine._take
+
+    def take_slowly(*given: Any) -> Any:
+        entries = take(*given)
+        has_decided.set()
+        assert may_commit.wait(TIMEOUT_SECONDS)
+        return entries
+
+    monkeypatch.setattr(engine, "_take", take_slowly)
+    early, late = (starting, moving) if first == "start" else (moving, starting)
+    one = elsewhere(early())
+    await asyncio.to_thread(has_decided.wait, TIMEOUT_SECONDS)
+    other = elsewhere(late())
+
+    async def is_waiting_or_done() -> bool:
+        return other.done() or await pair.is_waiting()
+
+    await eventually(is_waiting_or_done, TIMEOUT_SECONDS)
+    may_commit.set()
+    await asyncio.gather(one, other)
+    run = await pair.one.plugin(Scenarios).timelines.latest("letter", LEAD)
+    assert [line["due"] for line in run["timeline"] if line["state"] == "armed"] == ["2100-02-01T09:00:00Z"]
