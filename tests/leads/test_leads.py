@@ -410,3 +410,12 @@ async def test_lines_of_one_moment_are_in_the_order_of_what_happened(harness: Ha
         "LESSON_RESCHEDULED",
         "LESSON_CONFIRMED",
     ]
+
+
+async def test_what_is_corrected_by_hand_is_in_the_jobs_that_wait(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    (before,) = await harness.jobs("emailChain")
+    await harness.client.patch(f"/v1/leads/{lead_id}", json={"name": "Марат Б.", "email": "b@example.com"})
+    (after,) = await harness.jobs("emailChain")
+    assert (after.id, after.run_at) == (before.id, before.run_at)
+    assert after.data == {"leadId": lead_id, "email": "b@example.com", "name": "Марат Б."}

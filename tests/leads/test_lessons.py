@@ -83,7 +83,7 @@ async def test_a_change_by_hand_and_what_it_moves_are_one_transaction(
 ) -> None:
     lead_id = await harness.lead()
 
-    def killed(*_: Any) -> None:
+    def killed(*_: Any, **__: Any) -> None:
         raise RuntimeError("killed")
 
     monkeypatch.setattr(harness.leads._scenarios.scenario_engine, "changed_in", killed)

@@ -73,6 +73,8 @@ async def test_a_lesson_gets_a_meeting(harness: Harness, server: ZoomServer) -> 
     )
     lead = await harness.get(lead_id)
     assert (lead["zoom_link"], lead["zoom_meeting_id"]) == (f"https://zoom.us/j/{number}", number)
+    (reminder,) = await harness.jobs("reminders")
+    assert reminder.data["zoomLink"] == f"https://zoom.us/j/{number}"  # it was queued before there was one
     assert await harness.app.keys.get("zoom_token") == "token-1"
     await book(harness, await harness.lead(tranid="3"), "2026-01-05T11:00:00Z")
     assert server.tokens == 1

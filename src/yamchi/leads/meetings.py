@@ -24,6 +24,8 @@ from yamchi.leads.zoom import Meeting, Zoom
 from yamchi.notifications.schemas.event import Event
 from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
+from yamchi.scenarios.outbox import Entry
+from yamchi.scenarios.plugin import Scenarios
 from yamchi.storage.database import Database
 from yamchi.storage.upsert import insert_new
 
@@ -60,6 +62,7 @@ class Meetings:
         self,
         database: Database,
         store: LeadStore,
+        scenarios: Scenarios,
         zoom: Zoom,
         queue: Queue,
         clock: Clock,
@@ -68,6 +71,7 @@ class Meetings:
     ) -> None:
         self._database = database
         self._store = store
+        self._scenarios = scenarios
         self._zoom = zoom
         self._queue = queue
         self._clock = clock
@@ -230,7 +234,7 @@ class Meetings:
         False if the row is gone: the lesson was cancelled meanwhile, and nobody else knows of the meeting.
         """
 
-        def keep(connection: Connection) -> bool:
+        def keep(connection: Connection) -> tuple[bool, list[Entry]]:
             lead = self._store.find_in(connection, lead_id, lock=True)
             known: dict[str, Any] = {"meeting_id": meeting.id, "link": meeting.link, "starts_at": starts_at}
             if lead is not None and lead.lesson_datetime == starts_at:
@@ -238,12 +242,17 @@ class Meetings:
             is_kept = connection.execute(
                 update(table).where(table.c.lead_id == lead_id).values(known)
             ).rowcount
+            entries = []
             if is_kept and lead is not None and lead.lesson_datetime is not None:
                 shown = {"zoom_link": meeting.link, "zoom_meeting_id": meeting.id}
                 self._store.change_in(connection, lead_id, shown)
-            return bool(is_kept)
+                if lead.zoom_link != meeting.link:  # the jobs of its reminders name it
+                    entries = self._scenarios.changed_in(connection, entities.KIND, lead_id)
+            return bool(is_kept), entries
 
-        return await self._database.write(keep)
+        is_kept, entries = await self._database.write(keep)
+        await self._scenarios.follow(entries)
+        return is_kept
 
     async def _announce(self, lead_id: str, wanted: Millis) -> None:
         """Tell the link, and write down that it was told; what fails here is done by the next attempt."""

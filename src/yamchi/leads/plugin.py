@@ -206,6 +206,7 @@ class Leads(Plugin):
         found = Meetings(
             self.app.database,
             self.store,
+            self._scenarios,
             self._zoom,
             self.app.queue(meetings.QUEUE),
             self.app.clock,

@@ -1,4 +1,4 @@
-"""What a transaction of the engine leads to outside: jobs to queue or drop, keys to write or delete, events to emit.
+"""What a transaction of the engine leads to outside: jobs to queue, change or drop, keys to write or delete, events to emit.
 
 Written in the transaction, done right after it, and forgotten when done. What a crash left undone, the sweeper does: ids
 are derived, so doing a thing twice is doing it once.
@@ -15,9 +15,10 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, asc, delete, insert, select
 
 from yamchi.clock import Clock, Millis, as_datetime
-from yamchi.errors import EngineError, WrongState, YamchiError
+from yamchi.errors import EngineError, YamchiError
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
+from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
 from yamchi.scenarios import store
 from yamchi.scenarios.store import StepId
@@ -27,7 +28,7 @@ from yamchi.storage.keys import Keys
 
 log = structlog.get_logger("yamchi.scenarios")
 
-Kind = Literal["job", "drop", "event"]
+Kind = Literal["job", "data", "drop", "event"]
 
 SWEEP_AFTER: Millis = 10_000
 """What has been there for so long was left undone."""
@@ -137,6 +138,9 @@ class Outbox:
             case "job":
                 assert entry.job_id is not None
                 await self._add(entry.job_id, body)
+            case "data":
+                assert entry.job_id is not None
+                await self._reach(entry.job_id, body["queue"], lambda job: job.update(body["data"]))
             case "drop":
                 assert entry.job_id is not None
                 await self._drop(entry.job_id, body)
@@ -159,19 +163,17 @@ class Outbox:
 
     async def _drop(self, job_id: str, body: dict[str, Any]) -> None:
         await self.forget_key(body["key"], job_id)
-        if body["is_own"]:
-            return  # the job at hand ends by itself
+        if not body["is_own"]:  # else it is the job at hand, which ends by itself
+            await self._reach(job_id, body["queue"], lambda job: job.remove())
+
+    async def _reach(self, job_id: str, queue: str, act: Callable[[Job[Any]], Awaitable[object]]) -> None:
+        """Change or remove a job that waits. One that is running looks for itself at what is so now, and one that is gone need not."""
         try:
-            job = await self._queue(body["queue"]).job(job_id)
-            await job.remove()
+            await act(await self._queue(queue).job(job_id))
         except EngineError:
             raise
-        except (WrongState, YamchiError) as error:
-            log.debug(
-                "a job that is not needed any more can't be removed: it is running or gone, and does nothing by itself",
-                job=job_id,
-                error=str(error),
-            )
+        except YamchiError as error:
+            log.debug("a job can't be changed: it is running or gone", job=job_id, error=str(error))
 
     async def forget_key(self, key: str | None, job_id: str) -> None:
         """Delete a key if it still names this job."""

@@ -244,12 +244,12 @@ class Scenarios(Plugin):
         return await self.scenario_engine.stop(scenario, key, reason)
 
     async def changed(self, kind: str, entity_id: str) -> None:
-        """An entity was changed otherwise than by an event: its runs look at their dates anew."""
+        """An entity was changed otherwise than by an event: its runs look at their dates anew, and their jobs get their data anew."""
         await self.scenario_engine.changed(kind, entity_id)
 
     def changed_in(self, connection: Connection, kind: str, entity_id: str) -> list[Entry]:
         """The same in the transaction that changes it; pass what it returns to `follow` after the commit."""
-        return self.scenario_engine.changed_in(connection, kind, entity_id)
+        return self.scenario_engine.changed_in(connection, kind, entity_id, refresh=True)
 
     async def follow(self, entries: Sequence[Entry]) -> None:
         await self.scenario_engine.follow(entries)

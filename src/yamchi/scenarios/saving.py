@@ -87,15 +87,33 @@ class RunSaver:
         body = {
             "queue": queue,
             "name": change.step,
-            "data": {
-                name: self._filled(value, definition, run, facts, now)
-                for name, value in definition.data_of(step).items()
-            },
+            "data": self._data(definition, run, step, facts, now),
             "run_at": change.due if change.due > now else None,
             "key": key,
             "ttl": to_millis(step.remember.ttl) if step.remember and key else None,
         }
         return [self._outbox.put(connection, "job", body, str(id))]
+
+    def refresh(
+        self, connection: Connection, definition: Definition, run: Run, facts: Facts, now: Millis
+    ) -> list[Entry]:
+        """The pending step's job gets its data anew: what it is about has changed since it was queued."""
+        if run.armed is None or run.armed.due is None:
+            return []
+        id = StepId(run.id, run.armed.step, run.armed.arming)
+        row = store.step_row(connection, id)
+        if row is None or row.queue is None:
+            return []
+        data = self._data(definition, run, definition.step(id.step), facts, now)
+        return [self._outbox.put(connection, "data", {"queue": row.queue, "data": data}, str(id))]
+
+    def _data(
+        self, definition: Definition, run: Run, step: Step, facts: Facts | None, now: Millis
+    ) -> dict[str, Any]:
+        return {
+            name: self._filled(value, definition, run, facts, now)
+            for name, value in definition.data_of(step).items()
+        }
 
     def _settle(self, connection: Connection, run: Run, change: StepChange, is_own: bool) -> list[Entry]:
         """A step that is over: its key goes, and its job, unless that ends by itself.

@@ -178,7 +178,14 @@ class ScenarioEngine:
         return Match(definition, str(key), entity_id, facts)
 
     def _move(
-        self, connection: Connection, row: Row[Any], event_type: str, fetched: Fetched, now: Millis
+        self,
+        connection: Connection,
+        row: Row[Any],
+        event_type: str,
+        fetched: Fetched,
+        now: Millis,
+        *,
+        refresh: bool = False,
     ) -> list[Entry]:
         """What an event, or a change of its entity, makes of a run."""
         run = store.restored(row)
@@ -189,7 +196,7 @@ class ScenarioEngine:
         facts = self._facts.of(connection, definition, run, fetched)
         after, changes = moves.hear(definition, run, facts, event_type, now)
         if after == run and not changes:
-            return []
+            return self.saver.refresh(connection, definition, run, facts, now) if refresh else []
         return self.saver.save(connection, definition, row, after, changes, facts, now)
 
     def _move_blindly(
@@ -237,19 +244,32 @@ class ScenarioEngine:
     # ── Entities that change ──────────────────────────────────────────────────────────────────────────────────────
 
     def changed_in(
-        self, connection: Connection, kind: str, entity_id: str, fetched: Fetched | None = None
+        self,
+        connection: Connection,
+        kind: str,
+        entity_id: str,
+        fetched: Fetched | None = None,
+        *,
+        refresh: bool = False,
     ) -> list[Entry]:
-        """In the transaction that changes an entity: its runs look at their dates anew. Then `follow` what it returns."""
+        """In the transaction that changes an entity: its runs look at their dates anew. Then `follow` what it returns.
+
+        With `refresh`, the jobs that stay pending get their data anew.
+        """
         store.lock_entities(connection, [(kind, entity_id)])
-        entries = []
+        entries, now = [], self._clock.now()
         for row in store.living(connection, [], [(kind, entity_id)]):
-            entries += self._move(connection, row, "", fetched or Fetched(), self._clock.now())
+            entries += self._move(connection, row, "", fetched or Fetched(), now, refresh=refresh)
         return entries
 
     async def changed(self, kind: str, entity_id: str) -> None:
-        """An entity has changed: its runs look at their dates anew."""
+        """An entity has changed: its runs look at their dates anew, and their jobs get their data anew."""
         fetched = await self._facts.fetch(kind, entity_id)
-        await self.follow(await self._database.write(lambda c: self.changed_in(c, kind, entity_id, fetched)))
+
+        def change(connection: Connection) -> list[Entry]:
+            return self.changed_in(connection, kind, entity_id, fetched, refresh=True)
+
+        await self.follow(await self._database.write(change))
 
     # ── Stopping ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -111,7 +111,7 @@ scenario_outbox = Table(
     "scenario_outbox",
     metadata,
     Column("number", Number, primary_key=True, autoincrement=True),
-    Column("kind", String(16), nullable=False),  # job, drop or event
+    Column("kind", String(16), nullable=False),  # job, data, drop or event
     Column("job_id", String(255)),
     Column("body", JSON, nullable=False),
     Column("created_at", Moment, nullable=False),
