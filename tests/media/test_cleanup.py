@@ -68,3 +68,12 @@ async def test_files_of_pictures_are_looked_up_by_key(studio: Studio) -> None:
         lambda c: [row.detail for row in c.execute(text(f"EXPLAIN QUERY PLAN {query}"))]
     )
     assert not [step for step in plan if step.startswith("SCAN")], plan
+
+
+async def test_thirty_days_unless_told_otherwise(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg())
+    await studio.client.delete(f"/api/admin/media/{found['id']}")
+    await studio.app.clock.advance("29d")
+    assert (await studio.app.media.cleanup.run()).deleted == 0
+    await studio.app.clock.advance("1d1s")
+    assert (await studio.app.media.cleanup.run()).deleted == 1

@@ -77,6 +77,7 @@ def test_hostile_files_cost_little(tmp_path: Path) -> None:
         said, seconds = found["said"][name]
         assert sentence in said
         assert "\n" not in said
+        assert "  " not in said
         assert seconds < MOST_CPU_SECONDS, name
     assert found["grown"] < MOST_KILOBYTES
     assert list((tmp_path / "out").iterdir()) == []

@@ -5,6 +5,7 @@ import json
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -32,7 +33,7 @@ async def test_the_whole_story(studio: Studio) -> None:
     assert set(found["variants"]) == {"w1920", "w1280", "w640", "w320", "thumb"}
     assert studio.temp_files == []
     assert len(studio.public_files) == 5
-    assert [part.split()[1] for part in found["srcset"].split(", ")] == ["320w", "640w", "1200w", "1200w"]
+    assert [part.split()[1] for part in found["srcset"].split(", ")] == ["320w", "640w", "1200w"]
     one = found["variants"]["w640"]
     answer = await studio.client.get(one["url"])
     assert answer.status_code == 200
@@ -113,6 +114,50 @@ async def test_a_file_that_is_too_large(tmp_path: Path) -> None:
         answer = await studio.upload(pictures.jpeg())
         assert answer.status_code == 413
         assert studio.temp_files == []
+
+
+async def test_a_file_that_is_too_large_for_its_preset(studio: Studio) -> None:
+    (studio.home / "media.yaml").write_text("tiny: {sizes: [{name: a, width: 9}], max_bytes: 1000}\n")
+    answer = await studio.upload(pictures.jpeg(), entityType="tiny")
+    assert (answer.status_code, "1,000 are the most" in answer.json()["detail"]) == (413, True)
+    assert studio.temp_files == []
+    assert (await studio.upload(pictures.jpeg(), entityType="user_avatar")).status_code == 202
+
+
+async def test_a_body_that_is_far_too_large(tmp_path: Path) -> None:
+    async with a_studio(tmp_path, media_max_bytes=1000) as studio:
+        answer = await studio.upload(b"\xff\xd8\xff" * 500_000)
+        assert (answer.status_code, answer.json()["detail"]) == (
+            413,
+            "The body is larger than the 1,049,576 bytes allowed.",
+        )
+
+
+async def test_fields_of_a_form_in_snake_case(studio: Studio) -> None:
+    files = {"file": ("a.jpg", pictures.jpeg(), "image/jpeg")}
+    data = {"entity_type": "user_avatar", "user_id": "user-123"}
+    answer = await studio.client.post("/api/admin/media/upload-async", data=data, files=files)
+    found = await studio.show(answer.json()["mediaId"])
+    assert (found["entityType"], found["userId"]) == ("user_avatar", "user-123")
+
+
+async def test_a_small_picture_has_each_width_once(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg(300, 200))
+    widths = [one.rpartition(" ")[2] for one in found["srcset"].split(", ")]
+    assert widths == ["300w"]
+
+
+async def test_a_job_about_no_picture_is_only_a_failed_job(studio: Studio, capfd: Any) -> None:
+    queue = studio.app.queue("media-processing")
+    handlers = dict(queue.definition.handlers)
+    queue.definition.handlers.clear()  # as in a process that only adds, which knows no model
+    gone = {"mediaId": "gone", "entityType": "a", "tempPath": "", "originalFilename": ""}
+    jobs = [await queue.add(data) for data in ({"entityType": "user_avatar"}, gone)]
+    queue.definition.handlers.update(handlers)
+    await studio.app.drain()
+    assert [(await job.refresh()).state for job in jobs] == ["failed", "failed"]
+    said = "".join(capfd.readouterr())
+    assert "a listener failed" not in said, said
 
 
 async def test_another_programs_job_reads_only_uploads(studio: Studio) -> None:

@@ -54,3 +54,30 @@ async def test_a_watermark_that_crashes_the_decoder_crashes_no_server(
         assert (status, "was killed by SIGSEGV" in said) == (422, True), said
         assert (await add(studio, pictures.jpeg()))[0] == 201
         assert studio.temp_files == []
+
+
+async def test_what_can_never_be_marked_is_said_at_once(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg(1200, 900))
+    logo = {"file": ("logo.png", pictures.white(80, 40))}
+    await studio.client.post("/api/admin/watermarks", files=logo, data={"id": "wm"})
+    url = f"/api/admin/media/{found['id']}/watermark"
+
+    async def asked(**how: object) -> tuple[int, str]:
+        answer = await studio.client.post(url, json={"watermarkId": "wm", **how})
+        return answer.status_code, answer.json().get("detail", "")
+
+    status, said = await asked(variants=["w640", "huge"])
+    assert (status, "company_photo has no 'huge'; there are: w1920, w1280" in said) == (422, True), said
+    assert (await asked(variants=[]))[0] == 422
+    assert (await asked(mediaId="another"))[0] == 422
+    assert (await asked(mediaId=found["id"], variants=["w640"]))[0] == 202
+    await studio.app.drain()
+    marked = (await studio.show(found["id"]))["watermark"]
+    foreign = {"mediaId": found["id"], "watermarkId": "wm", "variants": ["huge"]}
+    job = await studio.app.queue("watermark").add(foreign)
+    await studio.app.drain()
+    assert "has no 'huge'" in ((await job.refresh()).failed_reason or "")
+    assert (await studio.show(found["id"]))["watermark"] == marked
+    await studio.client.delete(f"/api/admin/media/{found['id']}")
+    status, said = await asked()
+    assert (status, "is soft_deleted" in said) == (409, True), said

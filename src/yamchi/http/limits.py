@@ -43,13 +43,19 @@ MOST_READING = 1_000
 MOST_HELD = 256 * 1024 * 1024
 """Bytes of all bodies beyond a form's size that are in memory; beyond it the one that has been silent longest is given up, too."""
 
-SENTENCE = "The body is larger than the {:,} bytes allowed: keep large things in a file and send its address."
+TOO_LARGE = "The body is larger than the {:,} bytes allowed"
+ADVICE = ": keep large things in a file and send its address."
+"""For a body that is read whole. What is streamed is such a file."""
 
 NUL = "has a NUL character (%00), which no id and no name can have."
 
 _FORM = b"application/x-www-form-urlencoded"
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 """What may not fit into 64 bits; orjson would make a float of it."""
+
+
+def _too_large(limit: int, is_kept: bool) -> str:
+    return TOO_LARGE.format(limit) + (ADVICE if is_kept else ".")
 
 
 class BodyLimit:
@@ -72,7 +78,7 @@ class BodyLimit:
         is_small = 0 < announced <= FORM_LIMIT
         limit, is_kept = (FORM_LIMIT, False) if is_small else self._limit(scope)
         if announced > limit:
-            sentence = SENTENCE.format(limit)
+            sentence = _too_large(limit, is_kept)
             refusal = problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence, headers={"connection": "close"})
             await refusal(scope, receive, send)
             return
@@ -111,7 +117,7 @@ class BodyLimit:
             size += come
             is_complete = not message.get("more_body", False)
             if size > limit:
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, SENTENCE.format(limit))
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit, held is not None))
             if held:
                 self._hold(held, come)
             return message

@@ -46,16 +46,20 @@ class Cleaned:
 class MediaCleanupJob:
     """Runs daily, and when asked."""
 
-    def __init__(self, store: MediaStore, files: Files, bucket: Bucket | None, clock: Clock) -> None:
+    def __init__(
+        self, store: MediaStore, files: Files, bucket: Bucket | None, clock: Clock, days: int
+    ) -> None:
         self._store = store
         self._files = files
         self._bucket = bucket
         self._clock = clock
+        self._days = days
 
-    async def run(self, older_than_days: int) -> Cleaned:
-        """Remove what was deleted this long ago, and what changed pictures left."""
+    async def run(self, older_than_days: int | None = None) -> Cleaned:
+        """Remove what was deleted this long ago (by default MEDIA_CLEANUP_DAYS), and what changed pictures left."""
         cleaned = Cleaned()
-        before = self._clock.now() - older_than_days * DAY
+        days = self._days if older_than_days is None else older_than_days
+        before = self._clock.now() - days * DAY
         while page := await self._store.deleted(before, PAGE):
             for found in page:
                 if await self._store.begin_removal(found.id, before):

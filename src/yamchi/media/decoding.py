@@ -142,7 +142,7 @@ def damaged(error: Exception) -> BadFile:
     """What libvips said, as one sentence: the line in which the decoder speaks, if there is one."""
     lines = [line for line in str(error).strip().splitlines() if line]
     named = [line for line in lines if ": " in line]
-    reason = next(iter(named or lines), "no reason given")[:200].rstrip(".")
+    reason = next(iter(named or lines), "no reason given").strip()[:200].rstrip(".")
     return BadFile(f"The file is damaged and can't be read: {reason}")
 
 

@@ -14,6 +14,12 @@ class BadFile(Unrecoverable):
     http_status = 422
 
 
+class TooLarge(BadFile):
+    """More bytes than an upload may have."""
+
+    http_status = 413
+
+
 @dataclass(frozen=True, slots=True)
 class ImageFormat:
     """A format that is read, by exactly one loader of libvips."""

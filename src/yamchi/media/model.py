@@ -58,7 +58,7 @@ class WatermarkJobData(_JobData):
     position: Position = "bottom-right"
     opacity: float = Field(default=0.5, ge=0.1, le=1.0)
     scale: float = Field(default=0.2, ge=0.1, le=1.0)
-    variants: list[str] | None = Field(default=None, max_length=50)
+    variants: list[str] | None = Field(default=None, min_length=1, max_length=50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +114,10 @@ class Picture:
 
     @property
     def srcset(self) -> str:
-        """For `<img srcset>`: the variants that keep the picture's shape, by width."""
+        """For `<img srcset>`: the variants that keep the picture's shape, by width; of those as wide as each other the smallest."""
         shaped = [one for one in self.variants if one.type == "image/webp" and self._is_whole(one)]
-        return ", ".join(
-            f"{self.url_of(one)} {one.width}w" for one in sorted(shaped, key=lambda one: one.width)
-        )
+        smallest = {one.width: one for one in sorted(shaped, key=lambda one: (one.width, -one.size))}
+        return ", ".join(f"{self.url_of(one)} {width}w" for width, one in smallest.items())
 
     def url_of(self, variant: KeptVariant) -> str:
         return f"/media/{self.id}/{variant.address}"

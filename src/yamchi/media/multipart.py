@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from pydantic.alias_generators import to_camel
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
@@ -19,7 +20,7 @@ UNREADABLE = "The body is not multipart/form-data, or it is not whole."
 
 
 class Form:
-    """The fields of a form, and its file once that has been written."""
+    """The fields of a form, by their names in camelCase, and its file once that has been written."""
 
     def __init__(self) -> None:
         self.fields: dict[str, str] = {}
@@ -121,4 +122,4 @@ class _Reader:
     def _end_part(self) -> None:
         if self._field is not None:
             name = self._field.decode("utf-8", "replace")
-            self.form.fields[name] = bytes(self._value).decode("utf-8", "replace")
+            self.form.fields[to_camel(name)] = bytes(self._value).decode("utf-8", "replace")

@@ -83,7 +83,9 @@ class Media(Plugin):
         self.sync = MediaSyncService(
             self.store, self.files, self.bucket, app.queue(SYNC), app.database, lambda: app.keys, app.clock
         )
-        self.cleanup = MediaCleanupJob(self.store, self.files, self.bucket, app.clock)
+        self.cleanup = MediaCleanupJob(
+            self.store, self.files, self.bucket, app.clock, settings.media_cleanup_days
+        )
         self._sync_counter = SyncCounter()
         app.observers.append(self._sync_counter.observe)
 
@@ -140,7 +142,7 @@ class Media(Plugin):
             await self.service.sweep()
 
     async def _clean_daily(self) -> dict[str, Any]:
-        return (await self.cleanup.run(self.settings.media_cleanup_days)).to_dict()
+        return (await self.cleanup.run()).to_dict()
 
     async def _changed(self, found: Picture) -> None:
         """The bucket follows, and the uploader's page hears of it."""

@@ -1,4 +1,4 @@
-"""Presets: which sizes a kind of picture comes in, how it is cut, and what is allowed. `media.yaml`, yours or the shipped one."""
+"""Presets: which sizes a kind of picture comes in, how it is cut, and what is allowed: those of your `media.yaml`, and those that ship."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -93,7 +93,8 @@ class Presets:
 
     def all(self) -> dict[str, Preset]:
         if self._found is None:
-            self._found = read_presets(load_file(self._own if self._own.exists() else SHIPPED))
+            files = [SHIPPED, self._own] if self._own.exists() else [SHIPPED]
+            self._found = {name: one for file in files for name, one in read_presets(load_file(file)).items()}
         return self._found
 
 

@@ -46,11 +46,14 @@ class WatermarkIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    mediaId: str | None = Field(default=None, max_length=36, description="As in the address, if at all.")  # noqa: N815
     watermarkId: str = Field(max_length=64)  # noqa: N815
     position: Position = "bottom-right"
     opacity: float = Field(default=0.5, ge=0.1, le=1.0)
     scale: float = Field(default=0.2, ge=0.1, le=1.0)
-    variants: list[Annotated[str, Field(max_length=64)]] | None = Field(default=None, max_length=50)
+    variants: list[Annotated[str, Field(max_length=64)]] | None = Field(
+        default=None, min_length=1, max_length=50
+    )
 
 
 class SyncIn(BaseModel):
@@ -70,7 +73,9 @@ class SyncIn(BaseModel):
 class CleanupIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    olderThanDays: int = Field(default=30, ge=0, le=36_500)  # noqa: N815
+    olderThanDays: int | None = Field(  # noqa: N815
+        default=None, ge=0, le=36_500, description="By default MEDIA_CLEANUP_DAYS."
+    )
     status: Literal["soft_deleted"] = "soft_deleted"
 
 
@@ -239,7 +244,10 @@ async def reprocess_media(media: TheMedia, media_id: MediaId) -> Accepted:
 
 @admin.post("/media/{media_id}/watermark", status_code=202, summary="Put a watermark over a picture")
 async def watermark_media(media: TheMedia, media_id: MediaId, how: WatermarkIn) -> dict[str, str]:
-    return {"jobId": await media.watermarks.apply(WatermarkJobData(mediaId=media_id, **how.model_dump()))}
+    if how.mediaId not in (None, media_id):
+        raise InvalidJob("mediaId: it is another one than in the address.")
+    data = WatermarkJobData.model_validate({**how.model_dump(), "mediaId": media_id})
+    return {"jobId": await media.watermarks.apply(data)}
 
 
 @admin.delete("/media/{media_id}/watermark", status_code=202, summary="Take a picture's watermark off")

@@ -29,7 +29,7 @@ from yamchi.errors import (
 from yamchi.faultpoints import fault_point
 from yamchi.media.child import work
 from yamchi.media.files import Files, as_outage, copy, copy_whole, link, remove, size_of
-from yamchi.media.formats import BadFile, sniff_file
+from yamchi.media.formats import BadFile, TooLarge, sniff_file
 from yamchi.media.model import MediaProcessingJobData, Picture
 from yamchi.media.overlay import Mark
 from yamchi.media.presets import Preset, Presets, UnknownPreset
@@ -203,7 +203,7 @@ class MediaService:
         sniff_file(temp)
         size = size_of(temp)
         if preset.max_bytes is not None and size > preset.max_bytes:
-            raise BadFile(
+            raise TooLarge(
                 f"The file has {size:,} bytes; {preset.max_bytes:,} are the most for this kind of picture."
             )
 
@@ -286,11 +286,13 @@ class MediaService:
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """A job that ended without its handler's last word, such as one that killed its workers."""
-        data = MediaProcessingJobData.model_validate(job.data)
-        if data.media_id:
-            found = await self.store.get(data.media_id)
-            if found.status == "processing" or found.temp_path == Path(data.temp_path).name:
-                await self._give_up(found, error)
+        try:
+            data = MediaProcessingJobData.model_validate(job.data)
+            found = await self.store.get(data.media_id or _derived(job.id))
+        except (ValidationError, UnknownMedia):  # it is about no picture that is here
+            return
+        if found.status == "processing" or found.temp_path == Path(data.temp_path).name:
+            await self._give_up(found, error)
 
     async def sweep(self) -> int:
         """Queue again what lost its job, and give up what has one that is over; how many there were."""

@@ -21,7 +21,7 @@ import orjson
 from yamchi.errors import EngineError, StorageFull, UnknownJob, WrongState, YamchiError
 from yamchi.media.allowance import DailyAllowance
 from yamchi.media.files import Files, is_full, remove, size_of
-from yamchi.media.formats import BadFile
+from yamchi.media.formats import BadFile, TooLarge
 from yamchi.storage.keys import Keys
 
 LIFETIME = "24h"
@@ -29,12 +29,6 @@ LONGEST_METADATA = 8_192
 
 Accept = Callable[[Path], Awaitable[tuple[str, str]]]
 """Takes a whole file over; the ids of its picture and of its job."""
-
-
-class TooLarge(BadFile):
-    """More bytes than an upload may have."""
-
-    http_status = 413
 
 
 class UnknownUpload(UnknownJob):

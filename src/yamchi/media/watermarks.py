@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from yamchi.errors import Snooze, Unrecoverable, WrongState
+from yamchi.errors import InvalidJob, Snooze, Unrecoverable, WrongState
 from yamchi.media.files import Files, as_outage, move, remove
 from yamchi.media.formats import sniff_file
-from yamchi.media.model import WatermarkJobData
+from yamchi.media.model import Picture, WatermarkJobData
 from yamchi.media.presets import UnknownPreset
 from yamchi.media.service import MediaService, Told, clean_name
 from yamchi.media.store import MediaStore, UnknownMedia
@@ -59,7 +59,7 @@ class WatermarkService:
     async def apply(self, data: WatermarkJobData) -> str:
         """Queue it for one picture; the job's id."""
         await self._store.watermark(data.watermark_id)
-        await self._store.get(data.media_id)
+        self._check(await self._store.get(data.media_id), data)
         job = await self._queue.add(data, name=APPLY)
         return job.id
 
@@ -69,6 +69,17 @@ class WatermarkService:
         wanted = [WatermarkJobData(media_id=one, watermark_id=watermark_id, **how) for one in media_ids]
         jobs = await self._queue.add_many([New(data, name=APPLY) for data in wanted])
         return [job.id for job in jobs]
+
+    def _check(self, found: Picture, data: WatermarkJobData) -> None:
+        """Refuses what can never be done; a picture that is still being made is waited for."""
+        if found.status in ("failed", "soft_deleted"):
+            raise WrongState(f"Media {found.id} is {found.status}, so it can't get a watermark.")
+        known = [size.name for size in self._service.presets.get(found.entity_type).sizes]
+        for name in data.variants or ():
+            if name not in known:
+                raise InvalidJob(
+                    f"variants: {found.entity_type} has no {name[:64]!r}; there are: {', '.join(known)}."
+                )
 
     async def take_off(self, media_id: str) -> str:
         """Queue the picture to be made anew from its original, without a watermark; the job's id."""
@@ -82,11 +93,10 @@ class WatermarkService:
             found = await self._store.get(data.media_id)
             if found.status == "processing":
                 return Snooze(UNMADE_WAIT, f"Media {found.id} is still being made.")
-            if found.status != "ready":
-                raise Unrecoverable(f"Media {found.id} is {found.status}, so it can't get a watermark.")
+            self._check(found, data)
             how = data.model_dump(by_alias=True, exclude={"media_id"})
             task = await self._service.task_for(found, await self._service.mark_of(how))
-        except (UnknownMedia, UnknownPreset) as error:
+        except (UnknownMedia, UnknownPreset, InvalidJob, WrongState) as error:
             raise Unrecoverable(str(error)) from error
         try:
             made = await self._service.run(job, found, task)
