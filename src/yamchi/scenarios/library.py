@@ -167,17 +167,20 @@ class Library:
         current = self.current.get(name)
         if current is not None and current.version == version:
             return current
+        found = self._stored_version(connection, name, version)
+        if found is None:
+            why = "can't be used here: see the log" if (name, version) in self._versions else "is not stored"
+            raise UnknownScenario(f"Version {version} of the scenario {name!r} {why}.")
+        return found
+
+    def _stored_version(self, connection: Connection, name: str, version: str) -> Definition | None:
+        """None if it can't be used here, or is no longer there."""
         if (name, version) not in self._versions:
             row = connection.execute(_stored(name, version, *table.c)).first()
             if row is None:
-                raise UnknownScenario(f"Version {version} of the scenario {name!r} is not stored.")
+                return None
             self._versions[name, version] = _restored(row)
-        found = self._versions[name, version]
-        if found is None:
-            raise UnknownScenario(
-                f"Version {version} of the scenario {name!r} can't be used here: see the log."
-            )
-        return found
+        return self._versions[name, version]
 
     def once(self, connection: Connection) -> set[str]:
         """The scenarios that run once for a key. Of one whose file is gone or can't be used, what its versions said counts."""
@@ -190,15 +193,14 @@ class Library:
 
     def listening(self, connection: Connection, event_types: set[str]) -> list[Definition]:
         """Every version, those in force first, to whose runs one of these types matters."""
-        stored = connection.execute(select(table.c.name, table.c.version)).all()
-        versions = {(one.scenario, one.version): one for one in self.current.values()}
-        for name, version in stored:
+        versions: dict[tuple[str, str], Definition | None] = {
+            (one.scenario, one.version): one for one in self.current.values()
+        }
+        for name, version in connection.execute(select(table.c.name, table.c.version)).tuples():
             if (name, version) not in versions:
-                try:
-                    versions[name, version] = self.version(connection, name, version)
-                except UnknownScenario:
-                    continue  # said when it was read; its runs wait for a process that can use it
-        return [one for one in versions.values() if event_types & one.listens_to]
+                versions[name, version] = self._stored_version(connection, name, version)
+        # One that can't be used was complained of when it was read; its runs wait for a process that can.
+        return [one for one in versions.values() if one and not event_types.isdisjoint(one.listens_to)]
 
 
 def _stored(name: str, version: str, *columns: Column[Any]) -> Select[Any]:
