@@ -5,10 +5,9 @@ import textwrap
 from datetime import timedelta
 
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings
 
 from yamchi.plugins import shipped_plugins
-from yamchi.settings import Settings, variable_of
+from yamchi.settings import Environment, Settings, variable_of
 
 
 def env_example() -> str:
@@ -21,7 +20,7 @@ def env_example() -> str:
     return "\n\n".join([_comment(heading), *blocks]) + "\n"
 
 
-def all_settings() -> list[type[BaseSettings]]:
+def all_settings() -> list[type[Environment]]:
     """The classes of settings: the core's first, then those of the features that ship."""
     features = [kind.settings_class for kind in shipped_plugins() if kind.settings_class]
     return [Settings, *features]

@@ -4,10 +4,12 @@ A feature is a folder; its plugin says what it brings: settings, tables, queues,
 checks. The application, the server, the command line and `doctor` go over the plugins and name none of them.
 """
 
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, overload
 
@@ -272,7 +274,7 @@ class Found:
 def find_plugins(settings: Settings, own: Sequence[type[Plugin]] = ()) -> Found:
     """What ships and what is installed, as PLUGINS chooses, and the application's own. One that can't be loaded is left out."""
     offered: dict[str, Callable[[], Any]] = {name: _loader(place) for name, place in SHIPPED.items()}
-    offered |= {point.name: point.load for point in entry_points(group=ENTRY_POINTS)}
+    offered |= {point.name: point.load for point in _installed(tuple(sys.path))}
     found = Found()
     loaded: dict[str, type[Plugin]] = {}
     for name in _chosen(settings, offered):
@@ -285,6 +287,12 @@ def find_plugins(settings: Settings, own: Sequence[type[Plugin]] = ()) -> Found:
     loaded |= {kind.name: kind for kind in map(_checked, own)}
     found.classes = _in_order(loaded, found)
     return found
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> EntryPoints:
+    """The plugins of other packages, looked for once for a `sys.path`: a file of every installed package is opened for it."""
+    return entry_points(group=ENTRY_POINTS)
 
 
 async def look_at(plugin: Plugin, *looks: Callable[[], Awaitable[Iterable[Check]]]) -> list[Check]:

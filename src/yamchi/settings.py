@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, unquote
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError
+from dotenv import dotenv_values
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 from yamchi.clock import check_zone
 from yamchi.errors import ConfigurationError
@@ -53,23 +57,16 @@ PER_QUEUE = "<QUEUE>"
 _POSTGRESQL = re.compile(r"postgres(ql)?(\+\w+)?://")
 
 
-class _Environment(BaseSettings):
+class Environment(BaseModel):
     """Reads its fields from the environment and from the `.env` of a home; a wrong value is one sentence."""
 
-    model_config = SettingsConfigDict(
-        env_ignore_empty=True,
-        extra="ignore",
-        frozen=True,
-        hide_input_in_errors=True,
-        validate_default=True,
-    )
+    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True, validate_default=True)
 
     def __init__(self, env_file: Path, values: Mapping[str, Any]) -> None:
-        # By alias, because populate_by_name would also read the variables HOME and CONCURRENCIES.
         fields = type(self).model_fields
         given = {str(fields[name].validation_alias or name): value for name, value in values.items()}
         try:
-            super().__init__(_env_file=env_file, **given)
+            super().__init__(**_values_of(fields, _read_variables(env_file)) | given)
         except ValidationError as error:
             raise ConfigurationError(_explain(error)) from None
         except (OSError, UnicodeDecodeError) as error:
@@ -83,7 +80,7 @@ class _Environment(BaseSettings):
         return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
-class FeatureSettings(_Environment):
+class FeatureSettings(Environment):
     """Base of a feature's settings: fields with a `description`, read from where the core's come from.
 
     Ask for them with `settings.of(MediaSettings)`. What a test gives to `Settings(…)` under their names is theirs.
@@ -93,7 +90,7 @@ class FeatureSettings(_Environment):
         super().__init__(env_file, values)
 
 
-class Settings(_Environment):
+class Settings(Environment):
     """What the operator decided. Read once at start; never changes while Yamchi runs."""
 
     # A secret is a SecretStr; a URL that may hold a password stays out of repr.
@@ -269,18 +266,6 @@ class Settings(_Environment):
         if unknown := self._given.keys() - known:
             raise TypeError(f"Settings has no field {', '.join(sorted(unknown))}.")
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        per_queue = _PerQueueSource(settings_cls, dotenv_settings, env_settings)
-        return init_settings, env_settings, dotenv_settings, per_queue
-
     @property
     def var(self) -> Path:
         """Where Yamchi keeps what it writes: the database, the spool, the mailbox."""
@@ -341,29 +326,26 @@ class Settings(_Environment):
         return _POSTGRESQL.sub("postgresql://", url, count=1)
 
 
-class _PerQueueSource(PydanticBaseSettingsSource):
-    """Gathers the variables that exist once per queue, from the same places as all others."""
+def _read_variables(env_file: Path) -> dict[str, str]:
+    """What is set, by its name in lower case. The environment wins over the file, and an empty value is no value."""
+    in_file = dotenv_values(env_file) if env_file.is_file() else {}
+    return {name.lower(): value for place in (in_file, os.environ) for name, value in place.items() if value}
 
-    def __init__(self, settings_cls: type[BaseSettings], *weakest_first: PydanticBaseSettingsSource) -> None:
-        super().__init__(settings_cls)
-        self.found: dict[str, str | None] = {}
-        for source in weakest_first:
-            if isinstance(source, EnvSettingsSource):
-                self.found.update(source.env_vars)
 
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        variable = variable_of(field_name, field)
-        prefix = variable.removesuffix(PER_QUEUE).lower()
-        values = {name[len(prefix) :]: value for name, value in self.found.items() if name.startswith(prefix)}
-        return values, variable, False
-
-    def __call__(self) -> dict[str, Any]:
-        gathered = {}
-        for name, field in self.settings_cls.model_fields.items():
-            if variable_of(name, field).endswith(PER_QUEUE):
-                values, variable, _ = self.get_field_value(field, name)
-                gathered[variable] = values
-        return gathered
+def _values_of(fields: Mapping[str, FieldInfo], found: Mapping[str, str]) -> dict[str, Any]:
+    """What was found for these fields, by the name under which pydantic takes it."""
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        variable = variable_of(name, field).lower()
+        taken_as = str(field.validation_alias or name)
+        if variable.endswith(PER_QUEUE.lower()):
+            prefix = variable.removesuffix(PER_QUEUE.lower())
+            values[taken_as] = {
+                one[len(prefix) :]: text for one, text in found.items() if one.startswith(prefix)
+            }
+        elif variable in found:
+            values[taken_as] = found[variable]
+    return values
 
 
 def variable_of(name: str, field: FieldInfo) -> str:
@@ -371,7 +353,7 @@ def variable_of(name: str, field: FieldInfo) -> str:
 
 
 def _variable_part(queue: str) -> str:
-    """How a queue is named inside a variable, in the lower case that the sources use."""
+    """How a queue is named inside a variable, in lower case."""
     return re.sub(r"\W", "_", queue).lower()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
-from pydantic_settings import NoDecode
 
 from yamchi.clock import Millis, to_millis
 from yamchi.errors import InvalidJob
@@ -144,16 +143,12 @@ def _check_proxy(value: str) -> str:
 
 
 Span = Annotated[timedelta, BeforeValidator(read_span)]
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)]
+Names = Annotated[tuple[str, ...], BeforeValidator(split)]
 QueueUrl = Annotated[str, AfterValidator(_check_queue_url), AfterValidator(_check_readable)]
 ServerUrl = Annotated[str, AfterValidator(_check_readable)]
-Tokens = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split)]
-Origins = Annotated[
-    tuple[Annotated[str, AfterValidator(_check_origin)], ...], NoDecode, BeforeValidator(split)
-]
-Proxies = Annotated[
-    tuple[Annotated[str, AfterValidator(_check_proxy)], ...], NoDecode, BeforeValidator(split)
-]
-RateOrOff = Annotated[Quota | None, NoDecode, BeforeValidator(_read_quota)]
+Tokens = Annotated[tuple[SecretStr, ...], BeforeValidator(split)]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_check_origin)], ...], BeforeValidator(split)]
+Proxies = Annotated[tuple[Annotated[str, AfterValidator(_check_proxy)], ...], BeforeValidator(split)]
+RateOrOff = Annotated[Quota | None, BeforeValidator(_read_quota)]
 Home = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
 PublicUrl = Annotated[str, AfterValidator(check_public_url)]

@@ -6,13 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pydantic_settings import BaseSettings
 
 from yamchi import Yamchi
 from yamchi.cli.serving import make_server
 from yamchi.envfile import all_settings, env_example
 from yamchi.errors import ConfigurationError
-from yamchi.settings import FeatureSettings, Settings
+from yamchi.settings import Environment, FeatureSettings, Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -253,7 +252,7 @@ def test_the_example_with_every_default_uncommented_changes_nothing(own_home, mo
     assert _all_settings_read() == plain
 
 
-def _all_settings_read() -> list[BaseSettings]:
+def _all_settings_read() -> list[Environment]:
     settings = Settings()
     features = [kind for kind in all_settings() if issubclass(kind, FeatureSettings)]
     return [settings, *(settings.of(kind) for kind in features)]

@@ -5,7 +5,6 @@ from datetime import time, timedelta
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
-from pydantic_settings import NoDecode
 
 from yamchi.fields import Timezone
 from yamchi.settings import FeatureSettings
@@ -69,7 +68,7 @@ def _check_pace(span: timedelta) -> timedelta:
 
 
 Title = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\[\]*?:/\\]+$")]
-Days = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split), AfterValidator(_read_days)]
+Days = Annotated[tuple[str, ...], BeforeValidator(split), AfterValidator(_read_days)]
 Length = Annotated[timedelta, BeforeValidator(read_span), AfterValidator(_check_length)]
 Span = Annotated[timedelta, BeforeValidator(read_span)]
 BotMode = Literal["off", "webhook", "polling"]

@@ -4,7 +4,6 @@ import ipaddress
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
-from pydantic_settings import NoDecode
 
 from yamchi.settings import FeatureSettings
 from yamchi.settingtypes import split
@@ -32,7 +31,7 @@ def _networks(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-Networks = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split), AfterValidator(_networks)]
+Networks = Annotated[tuple[str, ...], BeforeValidator(split), AfterValidator(_networks)]
 
 
 class PaymentSettings(FeatureSettings):
