@@ -196,7 +196,7 @@ class Library:
         versions: dict[tuple[str, str], Definition | None] = {
             (one.scenario, one.version): one for one in self.current.values()
         }
-        for name, version in connection.execute(select(table.c.name, table.c.version)).tuples():
+        for name, version in connection.execute(select(table.c.name, table.c.version)):
             if (name, version) not in versions:
                 versions[name, version] = self._stored_version(connection, name, version)
         # One that can't be used was complained of when it was read; its runs wait for a process that can.
