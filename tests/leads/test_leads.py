@@ -79,6 +79,25 @@ async def test_json_is_taken_too(harness: Harness) -> None:
     assert (lead.email, lead.phone, lead.extra) == ("a@example.com", None, {"Age": "7"})
 
 
+async def test_multipart_is_taken_too(harness: Harness) -> None:
+    fields = {"Name": "Айгерим", "Email": "a@example.com", "secret": SECRET}
+    parts = {name: (None, value) for name, value in fields.items()}
+    answer = await harness.client.post("/webhooks/tilda", files=parts)
+    assert (answer.status_code, answer.text) == (200, "ok")
+    (lead,) = await harness.leads.store.page()
+    assert (lead.name, lead.email) == ("Айгерим", "a@example.com")
+    with_file = {**parts, "photo": ("a.jpg", b"x")}
+    refused = await harness.client.post("/webhooks/tilda", files=with_file)
+    assert (refused.status_code, "without files" in refused.json()["detail"]) == (422, True)
+
+
+async def test_fields_with_fields_are_kept_as_json(harness: Harness) -> None:
+    form = {"Email": "a@example.com", "Basket": {"items": ["книга"], "is_paid": True}}
+    await harness.client.post("/webhooks/tilda", json=form, headers={"secret": SECRET})
+    (lead,) = await harness.leads.store.page()
+    assert lead.extra == {"Basket": '{"items": ["книга"], "is_paid": true}'}
+
+
 async def test_tildas_ping(harness: Harness) -> None:
     answer = await harness.client.post("/webhooks/tilda", data={"test": "test"})
     assert (answer.status_code, answer.text) == (200, "ok")
@@ -286,6 +305,41 @@ async def test_a_lead_may_come_as_an_event(harness: Harness) -> None:
     assert (lead["name"], lead["email"], lead["source"]) == ("Айша", "aisha@example.com", "event")
     await harness.app.clock.advance("30m")
     assert [message.to for _, message in harness.email.sent] == ["aisha@example.com"]
+
+
+async def test_events_may_use_the_names_of_the_jobs(harness: Harness) -> None:
+    for event_type, data in (
+        ("lead.created", {"leadId": "lead-7", "name": "Aida", "email": "aida@example.com"}),
+        ("bot.activated", {"leadId": "lead-7", "tgId": 555}),
+        (
+            "lesson.booked",
+            {
+                "leadId": "lead-7",
+                "lessonDatetime": "2026-03-01T15:00:00Z",
+                "zoomLink": "https://zoom.us/j/1",
+            },
+        ),
+    ):
+        event = {"event_type": event_type, "event_id": event_type, "data": data}
+        assert (await harness.client.post("/v1/events", json=event)).status_code == 202
+    lead = await harness.get("lead-7")
+    assert (lead["bot_activated"], lead["tg_id"]) == (True, "555")
+    assert (lead["lesson_datetime"], lead["zoom_link"]) == ("2026-03-01T15:00:00Z", "https://zoom.us/j/1")
+    assert await harness.jobs("emailChain") == []
+    (reminder,) = await harness.jobs("reminders")
+    assert (reminder.data["leadId"], reminder.data["tgId"]) == ("lead-7", 555)
+    wrong = {
+        "event_type": "lesson.booked",
+        "event_id": "x",
+        "data": {"leadId": "lead-7", "lessonDatetime": "soon"},
+    }
+    assert (await harness.client.post("/v1/events", json=wrong)).status_code == 422
+
+
+async def test_the_number_of_an_account_may_be_a_number(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    answer = await harness.client.patch(f"/v1/leads/{lead_id}", json={"tg_id": 12345})
+    assert (answer.status_code, answer.json()["tg_id"]) == (200, "12345")
 
 
 async def test_a_lead_who_opted_out_gets_no_letters(harness: Harness) -> None:

@@ -270,6 +270,20 @@ async def test_a_link_given_by_hand_with_the_date_stays(harness: Harness, server
     assert (server.created, (await harness.get(lead_id))["zoom_link"]) == (0, "https://meet.example/1")
 
 
+async def test_a_link_of_ones_own_stays_when_the_date_moves(harness: Harness, server: ZoomServer) -> None:
+    lead_id = await harness.lead()
+    link = {"zoom_link": "https://meet.example/1"}
+    await harness.event("lesson.booked", lead_id, "e1", lesson_datetime="2026-01-05T10:00:00Z", **link)
+    await book(harness, lead_id, "2026-01-07T10:00:00Z", "lesson.rescheduled")
+    assert (server.created, (await harness.get(lead_id))["zoom_link"]) == (0, "https://meet.example/1")
+    await harness.event("lesson.cancelled", lead_id, "e3")
+    await book(harness, lead_id, "2026-01-09T10:00:00Z")
+    assert server.created == 1
+    await harness.client.patch(f"/v1/leads/{lead_id}", json=link)
+    await book(harness, lead_id, "2026-01-12T10:00:00Z", "lesson.rescheduled")
+    assert (server.meetings, (await harness.get(lead_id))["zoom_link"]) == ({}, "https://meet.example/1")
+
+
 def job_of(lead_id: str) -> Any:
     """As much of a job as the handler reads."""
     return SimpleNamespace(data={"leadId": lead_id})

@@ -1,6 +1,7 @@
 """What a form says of a person: a name, an address, a number, each in the way others understand it."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,7 +136,7 @@ def _fitting(extra: Mapping[str, str]) -> dict[str, str]:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else str(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _clean(text: str) -> str:

@@ -50,6 +50,14 @@ TEXTS = {
 }
 """What an event may say of a lead in words, and how many characters of them."""
 
+OTHER_NAMES = {
+    "leadId": "lead_id",
+    "tgId": "tg_id",
+    "lessonDatetime": "lesson_datetime",
+    "zoomLink": "zoom_link",
+}
+"""As the jobs of leads call it, and who writes an event may too."""
+
 LONGEST_ID = 64
 LONGEST_NEW_ID = 53
 """Bytes of a new lead's id: a button has 64, of which `reschedule:` takes 11."""
@@ -82,7 +90,7 @@ class LeadEntities:
     # ── The protocol ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def id_of(self, event: Event) -> str | None:
-        found = event.data.get("lead_id")
+        found = said_by(event).get("lead_id")
         return found if isinstance(found, str) and 0 < len(found) <= LONGEST_ID else None
 
     async def get(self, entity_id: str) -> Entity | None:
@@ -121,11 +129,11 @@ class LeadEntities:
 
     def note_in(self, connection: Connection, event: Event) -> None:
         """What an event says of its lead. What is wrong with it was said where it came in."""
-        lead_id, line = self.id_of(event), LINES.get(event.event_type)
+        lead_id, line, data = self.id_of(event), LINES.get(event.event_type), said_by(event)
         if lead_id is None or line is None:
             return
         if event.event_type == CREATED:
-            self._store.add_in(connection, self._new(lead_id, event.data))
+            self._store.add_in(connection, self._new(lead_id, data))
         lead = self._store.find_in(connection, lead_id, lock=True)
         if lead is None:
             log.warning(f"{event.event_type} came for the lead {lead_id!r}, which is not here")
@@ -135,7 +143,7 @@ class LeadEntities:
             return
         if said := _said(lead, event):
             self._store.change_in(connection, lead_id, said)
-        shown: dict[str, Any] = {name: event.data[name] for name in SHOWN if name in event.data}
+        shown: dict[str, Any] = {name: data[name] for name in SHOWN if name in data}
         self._store.log_in(connection, lead_id, LogLine(f"{EVENT_LINE}{event.event_id}", line, shown))
 
     def apply_in(self, connection: Connection, entity_id: str, change: Change) -> None:
@@ -150,30 +158,31 @@ class LeadEntities:
 
     def check(self, event: Event) -> None:
         """Refuse, in a sentence, an event that says something impossible of a lead."""
-        if event.event_type not in LINES or "lead_id" not in event.data:
+        data = said_by(event)
+        if event.event_type not in LINES or "lead_id" not in data:
             return
         if self.id_of(event) is None:
             raise InvalidJob(
-                f"data.lead_id: it should be a text of 1 to {LONGEST_ID} characters, not {in_short(event.data['lead_id'])}."
+                f"data.lead_id: it should be a text of 1 to {LONGEST_ID} characters, not {in_short(data['lead_id'])}."
             )
-        if event.event_type == CREATED and len(event.data["lead_id"].encode()) > LONGEST_NEW_ID:
+        if event.event_type == CREATED and len(data["lead_id"].encode()) > LONGEST_NEW_ID:
             raise InvalidJob(
                 f"data.lead_id: a new lead's id may have {LONGEST_NEW_ID} bytes, so that it fits into the buttons of a chat."
             )
         if event.event_type in DATED:
             try:
-                read_moment(event.data.get("lesson_datetime"), self._zone)
+                read_moment(data.get("lesson_datetime"), self._zone)
             except InvalidJob as error:
                 raise InvalidJob(f"data.lesson_datetime: {error}") from None
         for name, longest in TEXTS.items():
-            value = event.data.get(name)
+            value = data.get(name)
             if not (value is None or isinstance(value, str | int)) or len(str(value)) > longest:
                 raise InvalidJob(f"data.{name}: it should be a text of up to {longest} characters.")
-        if isinstance(extra := event.data.get("extra"), Mapping):
+        if isinstance(extra := data.get("extra"), Mapping):
             model.check_extra(extra)
-        if (link := event.data.get("zoom_link")) and not model.is_link(str(link)):
+        if (link := data.get("zoom_link")) and not model.is_link(str(link)):
             raise InvalidJob("data.zoom_link: it should be a link, such as https://zoom.us/j/123.")
-        if zone := event.data.get("timezone"):
+        if zone := data.get("timezone"):
             check_zone(str(zone))
 
     def _new(self, lead_id: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,6 +210,14 @@ class LeadEntities:
         return {**lead.extra, **shown}
 
 
+def said_by(event: Event) -> Mapping[str, Any]:
+    """What an event says, by our names."""
+    if event.data.keys().isdisjoint(OTHER_NAMES):
+        return event.data
+    others = {ours: event.data[name] for name, ours in OTHER_NAMES.items() if name in event.data}
+    return {**others, **event.data}
+
+
 def event_of(event_type: str, lead_id: str, event_id: str, **data: Any) -> Event:
     """An event about a lead; it names the lead as its person too, where the id can be one."""
     try:
@@ -212,7 +229,7 @@ def event_of(event_type: str, lead_id: str, event_id: str, **data: Any) -> Event
 
 def _said(lead: Lead, event: Event) -> dict[str, Any]:
     """What an event changes of a lead."""
-    data = event.data
+    data = said_by(event)
     match event.event_type:
         case "bot.activated":
             early = {"status": model.BOT_STARTED} if lead.status in (model.NEW, "CALL_NEEDED") else {}

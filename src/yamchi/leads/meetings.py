@@ -87,11 +87,8 @@ class Meetings:
         self, connection: Connection, events: Sequence[Event], prepared: None, now: Millis
     ) -> list[Due]:
         """Note, with the event, that a meeting is to be brought up to date. A lesson that has a link needs none."""
-        found = [
-            event.data.get("lead_id")
-            for event in events
-            if event.event_type in CONCERNED and not event.data.get("zoom_link")
-        ]
+        said = [entities.said_by(event) for event in events if event.event_type in CONCERNED]
+        found = [data.get("lead_id") for data in said if not data.get("zoom_link")]
         lead_ids = [
             one for one in dict.fromkeys(found) if isinstance(one, str) and len(one) <= entities.LONGEST_ID
         ]
@@ -137,6 +134,8 @@ class Meetings:
         if row is None:
             return {"meeting": "none is wanted"}
         lead = await self._store.find(lead_id)
+        if lead is not None and lead.zoom_link not in (None, row.link):
+            return {"meeting": await self._end(lead_id, row)}  # the lesson has a link of its own
         wanted = None if lead is None else lead.lesson_datetime
         try:
             done = await self._bring(lead_id, lead, row, wanted)

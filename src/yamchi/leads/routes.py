@@ -91,7 +91,9 @@ class LeadChange(BaseModel):
     name: Name | None = None
     email: Annotated[str, Field(max_length=320)] | None = None
     phone: Annotated[str, Field(max_length=64)] | None = Field(default=None, examples=["8 701 000 00 00"])
-    tg_id: Annotated[str, Field(max_length=32, pattern=r"^-?[0-9]+$")] | None = None
+    tg_id: Annotated[str, Field(max_length=32, pattern=r"^-?[0-9]+$", coerce_numbers_to_str=True)] | None = (
+        None
+    )
     locale: Locale | None = None
     timezone: Timezone | None = None
     status: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^\w+$")] = Field(default="NEW")
@@ -172,6 +174,7 @@ async def erase_lead(leads: TheLeads, lead_id: LeadId) -> ErasedOut:
         "requestBody": {
             "content": {
                 "application/x-www-form-urlencoded": {"schema": {"type": "object"}},
+                "multipart/form-data": {"schema": {"type": "object"}},
                 "application/json": {"schema": {"type": "object"}},
             }
         }
@@ -221,7 +224,8 @@ async def _form(request: Request) -> Mapping[str, Any]:
         raise HTTPException(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form may have {FORM_LIMIT:,} bytes, and no files."
         )
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
         try:
             found = orjson.loads(body)
         except orjson.JSONDecodeError as error:
@@ -229,12 +233,14 @@ async def _form(request: Request) -> Mapping[str, Any]:
         if not isinstance(found, dict):
             raise InvalidJob("The form should be a JSON object: a field a key.")
         return found
+    most = MOST_FIELDS + 2
     try:
-        text = body.decode()
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS + 2))
-    except ValueError:
+        if kind == "multipart/form-data":
+            return {**await request.form(max_files=0, max_fields=most)}
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=most))
+    except (ValueError, HTTPException):
         raise InvalidJob(
-            f"The form should be URL-encoded UTF-8 with up to {MOST_FIELDS} fields, or JSON."
+            f"The form should be URL-encoded UTF-8, multipart without files, or JSON, with up to {MOST_FIELDS} fields."
         ) from None
 
 
