@@ -123,7 +123,7 @@ class Fleet:
         await asyncio.gather(
             *(people.put(str(number_of(user)), User(email=address_of(user))) for user in users)
         )
-        jobs = [_letter(user, **fields) for user in users]
+        jobs = [letter(user, **fields) for user in users]
         await self.notifications.service.send(jobs)
         return jobs
 
@@ -163,7 +163,7 @@ class Fleet:
             raise AssertionError(f"{await self.statuses()}\n{said}") from error
 
 
-def _letter(user: int, **fields: Any) -> NotificationJob:
+def letter(user: int, **fields: Any) -> NotificationJob:
     given = {
         "job_id": derived_id("letter", str(user), *map(str, fields)),
         "user_id": number_of(user),

@@ -1,4 +1,7 @@
-"""The API dies at each named point of an event's way in; afterwards there is one letter, whether the caller asks again or not."""
+"""The API dies at each named point of an event's way in; afterwards there is one letter, whether the caller asks again or not.
+
+A worker dies when the gateway has taken an SMS: that is not sent again.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,9 +13,10 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from tests.notifications.fleet import Fleet, address_of, number_of
+from tests.notifications.fleet import Fleet, address_of, letter, number_of
 from tests.processes import DEADLINE, Process
 from tests.scale import FULL
+from tests.services.gateway import Gateway
 from tests.services.mail import MailServer
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.tables import events
@@ -99,3 +103,25 @@ async def test_nobody_asks_again(fleet: Fleet, start: Start, point: str) -> None
     await fleet.app.database.write(lambda connection: connection.execute(aged).rowcount)
     start("up")
     await one_letter(fleet)
+
+
+async def test_an_sms_that_was_taken_is_not_sent_by_the_next_worker(fleet: Fleet, start: Start) -> None:
+    gateway = Gateway()
+    gateway.start()
+    try:
+        await fleet.notifications.recipients.put(str(number_of(2)), User(phone="+77010000000"))
+        job = letter(2, channel="sms", template_code="payment_failed", data={"amount": "1"})
+        await fleet.notifications.service.send([job])
+        first = start("up", YAMCHI_FAULT="message.sent", SMS_URL=gateway.url)
+        await eventually(lambda: first.process.poll() == -9, DEADLINE)
+        start("up", SMS_URL=gateway.url)
+        queue = fleet.notifications.queue
+
+        async def is_put_off() -> bool:
+            return (await queue.job(job.delivery_id)).state == "delayed"
+
+        await eventually(is_put_off, DEADLINE)
+    finally:
+        gateway.stop()
+    assert await fleet.notifications.deliveries.status(job.delivery_id) == "UNKNOWN"
+    assert len(gateway.taken) == 1

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import httpx2
@@ -13,7 +13,7 @@ import requests
 from tests.notifications.conftest import USER
 from tests.services.gateway import SECRET, Gateway
 from tests.services.webserver import Response, WebService
-from yamchi.errors import ConfigurationError, EngineUnavailable, WrongState
+from yamchi.errors import ConfigurationError, EngineUnavailable, Snooze, WrongState
 from yamchi.notifications.channels import apprise, bounded_requests
 from yamchi.notifications.channels.apprise import AppriseChannel
 from yamchi.notifications.channels.base import AnswerLost, Message, Recipient
@@ -22,6 +22,8 @@ from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.settings import NotificationSettings
 from yamchi.notifications.templates.model import Rendered
+from yamchi.queues.job import Job
+from yamchi.queues.records import State
 from yamchi.settings import Settings
 from yamchi.testing import TestApp
 from yamchi.web import create_app
@@ -93,6 +95,102 @@ async def test_what_is_left_to_a_person_is_not_sent_by_a_job_that_comes_again(
     await app.drain()
     assert len(gateway.taken) == 1
     assert (await app.notifications.deliveries.get(found["job_id"]))["status"] == "UNKNOWN"
+
+
+REFUSE_SENT = """CREATE TRIGGER refuse BEFORE UPDATE ON notification_delivery WHEN NEW.status = 'SENT'
+    BEGIN SELECT RAISE(ABORT, 'the table takes no SENT'); END"""
+
+
+async def execute(app: TestApp, statement: str) -> None:
+    await app.database.write(lambda connection: connection.exec_driver_sql(statement).rowcount)
+
+
+async def test_what_was_taken_but_could_not_be_recorded_is_left_to_a_person(
+    app: TestApp, gateway: Gateway
+) -> None:
+    await execute(app, REFUSE_SENT)
+    found = await send(app)
+    await app.clock.advance("24h")
+    await execute(app, "DROP TRIGGER refuse")
+    await app.queue("notifications").retry_all("failed")
+    await app.clock.advance("24h")
+    found = await app.notifications.deliveries.get(found["job_id"])
+    assert len(gateway.taken) == 1
+    assert found["status"] == "UNKNOWN"
+    assert "may have taken it" in found["last_error"]
+
+
+async def test_of_two_workers_that_have_the_same_job_one_sends(app: TestApp, gateway: Gateway) -> None:
+    """As when the first was taken for dead, and is only slow."""
+    second: list[State] = []
+
+    class Slow(apprise.SmsChannel):
+        async def send(self, message: Message) -> str | None:
+            job = await app.queue("notifications").job(message.job_id)
+            with pytest.raises(Snooze, match="another worker"):
+                await app.notifications.processor.handle_job(
+                    Job(job.queue, job.record, data=NotificationJob.model_validate(job.data))
+                )
+            second.append(job.state)
+            return await super().send(message)
+
+    app.notifications.register(Slow(gateway.url))
+    assert (await send(app))["status"] == "SENT"
+    assert (second, len(gateway.taken)) == (["active"], 1)
+
+
+async def test_what_is_cancelled_at_the_last_moment_is_not_sent(app: TestApp, gateway: Gateway) -> None:
+    processor = app.notifications.processor
+    check = processor._check_again
+
+    async def cancel(context: Any) -> Any:
+        over = await check(context)
+        await app.notifications.service.cancel(context.job.delivery_id)
+        return over
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processor, "_check_again", cancel)
+        found = await send(app)
+    assert (found["status"], gateway.taken) == ("CANCELLED", [])
+
+
+async def test_what_is_being_sent_is_not_decided_about(app: TestApp, gateway: Gateway) -> None:
+    unknown, refused = app.notifications.unknown_deliveries, []
+
+    class Hasty(apprise.SmsChannel):
+        async def send(self, message: Message) -> str | None:
+            for decide in (unknown.mark_sent, unknown.send_again):
+                with pytest.raises(WrongState, match="being sent") as refusal:
+                    await decide(message.job_id)
+                refused.append(refusal)
+            return await super().send(message)
+
+    app.notifications.register(Hasty(gateway.url))
+    assert (await send(app))["status"] == "SENT"
+    assert len(refused) == 2
+
+
+async def test_what_its_channel_puts_off_is_sent_later(app: TestApp, gateway: Gateway) -> None:
+    class Busy(apprise.SmsChannel):
+        answers: ClassVar = [Snooze("1m", "ten requests wait already")]
+
+        async def send(self, message: Message) -> str | None:
+            if self.answers:
+                raise self.answers.pop()
+            return await super().send(message)
+
+    app.notifications.register(Busy(gateway.url))
+    found = await send(app)
+    assert (found["status"], found["attempts"]) == ("QUEUED", 0)
+    assert found["last_error"] == "ten requests wait already"
+    await app.clock.advance("1m")
+    assert (await app.notifications.deliveries.get(found["job_id"]))["status"] == "SENT"
+    assert len(gateway.taken) == 1
+
+
+async def test_only_what_became_of_a_message_is_counted(app: TestApp) -> None:
+    await send(app)
+    assert dict(app.notifications.counters.deliveries) == {("sms", "SENT"): 1}
 
 
 @pytest.mark.parametrize(("decision", "sent"), [("confirm", 1), ("resend", 2)])

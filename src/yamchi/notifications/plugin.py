@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import structlog
 
-from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.http.tokens import PageToken
 from yamchi.notifications.campaigns.fanout import FanOut
@@ -43,7 +42,7 @@ from yamchi.notifications.sending.attachments import Attachments
 from yamchi.notifications.sending.composer import Composer
 from yamchi.notifications.sending.counters import Counters
 from yamchi.notifications.sending.dead_letters import DLQPublisher
-from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.deliveries import LONGEST_RUN, Deliveries
 from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.email_queue import EmailQueue
 from yamchi.notifications.sending.history import History
@@ -67,9 +66,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("yamchi.notifications")
 
 QUEUE = "notifications"
-LONGEST_RUN: Millis = 300_000
-"""No message takes longer than this, unless its job says so: every request to a provider has a deadline of its own."""
-
 MAX_LIST_BYTES = 1024 * 1024 * 1024
 """Bytes of a list of people for a campaign, which is read piece by piece."""
 
@@ -89,6 +85,7 @@ class Notifications(Plugin):
         "send": "yamchi.notifications.commands.send:run",
         "template": "yamchi.notifications.commands.template:group",
         "campaign": "yamchi.notifications.commands.campaign:group",
+        "delivery": "yamchi.notifications.commands.delivery:group",
     }
     makes: ClassVar = {"vapid": "yamchi.notifications.commands.vapid:run"}
     version_table = "alembic_version"  # as it was when there was no other feature
@@ -166,7 +163,7 @@ class Notifications(Plugin):
         )
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
-        self.emails = EmailQueue(self.processor, self.deliveries, lambda: self.channels["email"], clock)
+        self.emails = EmailQueue(self.processor, lambda: self.channels["email"], clock)
         self.unknown_deliveries = UnknownDeliveries(self.deliveries, digests, self.service, queue)
         self.history = History(database, queue, clock)
         self.erasure = Erasure(database, self.service, queue)

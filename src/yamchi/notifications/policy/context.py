@@ -38,6 +38,8 @@ class SendRequest:
     """Replaces the subject of the template."""
 
     before_sending: BeforeSending | None = None
+    address: str | None = None
+    """None: the address of the recipient on the channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class SendContext:
 
     @property
     def address(self) -> str | None:
-        return self.channel.address(self.recipient)
+        return self.request.address or self.channel.address(self.recipient)
 
     @property
     def category(self) -> str:

@@ -42,6 +42,9 @@ Priority = Literal["normal", "high"]
 TEST = "test"
 """The field of `meta`, and of a direct message, that marks a test. It never comes from outside."""
 
+AS_SENT = "as_sent"
+"""The field of `meta` with the message itself, of one that is sent again and has nobody to look up. Never from outside."""
+
 NAMESPACE = uuid5(NAMESPACE_URL, "yamchi:notifications")
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Select,
     and_,
     asc,
+    case,
     desc,
     or_,
     select,
@@ -35,7 +36,17 @@ Observer = Callable[[str, str], None]
 """Told of every channel and status that is recorded."""
 
 FINAL: tuple[Status, ...] = ("SENT", "FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
+OVER: tuple[Status, ...] = ("SENT", "CANCELLED", "SUPPRESSED")
+"""What is not sent though its job comes again, as a dead letter that is replayed does."""
 WAITING = ("QUEUED", "RETRYING")
+
+LONGEST_RUN: Millis = 300_000
+"""No message takes longer than this, unless its job says so: every request to a provider has a deadline of its own."""
+
+BEING_SENT = "It is being sent"
+"""What is said of a delivery while its provider has the message and has not answered."""
+
+LOST = "It was handed over, and what became of it was not recorded: the provider may have taken it"
 
 LONGEST_VARIANT = 64
 
@@ -65,9 +76,10 @@ class Deliveries:
             "due_at",
         )
         is_over = or_(table.c.status != "CANCELLED", and_(*(new.excluded.status != one for one in WAITING)))
+        kept = case((new.excluded.status == "UNKNOWN", new.excluded.job), else_=table.c.job)
         self._save = new.on_conflict_do_update(
             index_elements=["job_id"],
-            set_={name: new.excluded[name] for name in changed},
+            set_={"job": kept, **{name: new.excluded[name] for name in changed}},
             where=(table.c.status != "SENT") & is_over,
         )
         self._note = database.insert(delivery_attempts).on_conflict_do_nothing()
@@ -94,14 +106,31 @@ class Deliveries:
         due_at: Millis | None = None,
         beside: Sequence[Put] = (),
     ) -> None:
-        """Set the status, and write what is beside it, together. A job that another system queued gets its row here."""
+        """Set the status, and write what is beside it, together. A job that another system queued gets its row here.
+
+        One that is `UNKNOWN` keeps its job, to be sent again from.
+        """
         now = self._clock.now()
-        row = _row(job, status, now)
+        row = _row(job, status, now, keep_job=status == "UNKNOWN")
         row |= {"attempts": attempts, "last_error": error, "provider_message_id": provider_message_id}
         row["due_at"] = due_at
         row["sent_at"] = now if status == "SENT" else None
         await self._database.put_all(Put(self._save_all, row), *beside)
         self._observe(job.channel, status)
+
+    async def hand_over(self, job: NotificationJob, attempts: int) -> bool:
+        """Set `UNKNOWN`, unless it is over or somebody else is sending it: of two who ask, one may send."""
+        row = _row(job, "UNKNOWN", self._clock.now(), keep_job=True)
+        row |= {"attempts": attempts, "last_error": BEING_SENT, "due_at": None}
+        query = select(table.c.status).where(table.c.job_id == job.delivery_id).with_for_update()
+
+        def begin(connection: Connection) -> bool:
+            if connection.execute(query).scalar() in (*OVER, "UNKNOWN"):
+                return False
+            self._save_together(connection, [row])
+            return True
+
+        return await self._database.write(begin)
 
     def _save_together(self, connection: Connection, rows: Sequence[NewRow]) -> None:
         if of_campaigns := [row for row in rows if row["campaign_id"]]:
@@ -152,6 +181,28 @@ class Deliveries:
                 raise UnknownJob(f"There is no notification {job_id!r}.")
             raise WrongState(f"Notification {job_id} can't be cancelled: it is {current}.")
 
+    async def being_sent_until(self, job_id: str) -> Millis | None:
+        """Until when somebody may be sending this. None: who was will never say what became of it, if anybody was."""
+        is_it = (table.c.job_id == job_id) & _is_being_sent()
+        lost = update(table).where(is_it & (table.c.updated_at <= self._clock.now() - LONGEST_RUN))
+        lost = lost.values(last_error=LOST)
+        began = select(table.c.updated_at).where(is_it)
+
+        def look(connection: Connection) -> Millis | None:
+            connection.execute(lost)
+            return connection.execute(began).scalar()
+
+        began_at = await self._database.write(look)
+        return None if began_at is None else began_at + LONGEST_RUN
+
+    async def decide(self, job_id: str, status: Status, said: str) -> None:
+        """Set the status of one that is `UNKNOWN`, unless somebody may be sending it this moment."""
+        if await self.being_sent_until(job_id) is not None:
+            raise WrongState(f"Notification {job_id} is being sent: wait for what becomes of it.")
+        which = (table.c.job_id == job_id) & (table.c.status == "UNKNOWN")
+        if not await self._database.write(lambda connection: self.end(connection, which, status, error=said)):
+            raise WrongState(f"Notification {job_id} is {await self.status(job_id)}, not UNKNOWN.")
+
     def end(
         self,
         connection: Connection,
@@ -162,7 +213,7 @@ class Deliveries:
         error: str | None = None,
         provider_message_id: str | None = None,
     ) -> int:
-        """Inside a transaction of the caller: give these a final status, unless they have one; returns how many."""
+        """Inside a transaction of the caller: give these another status, unless theirs is final; returns how many."""
         pending = which & table.c.status.not_in(unless)
         look = select(table.c.campaign_id, table.c.variant, table.c.status).where(pending).with_for_update()
         found = connection.execute(look).all()
@@ -261,6 +312,10 @@ def _row(job: NotificationJob, status: Status, now: Millis, *, keep_job: bool = 
         "due_at": None if job.send_after is None else to_moment(job.send_after),
         "variant": _variant(job),
     }
+
+
+def _is_being_sent() -> ColumnElement[bool]:
+    return (table.c.status == "UNKNOWN") & (table.c.last_error == BEING_SENT)
 
 
 def _variant(job: NotificationJob) -> str | None:

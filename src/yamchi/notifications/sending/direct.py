@@ -5,14 +5,19 @@ is derived from the number and the content: read twice it is one message, and a 
 """
 
 import re
+from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
 import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from yamchi.clock import Millis, as_datetime
-from yamchi.notifications.channels.base import Recipient
+from yamchi.errors import Unrecoverable
+from yamchi.notifications.channels.base import Message, Recipient
+from yamchi.notifications.policy.context import SendRequest
 from yamchi.notifications.schemas.notification_job import (
+    AS_SENT,
     TEST,
     DirectMessage,
     DirectOptions,
@@ -21,7 +26,7 @@ from yamchi.notifications.schemas.notification_job import (
     derived_id,
 )
 from yamchi.notifications.templates.model import Rendered
-from yamchi.queues.handlers import decode_json
+from yamchi.queues.handlers import decode_json, describe
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New
 
@@ -73,6 +78,37 @@ def content_digest(job: Job[Any]) -> str:
 def _mark(direct: DirectMessage) -> dict[str, Any]:
     is_test = (direct.model_extra or {}).get(TEST) is True
     return {TEST: True} if is_test else {}
+
+
+class AsSent(BaseModel):
+    """A message as its channel got it, kept in the job where there is nobody to look up."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: str
+    user_id: str | None
+    rendered: Rendered
+
+
+def sendable_again(request: SendRequest, message: Message) -> NotificationJob:
+    """The notification from which alone this message can be sent again."""
+    notification, recipient = request.notification, request.recipient
+    if recipient is None:
+        return notification
+    kept = {"to": message.to, "user_id": recipient.user_id, "rendered": asdict(message.rendered)}
+    meta = Meta.model_validate(notification.meta.model_dump() | {AS_SENT: kept})
+    return notification.model_copy(update={"meta": meta})
+
+
+def as_sent(notification: NotificationJob) -> AsSent | None:
+    """The message that `sendable_again` has kept, if it has."""
+    kept = (notification.meta.model_extra or {}).get(AS_SENT)
+    if kept is None:
+        return None
+    try:
+        return AsSent.model_validate(kept)
+    except ValidationError as error:
+        raise Unrecoverable(f"The job's meta.{AS_SENT} can't be used: {describe(error)}.") from error
 
 
 def split(job: Job[Any], direct: DirectMessage) -> list[New]:

@@ -19,7 +19,6 @@ from yamchi.notifications.schemas.notification_job import (
     is_test,
 )
 from yamchi.notifications.sending import direct as directs
-from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.notifications.sending.results import Sent, Split
 from yamchi.queues.job import Job
@@ -34,11 +33,8 @@ JOB = "email"
 class EmailQueue:
     """Handles the jobs of `email_queue`. `channel` returns the present e-mail channel."""
 
-    def __init__(
-        self, processor: JobProcessor, deliveries: Deliveries, channel: Callable[[], Channel], clock: Clock
-    ) -> None:
+    def __init__(self, processor: JobProcessor, channel: Callable[[], Channel], clock: Clock) -> None:
         self._processor = processor
-        self._deliveries = deliveries
         self._channel = channel
         self._clock = clock
 
@@ -69,9 +65,7 @@ class EmailQueue:
             return  # poison: it has no delivery
         if len(task.addresses) > 1:
             return
-        notification = self._notification(job, task)
-        if await self._deliveries.status(notification.delivery_id) not in ("FAILED", "SENT"):
-            await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
+        await self._processor.record_failure(job, self._notification(job, task), error)
 
     def _notification(self, job: Job[Any], task: EmailTask) -> NotificationJob:
         return directs.as_job(job, _direct(task), self._clock.now())

@@ -12,11 +12,17 @@ from sqlalchemy import select
 
 from yamchi.errors import InvalidJob
 from yamchi.notifications.schemas.event import Event, TrialEvent
-from yamchi.notifications.schemas.notification_job import TEST, NotificationJob, as_test, derived_id
+from yamchi.notifications.schemas.notification_job import (
+    AS_SENT,
+    TEST,
+    NotificationJob,
+    as_test,
+    derived_id,
+)
 from yamchi.notifications.tables import campaigns
 from yamchi.storage.database import Database
 
-OWN_META = (TEST, "variant")
+OWN_META = (AS_SENT, TEST, "variant")
 OWN_POLICY = ("gathers", "unless_read")
 LONGEST_EVENT_ID = 255
 

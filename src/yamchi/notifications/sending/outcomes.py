@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from yamchi.clock import Clock, Millis, to_moment
 from yamchi.errors import Outage, Unrecoverable
-from yamchi.notifications.channels.base import AnswerLost, NoAddress, StoredMessage, Unreachable
+from yamchi.notifications.channels.base import AnswerLost, Message, NoAddress, StoredMessage, Unreachable
 from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.people.suppressions import Suppressions
 from yamchi.notifications.policy.caps import Caps
@@ -18,6 +18,7 @@ from yamchi.notifications.policy.model import Digest, digest_of, policy_of
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.sending.deliveries import Deliveries, Status
 from yamchi.notifications.sending.digests import Digests
+from yamchi.notifications.sending.direct import sendable_again
 from yamchi.notifications.sending.results import Collected, Ended, Sent
 from yamchi.notifications.sending.retry import RetryEngine, sentence
 from yamchi.queues.records import storable
@@ -61,8 +62,8 @@ class Outcomes:
         await self._deliveries.record(job, status, attempts=attempts, error=reason)
         return Ended(status, reason)
 
-    async def postpone(self, context: SendContext, until: Millis, reason: str) -> None:
-        """The delivery waits until this moment."""
+    async def postpone(self, context: SendContext, until: Millis | None, reason: str) -> None:
+        """The delivery waits, until this moment if it is known."""
         paid = context.attempt - 1
         await self._deliveries.record(context.job, "QUEUED", attempts=paid, error=reason, due_at=until)
 
@@ -89,6 +90,13 @@ class Outcomes:
         return Ended(status, ended.reason, following.delivery_id)
 
     # ── Sent ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def hand_over(self, context: SendContext, message: Message) -> bool:
+        """Before a message goes to a provider that must not get it twice: note that it may have arrived, whatever happens.
+
+        Should this process die, or the table refuse what became of it, the delivery is left to a person.
+        """
+        return await self._deliveries.hand_over(sendable_again(context.request, message), context.attempt)
 
     async def sent(self, context: SendContext, answer: str | StoredMessage | None, began: Millis) -> Sent:
         """The provider took the message: record it, close the circuit, queue the escalation."""
@@ -124,7 +132,7 @@ class Outcomes:
         await self._deliveries.record(notification, status, attempts=job.attempts_made, error=reason)
         raise error
 
-    async def failed(self, context: SendContext, address: str, error: Exception, began: Millis) -> Ended:
+    async def failed(self, context: SendContext, message: Message, error: Exception, began: Millis) -> Ended:
         """The channel raised an error. What it means for the delivery, `RetryEngine` decides."""
         decision = self._retry.decide(error, context.channel, context.attempt, context.attempts)
         job, attempt, reason = context.job, context.attempt, sentence(error)
@@ -132,11 +140,12 @@ class Outcomes:
         paid = attempt - 1 if isinstance(outage, Outage) else attempt
         self._observe(context.channel.name, context.channel.provider, decision.outcome)
         noted = self._deliveries.attempt(job.delivery_id, attempt, decision.outcome, reason, began)
-        await self._deliveries.record(job, decision.status, attempts=paid, error=reason, beside=[noted])
+        kept = sendable_again(context.request, message) if decision.status == "UNKNOWN" else job
+        await self._deliveries.record(kept, decision.status, attempts=paid, error=reason, beside=[noted])
         if decision.status == "FAILED" and context.policy.cap:
             await self._caps.release(job.delivery_id)
         if isinstance(error, Unreachable | NoAddress) and (
-            ended := await self._unreachable(context, address, error)
+            ended := await self._unreachable(context, message.to, error)
         ):
             return ended
         verdict = decision.verdict

@@ -7,7 +7,7 @@ have waited in between. Whether it may be sent now, `policy/checks.py` decides. 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from yamchi import errors
 from yamchi.clock import Clock, as_datetime, to_moment
 from yamchi.errors import EngineUnavailable, Outage, Snooze
+from yamchi.faultpoints import fault_point
 from yamchi.notifications.channels.base import Message, Recipient
 from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.policy.checks import Collect, Hold, Send, SendChecks, Suppress, Wait
@@ -29,10 +30,11 @@ from yamchi.notifications.schemas.notification_job import (
 )
 from yamchi.notifications.sending import direct as directs
 from yamchi.notifications.sending.composer import Composer
-from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.deliveries import Deliveries, Status
 from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.outcomes import Outcomes
 from yamchi.notifications.sending.results import Ended, Result, Split
+from yamchi.notifications.sending.retry import sentence
 from yamchi.queues.job import Job
 
 _any_notification: TypeAdapter[NotificationJob | DirectMessage] = TypeAdapter(AnyNotification)
@@ -89,6 +91,8 @@ class JobProcessor:
         with job.holding(ALIASES.get(job.data.channel, job.data.channel)):
             if isinstance(job.data, DirectMessage):
                 return await self._handle_direct(job, job.data)
+            if kept := directs.as_sent(job.data):
+                return await self._send_again(job, kept)
             digest_id = digest_of(job.data)
             if digest_id:
                 return await self._handle_digest(job, digest_id)
@@ -101,6 +105,14 @@ class JobProcessor:
         finally:
             with _unpaid_while_away():
                 await self._digests.settle(digest_id, job.data.delivery_id)
+
+    async def _send_again(self, job: Job[Any], kept: directs.AsSent) -> Result:
+        """The same message once more, as a person decided."""
+        with _unpaid_while_away():
+            recipient = await self._contexts.with_choices(Recipient(kept.user_id))
+        return await self._process(
+            SendRequest(job, job.data, recipient, rendered=kept.rendered, address=kept.to)
+        )
 
     async def _handle_direct(self, job: Job[Any], direct: DirectMessage) -> Result:
         addresses = directs.addresses_of(direct)
@@ -134,11 +146,17 @@ class JobProcessor:
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """Record a job that failed outside its handler, such as one that killed its workers."""
-        notification = self._notification_of(job)
-        if notification and await self._deliveries.status(notification.delivery_id) != "FAILED":
-            await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
-            if digest_id := digest_of(notification):
-                await self._digests.settle(digest_id, notification.delivery_id)
+        if notification := self._notification_of(job):
+            await self.record_failure(job, notification, error)
+
+    async def record_failure(self, job: Job[Any], notification: NotificationJob, error: str) -> None:
+        """Its job has failed, whatever its handler could record of it."""
+        status = await self._deliveries.status(notification.delivery_id)
+        if status == "FAILED" or self._is_left_to_a_person(status, notification):
+            return
+        await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
+        if digest_id := digest_of(notification):
+            await self._digests.settle(digest_id, notification.delivery_id)
 
     def _notification_of(self, job: Job[Any]) -> NotificationJob | None:
         """What has a delivery: neither poison nor a message to several addresses, each of which has a job of its own."""
@@ -190,8 +208,10 @@ class JobProcessor:
         status = await self._deliveries.status(notification.delivery_id)
         if status in ("SENT", "SUPPRESSED"):
             return Ended(status)
-        if status == "UNKNOWN" and not self._resends_unknown(notification):
-            return Ended(status)  # by a worker that died before it could settle the job
+        if status and self._is_left_to_a_person(status, notification):
+            if until := await self._deliveries.being_sent_until(notification.delivery_id):
+                raise Snooze(as_datetime(until), "another worker may be sending it")
+            return Ended(status)
         if status == "CANCELLED":
             raise errors.Cancelled
         if notification.expires_at and to_moment(notification.expires_at) <= self._clock.now():
@@ -203,9 +223,9 @@ class JobProcessor:
             raise errors.Cancelled
         return None
 
-    def _resends_unknown(self, notification: NotificationJob) -> bool:
+    def _is_left_to_a_person(self, status: Status | None, notification: NotificationJob) -> bool:
         channel = self._contexts.channel_of(notification)
-        return channel is not None and channel.resends_unknown
+        return status == "UNKNOWN" and not (channel and channel.resends_unknown)
 
     def _check_due(self, send_after: datetime | None) -> None:
         if send_after and to_moment(send_after) > self._clock.now():
@@ -245,11 +265,18 @@ class JobProcessor:
 
     async def _send(self, context: SendContext, message: Message) -> Result:
         """Hand the message to its channel."""
-        began = self._clock.now()
+        began, is_sent_once = self._clock.now(), not context.channel.resends_unknown
+        if is_sent_once:
+            with _unpaid_while_away():
+                if not await self._outcomes.hand_over(context, message):
+                    raise Snooze(timedelta(0), "it is over, or another worker is sending it")
         try:
             answer = await context.channel.send(message)
-        except Snooze:
-            raise  # the channel's own limits: nothing was tried
+        except Snooze as error:  # the channel's own limits: nothing was tried
+            if is_sent_once:
+                await self._outcomes.postpone(context, None, sentence(error))
+            raise
         except Exception as error:
-            return await self._outcomes.failed(context, message.to, error, began)
+            return await self._outcomes.failed(context, message, error, began)
+        fault_point("message.sent")
         return await self._outcomes.sent(context, answer, began)

@@ -4,8 +4,6 @@ Where a repeat costs money or trust, they are not sent again automatically. A pe
 marks each as sent or sends it again.
 """
 
-from typing import Any
-
 from yamchi.errors import WrongState
 from yamchi.notifications.policy.model import digest_of
 from yamchi.notifications.schemas.notification_job import NotificationJob
@@ -30,31 +28,19 @@ class UnknownDeliveries:
 
     async def mark_sent(self, job_id: str) -> None:
         """It is `SENT`."""
-        delivery, job = await self._unknown(job_id)
-        answer = delivery["provider_message_id"]
-        await self._deliveries.record(
-            job, "SENT", attempts=delivery["attempts"], provider_message_id=answer, error="confirmed by hand"
-        )
-        if digest_id := digest_of(job):
+        kept = (await self._deliveries.get(job_id))["job"]
+        await self._deliveries.decide(job_id, "SENT", "confirmed by hand")
+        if kept and (digest_id := digest_of(NotificationJob.model_validate(kept))):
             await self._digests.settle(digest_id, job_id)
 
     async def send_again(self, job_id: str) -> None:
-        """It did not arrive: put it back into the queue."""
-        delivery, job = await self._unknown(job_id, or_again=True)
-        await self._deliveries.record(job, "QUEUED", attempts=delivery["attempts"], error=AGAIN)
-        await self._queue.remove([job_id])  # the job as it ended, which would be in the way
-        await self._service.send([job])
-
-    async def _unknown(
-        self, job_id: str, *, or_again: bool = False
-    ) -> tuple[dict[str, Any], NotificationJob]:
-        """`or_again`: or one that is to be sent again, but may never have reached the queue."""
+        """It did not arrive: put it back into the queue. Again, if it never reached the queue the last time."""
         delivery = await self._deliveries.get(job_id)
-        is_again = or_again and (delivery["status"], delivery["last_error"]) == ("QUEUED", AGAIN)
-        if delivery["status"] != "UNKNOWN" and not is_again:
-            raise WrongState(f"Notification {job_id} is {delivery['status']}, not UNKNOWN.")
-        if delivery["job"] is None:
+        if delivery["status"] == "UNKNOWN" and delivery["job"] is None:
             raise WrongState(
-                f"Notification {job_id} was queued by another system: let that one send it again."
+                f"Notification {job_id} can't be sent again: an earlier version has not kept what it said."
             )
-        return delivery, NotificationJob.model_validate(delivery["job"])
+        if (delivery["status"], delivery["last_error"]) != ("QUEUED", AGAIN):
+            await self._deliveries.decide(job_id, "QUEUED", AGAIN)
+            await self._queue.remove([job_id])  # the job as it ended, which would be in the way
+        await self._service.send([NotificationJob.model_validate(delivery["job"])])
