@@ -3,7 +3,6 @@
 Where Chromium can't be had, the tests are skipped and say why; with CI=true they fail.
 """
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 from tests.processes import Process
-from tests.services.server import ServerMissing, program
+from tests.services.missing import required
 
 FLAGS = [
     "--no-sandbox",
@@ -83,12 +82,7 @@ def board(board_home: Path) -> Iterator[Board]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    try:
-        chromium = program("chromium")
-    except ServerMissing as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    chromium = required("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser

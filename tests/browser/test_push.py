@@ -4,7 +4,6 @@ What Chromium asks its maker for is answered here, so the only thing that is not
 """
 
 import json
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -19,8 +18,8 @@ from playwright.sync_api import BrowserContext, Page, Route, sync_playwright
 from tests.browser.conftest import FLAGS
 from tests.processes import Process
 from tests.services.cloudmessaging import CloudMessaging
+from tests.services.missing import required
 from tests.services.push import Browser, PushService
-from tests.services.server import ServerMissing, program
 from yamchi.notifications.channels.push.vapid import VapidKey
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
@@ -76,12 +75,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def context(tmp_path: Path, cloud: CloudMessaging) -> Iterator[BrowserContext]:
-    try:
-        chromium = program("chromium")
-    except ServerMissing as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    chromium = required("chromium")
     networking = "--disable-background-networking"
     flags = [flag for flag in FLAGS if flag != networking] + cloud.flags()
     with sync_playwright() as playwright:

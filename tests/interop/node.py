@@ -1,14 +1,14 @@
 """Node programs that the tests talk to: each ends with the test that started it."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
+
+from tests.services.missing import required, unavailable
 
 HERE = Path(__file__).parent
 LONGEST_LINE = 16 * 1024 * 1024
@@ -35,9 +35,9 @@ class Peer:
 @asynccontextmanager
 async def running(script: str, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """A Node program, ended by its process id."""
-    node = shutil.which("node")
-    if node is None or not (HERE / "node_modules" / "bullmq").exists():
-        pytest.skip("Node or its packages are missing: run python -m tests.services install")
+    node = required("node")
+    if not (HERE / "node_modules" / "bullmq").exists():
+        unavailable("Node's packages are not here: run python -m tests.services install")
     process = await asyncio.create_subprocess_exec(
         node, str(HERE / script), *args,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE,

@@ -1,7 +1,6 @@
 """Another program on the same topics: kcat and a plain client write and read, and neither knows of Yamchi."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
+from tests.services.missing import required
 from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import Unrecoverable
@@ -77,11 +77,8 @@ def read_topic(kafka_bootstrap: str) -> Callable[[str, int], Any]:
 
 
 async def kcat(bootstrap: str, topic: str, *lines: bytes) -> None:
-    program = shutil.which("kcat")
-    if program is None:
-        pytest.skip("kcat is not installed")
     process = await asyncio.create_subprocess_exec(
-        program, "-P", "-b", bootstrap, "-t", topic, stdin=asyncio.subprocess.PIPE
+        required("kcat"), "-P", "-b", bootstrap, "-t", topic, stdin=asyncio.subprocess.PIPE
     )
     await process.communicate(b"\n".join(lines) + b"\n")
     assert process.returncode == 0

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from tests.services.mail import MailServer
+from tests.services.missing import required
 from yamchi import New, Yamchi
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 
 ROOT = Path(__file__).parents[2]
-PM2 = Path(__file__).parent / "node_modules/.bin/pm2"
+NODE_PROGRAMS = Path(__file__).parent / "node_modules/.bin"
 WORKER = "queue-worker"
 LETTERS = 1_500
 SECONDS = 0.25
@@ -25,13 +26,7 @@ SECONDS = 0.25
 
 DEADLINE = 100.0
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not PM2.exists() or shutil.which("node") is None,
-        reason="Node or PM2 is missing: run python -m tests.services install",
-    ),
-]
+pytestmark = pytest.mark.timeout(600)
 
 
 class Pm2:
@@ -39,6 +34,7 @@ class Pm2:
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
+        self._program = required("node") and required("pm2", NODE_PROGRAMS)
         shutil.copy(ROOT / "ecosystem.config.js", folder)
         self._environment = {
             **os.environ,
@@ -50,7 +46,7 @@ class Pm2:
 
     def __call__(self, *arguments: str) -> str:
         done = subprocess.run(
-            [PM2, *arguments],
+            [self._program, *arguments],
             cwd=self.folder,
             env=self._environment,
             capture_output=True,

@@ -27,6 +27,7 @@ PACKAGES = {
     "npm": "npm",
     "chromium": "chromium",
     "pdftotext": "poppler-utils",
+    "openssl": "openssl",
 }
 POM = Path(__file__).with_name("kafka-pom.xml")
 INTEROP = Path(__file__).parents[1] / "interop"

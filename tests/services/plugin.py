@@ -16,12 +16,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.services.kafka import Kafka
+from tests.services.missing import unavailable
 from tests.services.postgres import Postgres
 from tests.services.redis import Redis
 from tests.services.server import Server, ServerMissing
@@ -115,7 +116,7 @@ def _shared_url(config: pytest.Config, name: str) -> str:
     try:
         return os.environ.get(VARIABLES[name]) or config.stash[servers_key].url(name)
     except ServerMissing as missing:
-        _unavailable(missing)
+        unavailable(missing)
 
 
 def _databases(config: pytest.Config) -> Iterator[Callable[[], "Database"]]:
@@ -133,18 +134,12 @@ def _private_servers(kind: type[S]) -> Iterator[Callable[..., S]]:
             try:
                 server = kind(*options, **settings)
             except ServerMissing as missing:
-                _unavailable(missing)
+                unavailable(missing)
             started.callback(server.discard)
             server.start()
             return server
 
         yield start
-
-
-def _unavailable(missing: ServerMissing) -> NoReturn:
-    if os.environ.get("CI") == "true":
-        pytest.fail(str(missing), pytrace=False)
-    pytest.skip(str(missing))
 
 
 def _process_number() -> int:

@@ -22,6 +22,13 @@ def test_redis(redis_url, turn):
         pid = client.info()["process_id"]
         Path(f"pid-{turn}").write_text(str(pid))
 """
+NODE_TEST = """
+import asyncio
+from tests.interop.node import running
+
+def test_bullmq():
+    asyncio.run(running("peer.mjs").__aenter__())
+"""
 
 
 @pytest.fixture
@@ -91,6 +98,14 @@ def test_a_missing_server_fails_in_ci(run_folder):
     output = run_pytest(run_folder, PATH="/nowhere", CI="true")
     assert "4 errors" in output
     assert "redis-server is not installed here: run python -m tests.services install" in output
+
+
+@pytest.mark.parametrize(("environment", "outcome"), [({}, "1 skipped"), ({"CI": "true"}, "1 failed")])
+def test_a_missing_node_is_as_a_missing_server(tmp_path, environment, outcome):
+    (tmp_path / "test_inner.py").write_text(NODE_TEST)
+    output = run_pytest(tmp_path, PATH="/nowhere", **environment)
+    assert outcome in output
+    assert "run python -m tests.services install" in output
 
 
 def test_a_server_that_already_runs_is_used(run_folder, private_redis):

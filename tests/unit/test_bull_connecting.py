@@ -1,13 +1,13 @@
 """Reaching Redis: by password, TLS, sentinel and cluster; and one clear sentence where it can't be."""
 
 import asyncio
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.services.missing import required
 from tests.services.redis import Redis
 from tests.services.server import Server, ask, free_port, program
 
@@ -169,9 +169,7 @@ async def test_tls(private_redis: Servers, tmp_path: Path) -> None:
 
 
 def make_certificate(folder: Path) -> tuple[str, str]:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl, which makes the certificate, is not installed")
+    openssl = required("openssl")
     key, certificate = str(folder / "key.pem"), str(folder / "cert.pem")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     make = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
