@@ -313,6 +313,12 @@ class Released:
 Verdict = Completed | RetryAt | Failed | Expired | Cancelled | Released
 
 
+def last_kept(verdicts: Sequence[Verdict]) -> int:
+    """How many completed jobs stay, by the last of these that is kept itself; 0 if none of them is."""
+    keeps = (verdict.claim.job.options.keep_completed for verdict in reversed(verdicts))
+    return next(filter(None, keeps), 0)
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A job that will not be run again, as others can read it: `body` is the JSON of SPEC 3.2.

@@ -171,6 +171,16 @@ class EngineSuite(Suite):
         assert (await engine.counts(queue))["completed"] == 0
         assert sum(minute.completed for minute in await engine.history(queue, 60)) == 1, "it was done"
 
+    async def test_a_job_that_is_not_kept_leaves_the_others(self, engine: Engine, queue: str) -> None:
+        passing = JobOptions(keep_completed=0)
+        for batch in (["k1"], ["gone1"], ["k2", "gone2"]):
+            jobs = [new_job(one, options=passing if "gone" in one else JobOptions()) for one in batch]
+            await engine.add(queue, jobs)
+            await complete(engine, queue, await claim_all(engine, queue, len(batch)))
+        await engine.recover(queue)
+        kept = {job.id for job in (await engine.page(queue, "completed", "", 0, 10)).jobs}
+        assert kept == {"k1", "k2"}
+
     async def test_a_job_that_is_not_kept_leaves_no_log(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("gone", options=JobOptions(keep_completed=0))])
         held = await claim_all(engine, queue, 1)

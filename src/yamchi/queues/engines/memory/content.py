@@ -172,7 +172,10 @@ class QueueContent:
             self.minutes[now - now % 60_000][state == "failed"] += 1
         kept, options = self.finished[state], entry.job.options
         kept[entry.job.id] = None
-        while len(kept) > (options.keep_completed if state == "completed" else options.keep_failed):
+        keep = options.keep_completed if state == "completed" else options.keep_failed
+        if not keep:  # said of this job, not of those before it
+            return self.forget(entry.job.id)
+        while len(kept) > keep:
             self.forget(next(iter(kept)))
 
     def forget(self, job_id: str) -> None:

@@ -39,7 +39,7 @@ from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.engines.pgmq.within import caller_connection
 from yamchi.queues.engines.pgmq.working import ExchangeResult
-from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
+from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict, last_kept
 from yamchi.storage.sweeping import FULL_SWEEP_FACTOR
 
 log = structlog.get_logger("yamchi.pgmq")
@@ -169,7 +169,8 @@ class PgmqEngine:
             if result.seen and result.seen.unprepared is not None:
                 got.claims += await self._take_up(queue, result.seen, want - len(got.claims), lease, worker)
             if settled:
-                self._keep[queue] = settled[-1].claim.job.options.keep_completed
+                if keep := last_kept(settled):
+                    self._keep[queue] = keep
                 await self._send_events(events_of(queue, settled))
         return got
 

@@ -32,6 +32,7 @@ from yamchi.queues.engines.pgmq.rows import claim as read_claim
 from yamchi.queues.engines.pgmq.scanning import SEEING, SEEN, read_scan, span
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.records import (
+    MOST_KEPT,
     Cancelled,
     Claim,
     Completed,
@@ -41,6 +42,7 @@ from yamchi.queues.records import (
     RetryAt,
     State,
     Verdict,
+    last_kept,
 )
 
 # ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -240,9 +242,8 @@ async def _end(
 
 def _endings(verdicts: Sequence[Verdict], position: Position) -> dict[str, Any]:
     """The verdicts as `_ENDING` reads them, and how many completed jobs of before are spared."""
-    keep = verdicts[-1].claim.job.options.keep_completed
     rows: list[dict[str, Any]] = []
-    room = keep
+    room = last_kept(verdicts) or MOST_KEPT
     for verdict in reversed(verdicts):
         row = _ending(verdict)
         if row["state"] == "completed":

@@ -27,6 +27,7 @@ from yamchi.queues.records import (
     RetryAt,
     State,
     Verdict,
+    last_kept,
 )
 
 Db = sqlite3.Connection
@@ -195,10 +196,10 @@ def _note_minute(db: Db, queue: str, completed: int, failed: int, now: Millis) -
 
 
 def _trim(db: Db, queue: str, verdicts: Sequence[Verdict], moved: Counter[State]) -> None:
-    """Keep the last so many finished jobs, as the latest verdict's options say."""
+    """Keep the last so many finished jobs, as the options of the latest verdict say, or of the latest that is kept at all."""
     options = verdicts[-1].claim.job.options
     for state, keep in (
-        ("completed", options.keep_completed),
+        ("completed", last_kept(verdicts)),
         ("failed", options.keep_failed),
         ("cancelled", options.keep_failed),
         ("expired", options.keep_failed),
