@@ -81,7 +81,9 @@ def _bounded(length: Millis, span: Span) -> Millis:
 def _read_span(text: str) -> Millis:
     stripped = text.strip() if len(text) <= _LONGEST_TEXT else ""
     parts = list(_PART.finditer(stripped))
-    if not parts or "".join(part.group() for part in parts) != stripped:
+    units = {_UNITS[part[2]] for part in parts}
+    # "1m 5m 15m" are three spans, which somebody took for steps.
+    if not parts or len(units) < len(parts) or "".join(part.group() for part in parts) != stripped:
         raise InvalidJob(
             f"{in_short(text)} is not a span of time: write it as '30s', '5m', '1h30m', '7d' or '250ms'."
         )
@@ -93,7 +95,9 @@ def to_moment(moment: datetime) -> Millis:
     if not isinstance(moment, datetime):
         raise InvalidJob(f"{in_short(moment)} is not a moment: give a datetime with a time zone.")
     if moment.tzinfo is None:
-        raise InvalidJob(f"{moment.isoformat()} has no time zone: add one, for example tzinfo=UTC.")
+        raise InvalidJob(
+            f"{moment.isoformat()} has no time zone: add one, such as Z or +05:00 (tzinfo=UTC in Python)."
+        )
     return check_moment(round(moment.timestamp() * 1000))
 
 

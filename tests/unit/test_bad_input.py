@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from yamchi import Job, New, RateLimit, Yamchi
 from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob, UnknownQueue, WrongState, YamchiError
+from yamchi.queues.records import Backoff
 from yamchi.testing import TestApp
 
 
@@ -65,6 +66,8 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "backoff steps without steps": ({"backoff": {"type": "steps"}}, ("backoff", "steps")),
     "backoff without a step": ({"backoff": []}, ("backoff", "step")),
     "a negative backoff": ({"backoff": [-1]}, ("backoff", "-1")),
+    "three spans for one": ({"backoff": "1m 5m 15m"}, ("'1m 5m 15m'", "['1m', '5m', '15m']")),
+    "a delay of twice a minute": ({"delay": "1m 1m"}, ("delay", "'1m 1m'")),
     "an empty id": ({"id": ""}, ("id", "''")),
     "an id with a space": ({"id": "two words"}, ("'two words'",)),
     "an id with a colon": ({"id": "a:b"}, ("'a:b'",)),
@@ -83,6 +86,14 @@ async def test_a_wrong_option_is_named(app: TestApp, what: str) -> None:
         await app.queue("anything").add({}, **options)
     assert_one_sentence(refused.value, *words)
     assert (await app.queue("anything").stats())["waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    "steps", [["1m", "5m", "15m"], "1m, 5m, 15m", "1m,5m,15m", (60, 300.0, timedelta(minutes=15))]
+)
+async def test_steps_of_a_backoff_may_be_a_list_or_text(app: TestApp, steps: Any) -> None:
+    job = await app.queue("anything").add({}, backoff=steps)
+    assert job.backoff == Backoff("steps", steps=(60_000, 300_000, 900_000))
 
 
 @pytest.mark.parametrize("job_id", ["order-42", "user@example.com/7", "заказ-42", "🐎", "x" * 255, "a.b_c-d"])

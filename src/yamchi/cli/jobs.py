@@ -117,7 +117,7 @@ def add(
             run_at=moment,
             priority=priority,
             attempts=attempts,
-            backoff=_steps(backoff),
+            backoff=backoff,
             timeout=timeout,
         ),
     )
@@ -233,10 +233,6 @@ def _moment(given: str) -> datetime:
         raise InvalidJob(
             f"--run-at {given!r} is not a moment: write it as 2026-01-31T09:00:00+05:00."
         ) from error
-
-
-def _steps(backoff: str | None) -> str | list[str] | None:
-    return backoff.split(",") if backoff and "," in backoff else backoff
 
 
 def _print_list(jobs: Sequence[JobRecord]) -> None:

@@ -53,7 +53,7 @@ class Backoff:
 
     @classmethod
     def parse(cls, value: "BackoffLike") -> "Backoff":
-        """Accepts a `Backoff`, "fixed", "exponential", {"type", "delay", "jitter"}, a span, or a list of spans.
+        """Accepts a `Backoff`, "fixed", "exponential", {"type", "delay", "jitter"}, a span, or spans: a list, or "1m, 5m, 15m".
 
         {"kind", "delay", …} is a backoff as jobs show it, in milliseconds.
         """
@@ -68,11 +68,13 @@ class Backoff:
                 return cls._from_mapping(_as_given(value))
             case Mapping():
                 return cls._from_mapping(value)
+            case str() if "," in value:
+                return cls.parse(value.split(",", MOST_STEPS))
             case str() | int() | float() | timedelta():
-                return cls(kind="fixed", delay=positive_span("backoff", value))
+                return cls(kind="fixed", delay=_backoff_span(value))
         if not isinstance(value, Sequence) or not 0 < len(value) <= MOST_STEPS:
             raise InvalidJob(f"backoff needs 1 to {MOST_STEPS:,} steps, such as ['1m', '5m'].")
-        return cls(kind="steps", steps=tuple(positive_span("backoff", step) for step in value))
+        return cls(kind="steps", steps=tuple(map(_backoff_span, value)))
 
     @classmethod
     def _from_mapping(cls, value: Mapping[str, Any]) -> "Backoff":
@@ -189,6 +191,15 @@ def positive_span(what: str, span: Span) -> Millis:
     if length < 0:
         raise InvalidJob(f"{what} can't be negative, but is {in_short(span)}.")
     return length
+
+
+def _backoff_span(span: Span) -> Millis:
+    try:
+        return positive_span("backoff", span)
+    except InvalidJob as error:
+        raise InvalidJob(
+            f"{error} A backoff is such a span, 'fixed', 'exponential', or steps: ['1m', '5m', '15m']."
+        ) from error
 
 
 # ── A job on its way in, and as it is kept ────────────────────────────────────────────────────────────────────────
