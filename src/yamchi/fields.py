@@ -110,7 +110,28 @@ _LONGEST_PART = 100
 
 def faults_of(errors: Sequence[Any], given: Any = ...) -> list[Fault]:
     """What pydantic found in a document. If that is given, by the places that its sender knows: without names of classes and unions."""
-    return list(dict.fromkeys(Fault(_place(error, given), _plain(error["msg"])) for error in errors))
+    placed = [(_place(error, given), error) for error in errors]
+    of_content = [place for place, error in placed if not _is_of_kind(error)]
+    return list(
+        dict.fromkeys(
+            Fault(place, _said(error))
+            for place, error in placed
+            if not (_is_of_kind(error) and any(_is_within(one, place) for one in of_content))
+        )
+    )
+
+
+def _is_of_kind(error: Any) -> bool:
+    """Whether a value is not even of the kind: of the forms that a field may take, this is not the one that was meant."""
+    return bool(error["type"].endswith("_type"))
+
+
+def _is_within(place: str, outer: str) -> bool:
+    return place == outer or place.startswith(f"{outer}.") or not outer
+
+
+def _said(error: Any) -> str:
+    return "there is no such field" if error["type"] == "extra_forbidden" else _plain(error["msg"])
 
 
 def _plain(message: str) -> str:

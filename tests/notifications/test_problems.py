@@ -39,6 +39,21 @@ async def test_a_rule_that_can_not_be_used(client: httpx2.AsyncClient) -> None:
     answer = await client.post("/api/v1/rules", json=rule)
     assert {fault["field"].split(".")[0] for fault in answer.json()["errors"]} == {"notify"}
     assert "function-after" not in answer.text
+    answer = await client.post(
+        "/api/v1/rules", json={"on": "x", "notify": {"channel": "email", "templat": "hi"}}
+    )
+    assert answer.json()["errors"] == [
+        {"field": "notify.template", "message": "Field required"},
+        {"field": "notify.templat", "message": "there is no such field"},
+    ], "and not that it might have been a list"
+    answer = await client.post("/api/v1/rules", json={"on": "x", "notify": 5})
+    assert {fault["field"] for fault in answer.json()["errors"]} == {"notify"}
+
+
+async def test_a_web_socket_says_that_it_is_one(client: httpx2.AsyncClient) -> None:
+    answer = await client.get("/ws")
+    assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
+    assert "wss://" in answer.json()["detail"]
 
 
 async def test_a_template_by_its_subject_and_body(client: httpx2.AsyncClient) -> None:

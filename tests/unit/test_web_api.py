@@ -158,7 +158,16 @@ async def test_dead_letters_are_shown_mended_replayed_and_purged(app, client):
         ("POST", JOBS, {"data": {"url": "a"}, "delay": "soon"}, 422, "'soon' is not a span of time"),
         ("POST", JOBS, {"data": {"url": "a"}, "delay": -1}, 422, "delay can't be negative"),
         ("POST", JOBS, {"data": {"url": "a"}, "id": "a:b"}, 422, "a space, a colon or a control character"),
-        ("POST", JOBS, {"data": {"url": "a"}, "prioritty": 1}, 422, "prioritty"),
+        ("POST", JOBS, {"data": {"url": "a"}, "prioritty": 1}, 422, "prioritty: there is no such field"),
+        ("POST", JOBS, {"data": {"url": "a"}, "run_at": "2030-01-01T00:00:00"}, 422, "such as Z or +05:00"),
+        ("POST", JOBS, {"data": {"url": "a"}, "backoff": "fixed:5s"}, 422, "steps: ['1m', '5m', '15m']"),
+        (
+            "PUT",
+            "/api/queues/thumbnails/pause",
+            None,
+            405,
+            "PUT does nothing at /api/queues/thumbnails/pause; use POST",
+        ),
         ("GET", f"{JOBS}?state=sleeping", None, 422, "state"),
     ],
 )
@@ -169,6 +178,44 @@ async def test_a_mistake_is_one_sentence_that_names_it(client, method, path, bod
     problem = answer.json()
     assert problem["status"] == status
     assert words in problem["detail"]
+
+
+async def test_a_queue_has_its_statistics_by_name_and_its_jobs_their_data(app, client):
+    await client.post(JOBS, json={"data": {"url": "a.jpg"}, "id": "n1"})
+    await client.post(JOBS, json={"data": {"url": "b" * 5_000}, "id": "n2", "delay": "1h"})
+    queue = (await client.get("/api/queues/thumbnails")).json()
+    stats = await app.queue("thumbnails").stats()
+    assert {name: queue[name] for name in stats} == stats
+    assert queue["counts"]["waiting"] == queue["waiting"] == 1
+    rows = {row["id"]: row for row in (await client.get(JOBS)).json()["jobs"]}
+    assert (rows["n1"]["queue"], rows["n1"]["data"]) == ("thumbnails", {"url": "a.jpg"})
+    assert (rows["n2"]["data"], len(rows["n2"]["preview"])) == (None, 240)
+
+
+@pytest.mark.parametrize("where", ["in the address", "in the body"])
+async def test_the_state_to_clean_or_retry_may_stand_in_either_place(app, client, where):
+    async def ask(act: str, state: str) -> int:
+        url = f"/api/queues/thumbnails/{act}"
+        request = (
+            client.post(f"{url}?state={state}")
+            if where == "in the address"
+            else client.post(url, json={"state": state})
+        )
+        return (await request).json()["count"]
+
+    for url in ("a.jpg", "b.jpg", "bad"):
+        await client.post(JOBS, json={"data": {"url": url}})
+    await app.drain()
+    assert await ask("retry-all", "completed") == 2
+    await app.drain()
+    assert await ask("clean", "failed") == 1
+    counts = (await client.get("/api/queues/thumbnails")).json()["counts"]
+    assert (counts["completed"], counts["failed"]) == (2, 0)
+
+
+async def test_the_api_itself_leads_to_its_description(client):
+    answer = await client.get("/api")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/docs")
 
 
 async def test_the_field_is_named(client):

@@ -103,6 +103,7 @@ def describe(view: QueueView) -> dict[str, Any]:
         "name": view.queue.name,
         "type": view.queue.type,
         "paused": view.is_paused,
+        **view.shown_counts,
         "counts": view.shown_counts,
         "dead_letters": view.dead_letters,
         "concurrency": view.queue.definition.concurrency,

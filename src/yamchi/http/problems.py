@@ -1,5 +1,6 @@
 """Errors over HTTP: RFC 9457 `application/problem+json`, one clear sentence, the field named."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -126,13 +127,14 @@ def _status_of(error: Exception) -> int:
 
 async def _on_bad_request(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    parts = {"body": error.body}
+    parts: defaultdict[str, list[Any]] = defaultdict(list)
+    for one in error.errors()[:MOST_NAMED]:
+        parts[str(one["loc"][0])].append({**one, "loc": _inside(one["loc"])})
     fields = [
-        FieldProblem(field=fault.place or str(one["loc"][0]), message=fault.message)
-        for one in error.errors()[:MOST_NAMED]
-        for fault in faults_of([{**one, "loc": _inside(one["loc"])}], parts.get(str(one["loc"][0]), ...))
+        FieldProblem(field=fault.place or part, message=fault.message)
+        for part, errors in parts.items()
+        for fault in faults_of(errors, error.body if part == "body" else ...)
     ]
-    fields = list({(field.field, field.message): field for field in fields}.values())
     sentence = "; ".join(f"{fault.field}: {fault.message}" for fault in fields[:5])
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"The request can't be understood: {sentence}.", fields)
 
@@ -146,6 +148,9 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     detail = error.detail
     if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
         detail = f"There is nothing at {request.url.path}; /docs lists what there is."
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        detail = f"{request.method} does nothing at {request.url.path}; use {allowed}."
     return problem(error.status_code, detail, headers=error.headers)
 
 

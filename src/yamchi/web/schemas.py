@@ -13,6 +13,9 @@ from yamchi.queues.views import WorkerInfo
 PREVIEW = 240
 """Characters of a job's data in a list."""
 
+LONGEST_IN_LIST = 4_096
+"""Bytes of data that a list has whole: a page may hold hundreds of jobs."""
+
 
 class Counts(BaseModel):
     """How many jobs are in each state."""
@@ -34,8 +37,8 @@ class Minute(BaseModel):
     failed: int
 
 
-class QueueOut(BaseModel):
-    """A queue as it is now. `history` are the minutes in which something was done, oldest first."""
+class QueueOut(Counts):
+    """A queue as it is now, its counts also by themselves. `history` are the minutes in which something was done, oldest first."""
 
     name: str = Field(examples=["thumbnails"])
     type: str = Field(description="The engine in use.", examples=["sqlite"])
@@ -50,9 +53,10 @@ class QueueOut(BaseModel):
 
 
 class JobRow(BaseModel):
-    """A job in a list; `preview` is the beginning of its data."""
+    """A job in a list; `preview` is the beginning of its data, and `data` all of it where that is short."""
 
     id: str
+    queue: str
     name: str
     state: State
     priority: int
@@ -65,6 +69,7 @@ class JobRow(BaseModel):
     run_at: str
     started_at: str | None = None
     finished_at: str | None = None
+    data: Any = None
     preview: str
 
     @classmethod
@@ -75,6 +80,7 @@ class JobRow(BaseModel):
         except Exception as error:
             return cls(
                 id=str(job.id),
+                queue=job.queue,
                 name=str(job.name),
                 state=job.state,
                 priority=0,
@@ -89,6 +95,7 @@ class JobRow(BaseModel):
     def _of(cls, job: JobRecord) -> "JobRow":
         return cls(
             id=job.id,
+            queue=job.queue,
             name=job.name,
             state=job.state,
             priority=job.priority,
@@ -101,6 +108,7 @@ class JobRow(BaseModel):
             run_at=isoformat(job.run_at),
             started_at=None if job.started_at is None else isoformat(job.started_at),
             finished_at=None if job.finished_at is None else isoformat(job.finished_at),
+            data=foreign.shown(job.payload) if len(job.payload) <= LONGEST_IN_LIST else None,
             preview=_preview(job.payload),
         )
 
@@ -178,14 +186,25 @@ class Edit(BaseModel):
     retry: bool = False
 
 
+NotRunning = Literal["waiting", "delayed", "completed", "failed", "cancelled", "expired"]
+
+
 class Clean(BaseModel):
     """Which jobs to remove: those that have been in `state` for at least `older_than`."""
 
     model_config = ConfigDict(extra="forbid")
 
-    state: Literal["waiting", "delayed", "completed", "failed", "cancelled", "expired"] = "completed"
+    state: NotRunning = "completed"
     older_than: SpanText = 0
     limit: int = Field(10_000, ge=1, le=1_000_000)
+
+
+class OfState(BaseModel):
+    """Jobs of which state; in the address it may stand as well."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: State = "failed"
 
 
 class StateOut(BaseModel):

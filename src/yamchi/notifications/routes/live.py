@@ -9,17 +9,21 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import orjson
 from fastapi import APIRouter
-from starlette.routing import WebSocketRoute
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from yamchi.clock import Millis
 from yamchi.errors import TokenRefused
 from yamchi.http.auth import hostname_of, is_loopback, is_same_origin
 from yamchi.http.failures import Failures, TooManyWrong, address_of
+from yamchi.http.problems import problem
 from yamchi.notifications.inbox.hub import Hub
 from yamchi.notifications.inbox.tokens import Person, PersonTokens
 from yamchi.notifications.plugin import Notifications
@@ -129,8 +133,15 @@ async def serve_page(websocket: WebSocket) -> None:
         page.stop()
 
 
+async def _explain(_request: Request) -> Response:
+    sentence = (
+        'This is a WebSocket: connect with ws:// or wss://, and begin with {"type": "hello", "token": …}.'
+    )
+    return problem(HTTPStatus.UPGRADE_REQUIRED, sentence, headers={"Upgrade": "websocket"})
+
+
 find_notifications = of_request(Notifications)
-pages = APIRouter(routes=[WebSocketRoute("/ws", serve_page)])
+pages = APIRouter(routes=[WebSocketRoute("/ws", serve_page), Route("/ws", _explain)])
 
 
 def _check_origin(websocket: WebSocket, settings: Settings) -> None:

@@ -10,6 +10,7 @@ import orjson
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from yamchi.http.access import requires
 from yamchi.http.apikeys import digest_of, parts_of
 from yamchi.http.audit import Entry
 from yamchi.http.auth import COOKIE, AccessControl
@@ -50,6 +51,11 @@ async def openapi(request: Request) -> Response:
 @router.get("/docs")
 async def docs() -> Response:
     return page("docs.html")
+
+
+@router.get("/api", dependencies=requires("anyone"))
+async def api() -> Response:
+    return RedirectResponse("/docs", HTTPStatus.SEE_OTHER)
 
 
 @router.get("/sign-in")

@@ -15,7 +15,7 @@ from yamchi.http.problems import documented
 from yamchi.http.scopes import ADMIN, SEND, Caller
 from yamchi.queues.records import State
 from yamchi.web.routes.queues import ThatQueue
-from yamchi.web.schemas import Edit, JobIn, JobOut, JobPage, JobRow, StateOut
+from yamchi.web.schemas import Edit, JobIn, JobOut, JobPage, JobRow, OfState, StateOut
 
 router = APIRouter(tags=["jobs"], responses=documented(401, 403, 404, 422, 503))
 senders = APIRouter(tags=["jobs"], responses=documented(401, 403, 404, 422, 503))
@@ -36,7 +36,7 @@ async def list_jobs(
     found = await queue.page(state, search=q, offset=(page - 1) * size, limit=size)
     rows = [JobRow.of(job) for job in found.jobs]
     for row in rows:
-        row.preview = seen_by(caller, row.preview)
+        row.preview, row.data = seen_by(caller, row.preview), seen_by(caller, row.data)
     return JobPage(jobs=rows, total=found.total, page=page, pages=pages(found.total, size))
 
 
@@ -85,8 +85,8 @@ async def _from_outside(queue: ThatQueue, caller: Caller, new: JobIn) -> dict[st
 
 
 @router.post("/queues/{queue}/retry-all", summary="Put every job of a finished state back")
-async def retry_all(queue: ThatQueue, state: State = "failed") -> Done:
-    return Done(count=await queue.retry_all(state))
+async def retry_all(queue: ThatQueue, which: OfState | None = None, state: State | None = None) -> Done:
+    return Done(count=await queue.retry_all(state or (which or OfState()).state))
 
 
 @router.post("/queues/{queue}/remove", summary="Remove these jobs")

@@ -14,7 +14,7 @@ from yamchi.http.problems import documented
 from yamchi.observe.logging import mask
 from yamchi.queues.overview import QueueView, live_workers, view_queue, view_queues
 from yamchi.queues.queue import Queue
-from yamchi.web.schemas import Clean, Counts, Minute, QueueOut, WorkerOut
+from yamchi.web.schemas import Clean, Counts, Minute, NotRunning, QueueOut, WorkerOut
 
 router = APIRouter(tags=["queues"], responses=documented(401, 403, 404, 422, 503))
 
@@ -61,9 +61,10 @@ async def resume(request: Request, queue: ThatQueue) -> QueueOut:
 
 
 @router.post("/queues/{queue}/clean", summary="Remove old jobs of one state", responses=documented(409))
-async def clean(queue: ThatQueue, what: Clean | None = None) -> Done:
+async def clean(queue: ThatQueue, what: Clean | None = None, state: NotRunning | None = None) -> Done:
     what = what or Clean()
-    return Done(count=await queue.clean(what.state, older_than=what.older_than, limit=what.limit))
+    gone = await queue.clean(state or what.state, older_than=what.older_than, limit=what.limit)
+    return Done(count=gone)
 
 
 @router.post("/queues/{queue}/drain", summary="Remove every waiting job")
@@ -79,6 +80,7 @@ async def list_workers(app: App) -> list[WorkerOut]:
 def _shown(view: QueueView) -> QueueOut:
     queue = view.queue
     return QueueOut(
+        **view.shown_counts,
         name=queue.name,
         type=queue.type,
         paused=view.is_paused,

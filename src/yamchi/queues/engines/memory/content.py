@@ -173,10 +173,11 @@ class QueueContent:
         kept, options = self.finished[state], entry.job.options
         kept[entry.job.id] = None
         keep = options.keep_completed if state == "completed" else options.keep_failed
-        if not keep:  # said of this job, not of those before it
-            return self.forget(entry.job.id)
-        while len(kept) > keep:
-            self.forget(next(iter(kept)))
+        if keep:
+            while len(kept) > keep:
+                self.forget(next(iter(kept)))
+        else:  # said of this job, not of those before it
+            self.forget(entry.job.id)
 
     def forget(self, job_id: str) -> None:
         self.leave(self.jobs.pop(job_id))
