@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,9 +59,10 @@ class Mutant:
 
 
 def choose(root: Path, number: int, seed: int, only: str = "") -> list[Mutant]:
-    """So many places, at random: the same ones for the same seed and source."""
-    places = [mutant for path in sources(root, only) for mutant in find(root, path)]
-    return random.Random(seed).sample(places, min(number, len(places)))
+    """So many places, at random: the same ones for the same seed, as far as their lines are still there."""
+    places = {mutant.id: mutant for path in sources(root, only) for mutant in find(root, path)}
+    drawn = sorted(places, key=lambda id: hashlib.sha1(f"{seed} {id}".encode()).digest())
+    return [places[id] for id in drawn[:number]]
 
 
 def sources(root: Path, only: str = "") -> list[Path]:

@@ -53,6 +53,8 @@ def test_the_same_seed_chooses_the_same(tree: Path) -> None:
     assert first == choose(tree, 3, seed=1)
     assert {tuple(choose(tree, 3, seed=seed)) for seed in range(5)} != {tuple(first)}
     assert len(choose(tree, 100, seed=1)) == 8, "no more than there are"
+    (tree / "src/yamchi/queues/one.py").write_text("ONE = 2 - 1\n" + SOURCE)
+    assert {one.id for one in first} <= {one.id for one in choose(tree, 4, seed=1)}, "whatever else is new"
 
 
 def test_what_says_that_it_was_reached_is_the_same_program(tree: Path) -> None:
