@@ -131,21 +131,11 @@ def test_a_fault_is_judged_in_a_copy(program: Tree) -> None:
     assert (program.place / "src/yamchi/queues/one.py").read_text().endswith("b - a\n"), "as it was"
 
 
-def test_a_test_that_fails_by_chance_kills_nothing(program: Tree, tmp_path: Path) -> None:
-    (program.root / "tests/test_one.py").write_text(
-        f"""from pathlib import Path
-
-def test_content():
-    once = Path({str(tmp_path / "once")!r})
-    if not once.exists():
-        once.touch()
-        raise AssertionError("by chance")
-"""
-    )
+def test_a_test_that_fails_without_a_fault_too_kills_nothing(program: Tree) -> None:
     program.prepare()
-    tester = MutantTester(program, {CONTENT: 1}, most=60)
-    assert tester.test(places(program, "other")[0], [CONTENT]) == Result("survived", "1 of 1 tests")
-    assert (tmp_path / "once").exists()
+    failing = "tests/test_one.py::test_failing"
+    tester = MutantTester(program, {failing: 1, CONTENT: 1}, most=60)
+    assert tester.test(places(program, "other")[0], [failing, CONTENT]) == Result("survived", "2 of 2 tests")
 
 
 @pytest.mark.parametrize(("hangs_anyway", "outcome"), [(False, "timeout"), (True, "slow")])

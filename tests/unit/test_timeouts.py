@@ -32,6 +32,19 @@ async def test_each_call_has_its_own_deadline() -> None:
     assert fine == "in time"
 
 
+async def test_a_call_that_began_later_is_given_up_later() -> None:
+    timeout = CallTimeout(SHORT)
+
+    async def late() -> None:
+        await asyncio.sleep(SHORT / 2)
+        await timeout.wait_for(forever())
+
+    first, second = (asyncio.create_task(work) for work in (timeout.wait_for(forever()), late()))
+    done, _ = await asyncio.wait([first, second], timeout=20)
+    assert {type(task.exception()) for task in done} == {TimeoutError}
+    assert len(done) == 2
+
+
 async def test_what_the_work_raises_is_raised() -> None:
     async def fail() -> None:
         raise ValueError("no")
