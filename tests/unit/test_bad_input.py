@@ -41,6 +41,19 @@ def assert_one_sentence(error: YamchiError, *words: str) -> None:
         assert word in said, said
 
 
+async def test_of_many_mistakes_some_are_named_and_the_rest_counted(app: TestApp) -> None:
+    @app.job("lists")
+    async def take(job: Job[list[str]]) -> None:
+        """Nothing to do."""
+
+    with pytest.raises(InvalidJob) as refused:
+        await app.queue("lists").add([1, 2, 3, 4, 5, "six", 7, 8])
+    assert_one_sentence(refused.value, "0:", "4:", "(and 2 more)")
+    with pytest.raises(InvalidJob) as refused:
+        await app.queue("lists").add([1, 2, 3, 4, 5])
+    assert "more" not in str(refused.value)
+
+
 NAIVE = datetime(2026, 1, 1)
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

@@ -98,3 +98,17 @@ def test_json_of_anything(value: bytes) -> None:
     made = foreign.json(value)
     assert made is not None
     assert orjson.loads(made) is not ...
+
+
+@pytest.mark.parametrize(
+    ("value", "made"),
+    [
+        (b"42", b"42"),
+        (b"007", b'"007"'),
+        (b"1" * 40, b"1" * 40),
+        (b"1" * 400, b'"' + b"1" * 400 + b'"'),  # more than any number that everybody can read
+        (b"no", b'"no"'),
+    ],
+)
+def test_digits_are_a_number_if_everybody_can_read_it(value: bytes, made: bytes) -> None:
+    assert foreign.json(value) == made

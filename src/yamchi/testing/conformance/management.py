@@ -56,6 +56,12 @@ class ManagementSuite(Suite):
         assert [job.id for job in found.jobs] == ["p07"]
         assert [job.id for job in (await engine.page(queue, None, "p12", 0, 10)).jobs] == ["p12"]
 
+    async def test_what_is_due_sooner_is_listed_first(self, engine: Engine, queue: str) -> None:
+        moments = {"second": 120_000, "third": 180_000, "first": 60_000}
+        await engine.add(queue, [new_job(name, run_at=now() + later) for name, later in moments.items()])
+        page = await engine.page(queue, "delayed", "", 0, 10)
+        assert [job.id for job in page.jobs] == ["first", "second", "third"]
+
     async def test_remove_spares_the_running(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("running")])
         held = await claim_all(engine, queue, 1)
