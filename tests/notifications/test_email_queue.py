@@ -154,7 +154,7 @@ async def test_a_stored_file_goes_with_the_letter(app: TestApp, mail_server: Mai
     await app.drain()
     ((_, letter),) = mail_server.letters
     assert [part.get_filename() for part in letter.iter_attachments()] == ["results.pdf"]
-    assert "can't be attached: name a stored file" in (await errors(app))[0]
+    assert "'a.txt' can't be attached: name a stored file" in (await errors(app))[0]
 
 
 @pytest.mark.parametrize(

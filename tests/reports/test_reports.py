@@ -437,3 +437,9 @@ async def test_ids_can_not_be_guessed(app: TestApp) -> None:
 
 async def _silent(_: float) -> None:
     pass
+
+
+async def test_params_that_do_not_fit_are_named_as_they_were_given(client: httpx2.AsyncClient) -> None:
+    answer = await client.post("/api/v1/reports", json={"kind": "checkup", "params": {"name": "A"}})
+    assert answer.status_code == 422
+    assert [one["field"] for one in answer.json()["errors"]] == ["params.results"]

@@ -36,6 +36,12 @@ async def test_a_person_is_told_in_their_own_language(app: TestApp, client: http
     assert {job.priority for job in told} == {PRIORITIES["normal"]}, "none would go first on Redis"
 
 
+async def test_an_address_by_itself_is_told_by_letter(app: TestApp, client: httpx2.AsyncClient) -> None:
+    await made(app, client, **CSV, notify="a@example.com")
+    await made(app, client, **CSV, notify=["b@example.com", {"email": "c@example.com"}])
+    assert set(await subjects(app)) == {"a@example.com", "b@example.com", "c@example.com"}
+
+
 async def test_a_report_by_telegram(tmp_path: Path) -> None:
     bot = BotServer()
     bot.start()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from yamchi.errors import InvalidJob, UnknownJob
-from yamchi.queues.handlers import describe
+from yamchi.queues.handlers import describe, faults_in
 
 Format = Literal["pdf", "xlsx", "csv"]
 FORMATS: dict[Format, str] = {
@@ -62,7 +62,10 @@ class ReportKind:
         try:
             return self.params.model_validate(params)
         except ValidationError as error:
-            raise InvalidJob(f"The params of report {self.name} do not fit: {describe(error)}") from error
+            faults = [fault._replace(place=f"params.{fault.place}") for fault in faults_in(error)]
+            raise InvalidJob(
+                f"The params of report {self.name} do not fit: {describe(error)}", faults
+            ) from error
 
 
 class NoParams(BaseModel):

@@ -47,6 +47,12 @@ class Notify(BaseModel):
         default=True, description="Attach the file if it is small enough; the link comes anyway."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_address(cls, value: Any) -> Any:
+        """An address by itself is one of e-mail."""
+        return {"email": value} if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _names_somebody(self) -> "Notify":
         if not (self.user_id or self.email or self.telegram):
@@ -55,13 +61,13 @@ class Notify(BaseModel):
 
 
 def _several(value: Any) -> Any:
-    return [value] if isinstance(value, Notify | Mapping) else value
+    return [value] if isinstance(value, Notify | Mapping | str) else value
 
 
 Told = Annotated[
     list[Notify],
     Field(max_length=100),
-    BeforeValidator(_several, json_schema_input_type=list[Notify] | Notify),
+    BeforeValidator(_several, json_schema_input_type=list[Notify | str] | Notify | str),
     few(100),
 ]
 """Everybody who is told of one report."""

@@ -27,19 +27,19 @@ _REFERENCE = re.compile(r"[a-z]{1,32}:[\w-]{1,128}")
 def references_of(fields: Mapping[str, Any] | None) -> list[str]:
     """What a message's field `attachments` names: texts such as `report:…`, or `{"ref": "report:…"}`."""
     given = (fields or {}).get("attachments") or []
-    named = (
-        [one.get("ref") if isinstance(one, dict) else one for one in given]
-        if isinstance(given, list)
-        else [None]
-    )
-    if len(named) > MAX_ATTACHMENTS:
-        raise Unrecoverable(f"A message has {len(named)} attachments; {MAX_ATTACHMENTS} are the most.")
-    wrong = [one for one in named if not (isinstance(one, str) and _REFERENCE.fullmatch(one))]
-    if wrong:
-        raise Unrecoverable(
-            f"{str(wrong[0])[:80]!r} can't be attached: name a stored file, such as report:kX3…"
-        )
-    return [str(one) for one in named]
+    if not isinstance(given, list):
+        given = [given]
+    if len(given) > MAX_ATTACHMENTS:
+        raise Unrecoverable(f"A message has {len(given)} attachments; {MAX_ATTACHMENTS} are the most.")
+    return [_reference(one) for one in given]
+
+
+def _reference(given: Any) -> str:
+    named = given.get("ref") if isinstance(given, dict) else given
+    if isinstance(named, str) and _REFERENCE.fullmatch(named):
+        return named
+    shown = given.get("filename", given) if isinstance(given, dict) and named is None else named
+    raise Unrecoverable(f"{str(shown)[:80]!r} can't be attached: name a stored file, such as report:kX3…")
 
 
 class Attachments:
