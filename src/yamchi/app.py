@@ -74,7 +74,7 @@ class Yamchi:
         self._served: set[str] = set()
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
-        self._engines = Engines(self.settings, self.clock, self.metrics.count_switch, self._topic_of, engine)
+        self._engines = Engines(self.settings, self.clock, self.metrics, self._topic_of, engine)
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
         self._wants_remote = False

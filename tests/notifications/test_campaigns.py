@@ -17,6 +17,7 @@ from yamchi.clock import isoformat
 from yamchi.errors import EngineUnavailable, InvalidJob, WrongState
 from yamchi.notifications.campaigns.audience import Audience
 from yamchi.notifications.campaigns.fanout import AHEAD, BATCH, LEASE, FanOut
+from yamchi.notifications.campaigns.limits import CampaignLimits
 from yamchi.notifications.campaigns.lists import LONGEST_ROW, Broken, Entry, read_list
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
@@ -478,6 +479,17 @@ async def test_paused_and_resumed(app: TestApp) -> None:
     await campaigns.resume("news-1")
     await app.clock.advance("1m")
     assert await reached(app) == {person(number): 1 for number in range(30)}
+
+
+async def test_cancelled_after_the_clock_was_set_back(app: TestApp) -> None:
+    await populate(app, 1)
+    campaigns = app.notifications.campaigns
+    await campaigns.create(campaign_request())
+    elsewhere = CampaignLimits(app.database, app.notifications.queue, app.clock)
+    assert not await elsewhere.is_cancelled("news-1")
+    app.clock._now -= 3_600_000
+    await campaigns.cancel("news-1")
+    assert await elsewhere.is_cancelled("news-1")
 
 
 async def test_paused_before_anybody_was_queued(app: TestApp) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.notifications.conftest import USER
 from tests.notifications.harness import Harness, ScriptedChannel, open_harness
 from tests.services.mail import MailServer
-from yamchi.errors import Unrecoverable
+from yamchi.errors import Outage, Unrecoverable
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.policy.caps import Caps
@@ -25,6 +26,12 @@ RULES = """
   notify: {channel: email, template: new_film_recommendation, cap: {most: 2, per: 1d}}
 - on: drops
   notify: {channel: email, template: new_film_recommendation, cap: {most: 2, per: 1d, over: suppress}}
+- on: hourly
+  notify:
+    channel: telegram
+    template: new_film_recommendation
+    expires_in: 1h
+    cap: {most: 1, per: 7d, over: suppress}
 - on: weekly
   notify: {channel: telegram, template: new_film_recommendation, cap: {most: 1, per: 7d, over: suppress}}
 """
@@ -87,6 +94,38 @@ async def test_what_did_not_arrive_does_not_count(harness: Harness) -> None:
     harness.channel.answers = [Unrecoverable("no")]
     await harness.event("weekly")
     await harness.app.drain()
+    await harness.event("weekly")
+    await harness.app.drain()
+    assert len(harness.channel.sent) == 1
+
+
+@pytest.mark.parametrize("end", ["EXPIRED", "CANCELLED", "SUPPRESSED"])
+async def test_what_waited_in_vain_does_not_count(harness: Harness, end: str) -> None:
+    """It was within the cap, and waited for its provider to come back."""
+    harness.channel.answers = [Outage("it is down", retry_after=timedelta(minutes=30))]
+    (waiting,) = await harness.event("hourly")
+    job_id = waiting["job_id"]
+    await harness.app.drain()
+    assert await harness.status(job_id) == "RETRYING"
+    match end:
+        case "CANCELLED":
+            assert (await harness.client.delete(f"/notifications/{job_id}")).status_code == 204
+        case "EXPIRED":
+            harness.channel.answers = [Outage("it is down", retry_after=timedelta(hours=1))]
+        case "SUPPRESSED":
+            await harness.choose(allowed={"telegram": {"recommendations": False}})
+    await harness.app.clock.advance("2h")
+    assert await harness.status(job_id) == end
+    await harness.choose(allowed={"telegram": {"recommendations": True}})
+    await harness.event("hourly")
+    await harness.app.drain()
+    assert len(harness.channel.sent) == 1
+
+
+async def test_what_could_not_be_written_does_not_count(harness: Harness) -> None:
+    (broken,) = await harness.event("weekly", other="than its template asks for")
+    await harness.app.drain()
+    assert await harness.status(broken["job_id"]) == "FAILED"
     await harness.event("weekly")
     await harness.app.drain()
     assert len(harness.channel.sent) == 1

@@ -55,6 +55,15 @@ async def test_what_another_process_found_out_is_known_within_half_a_second(
     assert not await _is_closed(circuits)
 
 
+async def test_a_clock_that_is_set_back_makes_nothing_known_for_longer(
+    app: TestApp, circuits: Circuits, others: Circuits
+) -> None:
+    assert await _is_closed(circuits)
+    app.clock._now -= 3_600_000
+    await others.failed(NAME, Outage("refused"), app.clock.now())
+    assert not await _is_closed(circuits)
+
+
 async def test_the_database_is_asked_no_more_than_twice_a_second(
     app: TestApp, circuits: Circuits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

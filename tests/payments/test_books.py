@@ -1,5 +1,7 @@
 """The books as a whole: lists, comparing them with several providers, and how often what is left unpaid is asked after."""
 
+import asyncio
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -7,10 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.dialects import sqlite
+from typer.testing import CliRunner
 
 from tests.payments.shop import Shop, a_shop, paid, settings_of
 from tests.services.stripe import StripeServer
 from tests.services.yookassa import YooKassaServer
+from yamchi.cli import cli
 from yamchi.errors import Outage
 from yamchi.payments.providers.base import ProviderRefund, RefundStatus
 from yamchi.payments.store import latest_reconciliations
@@ -99,3 +103,16 @@ async def test_comparisons_are_found_by_an_index(shop: Shop) -> None:
     assert "event_of_payment" in plan
     assert "SCAN" not in plan
     assert "TEMP B-TREE" not in plan
+
+
+@one_provider
+async def test_one_payment_is_one_object_on_a_terminal_too(
+    shop: Shop, server: StripeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payment_id = (await shop.create())["id"]
+    for name, value in {"yamchi_home": str(shop.app.settings.home), **settings_of(server)}.items():
+        monkeypatch.setenv(name.upper(), str(value))
+    for command in ("show", "check"):
+        arguments = ["payment", command, payment_id, "--json"]
+        told = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+        assert json.loads(told.output)["id"] == payment_id

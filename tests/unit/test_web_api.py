@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx2
 import pytest
 from pydantic import BaseModel
 
-from yamchi import Job, Unrecoverable
+from yamchi import Job, Unrecoverable, Yamchi
 from yamchi.errors import EngineUnavailable
 from yamchi.http.limits import BODY_LIMIT
 from yamchi.queues.overview import engines_of
 from yamchi.queues.records import NewJob
+from yamchi.settings import Settings
 from yamchi.testing import TestApp
 from yamchi.web import create_app
+from yamchi.web.routes.health import scrape
 
 
 class Thumb(BaseModel):
@@ -314,6 +317,18 @@ async def test_metrics_count_what_became_of_jobs(app, client):
         'notification_queue_switches_total{from="bull",to="sqlite"} 1.0',
     ):
         assert line in page
+
+
+async def test_switches_between_engines_are_counted_from_zero(tmp_path: Path) -> None:
+    """Prometheus sees no increase where a row begins with its first event."""
+    nowhere = "redis://127.0.0.1:1/0"
+    app = Yamchi(Settings(home=tmp_path, default_queue_url=nowhere, queue_fallback="memory", plugins=()))
+    app.define("thumbnails")
+    assert app.queue("thumbnails").type == "bull"
+    page = (await scrape(app)).decode()
+    await app.close()
+    assert 'notification_queue_switches_total{from="bull",to="in-memory"} 1.0' in page
+    assert 'notification_queue_switches_total{from="in-memory",to="bull"} 0.0' in page
 
 
 async def test_a_problem_names_the_field_as_its_sender_wrote_it(client: httpx2.AsyncClient) -> None:

@@ -128,6 +128,7 @@ class Notifications(Plugin):
         self.public_url = _public_url(settings, self.settings)
         self.unsubscribe_links = UnsubscribeLinks(self.signer, self.preferences, self.public_url)
         caps, digests = Caps(database, clock), Digests(database, self.deliveries, clock)
+        self.deliveries.when_not_sent.append(caps.release)
         self.processor = JobProcessor(
             ContextLoader(
                 self.channels,
@@ -146,7 +147,6 @@ class Notifications(Plugin):
                 self.deliveries,
                 digests,
                 self.suppressions,
-                caps,
                 self.circuits,
                 self.service.send,
                 clock,

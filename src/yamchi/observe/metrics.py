@@ -138,6 +138,11 @@ class Metrics:
         for service in services:
             self.service_failures[service] += 0
 
+    def expect_switches(self, one: str, other: str) -> None:
+        """Queues may move between these types of engines: rows for it, which begin with zero."""
+        for pair in ((one, other), (other, one)):
+            self.switches[pair] += 0
+
     def count_switch(self, origin: str, target: str) -> None:
         """A queue moved from one type of engine to another, because a broker went away or came back."""
         self.switches[origin, target] += 1

@@ -47,7 +47,7 @@ def show_payment(payment_id: PaymentId, app: AppOption = None, as_json: JsonOpti
 
     Example: [cyan]yamchi payment show 2c5f1a7e-000f-5000-8000-18db351245c7[/]
     """
-    _show([_with(app, lambda payments: payments.get(payment_id))], as_json)
+    _show_one(_with(app, lambda payments: payments.get(payment_id)), as_json)
 
 
 @group.command("check")
@@ -60,7 +60,7 @@ def check_payment(payment_id: PaymentId, app: AppOption = None, as_json: JsonOpt
     async def check(payments: Payments) -> Payment:
         return await payments.service.refresh(await payments.get(payment_id))
 
-    _show([_with(app, check)], as_json)
+    _show_one(_with(app, check), as_json)
 
 
 @group.command("reconcile")
@@ -90,6 +90,10 @@ def _with(reference: str | None, act: Callable[[Payments], Coroutine[Any, Any, T
     """Do something with the payments of the application."""
     app = load_app(reference)
     return run_async(using(app, act(app.plugin(Payments))))
+
+
+def _show_one(payment: Payment, as_json: bool) -> None:
+    print_json(payment.to_dict()) if as_json else _show([payment], as_json=False)
 
 
 def _show(found: list[Payment], as_json: bool) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from yamchi.clock import Clock
 from yamchi.queues.engines import EngineContext, find_scheme, is_embedded, make_engine, make_keys, make_spool
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from yamchi.storage.keys import Keys
 
 
+class Switches(Protocol):
+    """Counts moves between brokers and their spools."""
+
+    def expect_switches(self, one: str, other: str) -> None:
+        """Queues may move between these types of engines."""
+
+    def count_switch(self, origin: str, target: str) -> None:
+        """A queue has."""
+
+
 class Engines:
     """The engines of an application, one for each URL; or the one that it was given for all its queues."""
 
@@ -25,13 +35,13 @@ class Engines:
         self,
         settings: Settings,
         clock: Clock,
-        on_switch: Callable[[str, str], None],
+        switches: Switches,
         topic_of: Callable[[str], str | None],
         given: Engine | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._on_switch = on_switch
+        self._switches = switches
         self._context = EngineContext(clock, settings.var, settings, topic_of)
         self._given = LazyEngine(lambda: given) if given else None
         self._by_url: dict[str, LazyEngine] = {}
@@ -92,6 +102,10 @@ class Engines:
             return engine
         if self._spool is None:
             self._spool = make_spool(fallback, self._settings.var / "spool.db", self._clock)
+        self._switches.expect_switches(engine.type, self._spool.type)
         return with_failover(
-            engine, self._spool, self._on_switch, lambda queue: self._settings.queue_url(queue) == url
+            engine,
+            self._spool,
+            self._switches.count_switch,
+            lambda queue: self._settings.queue_url(queue) == url,
         )

@@ -99,7 +99,7 @@ class CampaignLimits:
 
     async def _status(self, campaign_id: str) -> CampaignStatus:
         known = self._known.get(campaign_id)
-        if known is None or self._clock.now() - known.read_at >= MAX_AGE:
+        if known is None or not 0 <= self._clock.now() - known.read_at < MAX_AGE:  # a clock may be set back
             known = await self._loader.get(campaign_id) or UNKNOWN
             if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()

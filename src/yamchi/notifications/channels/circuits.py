@@ -20,6 +20,7 @@ from yamchi.errors import Outage
 from yamchi.notifications.tables import circuits
 from yamchi.queues.records import storable
 from yamchi.queues.verdicts import LONGEST_SENTENCE
+from yamchi.storage.caching import CachedRead
 from yamchi.storage.database import Database
 
 LONGEST_NAME = 64
@@ -123,7 +124,7 @@ class Circuits:
         self._database = database
         self._clock = clock
         self._known: dict[str, Circuit] = {}
-        self._read_at: Millis = 0
+        self._view = CachedRead(self._read, clock, MAX_AGE)
         self._failing_sources = FailingSources()
         opened = database.insert(circuits)
         self._open = opened.on_conflict_do_update(
@@ -205,16 +206,16 @@ class Circuits:
 
     async def all(self) -> list[Circuit]:
         """For people: which providers are down, since when, and why."""
-        await self._refresh()
+        await self._read()
         return list(self._known.values())
 
     async def _state(self, name: str, *, at_once: bool = False) -> Circuit:
-        if at_once or self._clock.now() - self._read_at >= MAX_AGE:
-            await self._refresh()
+        if at_once:
+            self._view.invalidate()
+        await self._view.refresh()
         return self._known.get(name, Circuit(name))
 
-    async def _refresh(self) -> None:
-        self._read_at = self._clock.now()
+    async def _read(self) -> None:
         rows = await self._database.read(lambda connection: connection.execute(select(circuits)).all())
         self._known = {
             row.name: Circuit(row.name, row.failures, row.opened_at, row.retry_at, row.reason) for row in rows

@@ -4,12 +4,14 @@ Each message that passes is recorded with its job, so that a redelivery is not c
 person, channel and category, so that two processes never count at once.
 """
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection, delete, desc, select
 
 from yamchi.clock import Clock, Millis
 from yamchi.notifications.policy.context import SendContext
 from yamchi.notifications.policy.model import LONGEST_CAP, Cap
-from yamchi.notifications.tables import cap_turns, cap_uses
+from yamchi.notifications.tables import cap_turns, cap_uses, notification_delivery
 from yamchi.storage.database import Database
 
 
@@ -49,7 +51,9 @@ class Caps:
         connection.execute(self._use, {**key, "job_id": job_id, "used_at": now})
         return None
 
-    async def release(self, job_id: str) -> None:
-        """The message was not delivered: it does not count."""
-        gone = delete(cap_uses).where(cap_uses.c.job_id == job_id)
-        await self._database.write(lambda connection: connection.execute(gone).rowcount)
+    def release(self, connection: Connection, job_ids: Sequence[str]) -> None:
+        """Inside a transaction of the caller: these messages do not count, unless they were sent all the same."""
+        delivery = notification_delivery.c
+        sent = select(delivery.job_id).where(delivery.job_id.in_(job_ids) & (delivery.status == "SENT"))
+        of_them = cap_uses.c.job_id.in_(job_ids)
+        connection.execute(delete(cap_uses).where(of_them & cap_uses.c.job_id.not_in(sent)))

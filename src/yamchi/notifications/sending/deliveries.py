@@ -36,6 +36,7 @@ Observer = Callable[[str, str], None]
 """Told of every channel and status that is recorded."""
 
 FINAL: tuple[Status, ...] = ("SENT", "FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
+NOT_SENT: tuple[Status, ...] = ("FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
 OVER: tuple[Status, ...] = ("SENT", "CANCELLED", "SUPPRESSED")
 """What is not sent though its job comes again, as a dead letter that is replayed does."""
 WAITING = ("QUEUED", "RETRYING")
@@ -84,6 +85,8 @@ class Deliveries:
         )
         self._note = database.insert(delivery_attempts).on_conflict_do_nothing()
         self._save_all: Together = self._save_together
+        self.when_not_sent: list[Callable[[Connection, Sequence[str]], None]] = []
+        """Called in the transaction that ends jobs without a message, with their ids."""
         self.when_cancelled: list[Callable[[Connection, str], None]] = []
         """Called in the transaction that cancels a job, with its id."""
 
@@ -136,6 +139,11 @@ class Deliveries:
         if of_campaigns := [row for row in rows if row["campaign_id"]]:
             self._shift_counts(connection, of_campaigns)
         write_rows(connection, self._save, rows)
+        self._tell_not_sent(connection, [row["job_id"] for row in rows if row["status"] in NOT_SENT])
+
+    def _tell_not_sent(self, connection: Connection, job_ids: Sequence[str]) -> None:
+        for tell in self.when_not_sent if job_ids else ():
+            tell(connection, job_ids)
 
     def _shift_counts(self, connection: Connection, rows: Sequence[NewRow]) -> None:
         """Move the counts of campaigns with what is about to be saved. One look for all of the rows."""
@@ -215,7 +223,8 @@ class Deliveries:
     ) -> int:
         """Inside a transaction of the caller: give these another status, unless theirs is final; returns how many."""
         pending = which & table.c.status.not_in(unless)
-        look = select(table.c.campaign_id, table.c.variant, table.c.status).where(pending).with_for_update()
+        columns = (table.c.job_id, table.c.campaign_id, table.c.variant, table.c.status)
+        look = select(*columns).where(pending).with_for_update()
         found = connection.execute(look).all()
         moves: Counter[Place] = Counter()
         for row in found:
@@ -225,7 +234,10 @@ class Deliveries:
         now = self._clock.now()
         values = {"status": status, "updated_at": now, "last_error": error, "due_at": None}
         values |= {"provider_message_id": provider_message_id, "sent_at": now if status == "SENT" else None}
-        return connection.execute(update(table).where(pending).values(values)).rowcount
+        ended = connection.execute(update(table).where(pending).values(values)).rowcount
+        if status in NOT_SENT:
+            self._tell_not_sent(connection, [row.job_id for row in found])
+        return ended
 
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,6 @@ from yamchi.errors import Outage, Unrecoverable
 from yamchi.notifications.channels.base import AnswerLost, Message, NoAddress, StoredMessage, Unreachable
 from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.people.suppressions import Suppressions
-from yamchi.notifications.policy.caps import Caps
 from yamchi.notifications.policy.context import SendContext, SendRequest
 from yamchi.notifications.policy.escalation import escalation_of
 from yamchi.notifications.policy.fallback import next_channel_job
@@ -39,7 +38,6 @@ class Outcomes:
         deliveries: Deliveries,
         digests: Digests,
         suppressions: Suppressions,
-        caps: Caps,
         circuits: Circuits,
         enqueue: Enqueue,
         clock: Clock,
@@ -48,7 +46,6 @@ class Outcomes:
         self._deliveries = deliveries
         self._digests = digests
         self._suppressions = suppressions
-        self._caps = caps
         self._circuits = circuits
         self._enqueue = enqueue
         self._clock = clock
@@ -142,8 +139,6 @@ class Outcomes:
         noted = self._deliveries.attempt(job.delivery_id, attempt, decision.outcome, reason, began)
         kept = sendable_again(context.request, message) if decision.status == "UNKNOWN" else job
         await self._deliveries.record(kept, decision.status, attempts=paid, error=reason, beside=[noted])
-        if decision.status == "FAILED" and context.policy.cap:
-            await self._caps.release(job.delivery_id)
         if isinstance(error, Unreachable | NoAddress) and (
             ended := await self._unreachable(context, message.to, error)
         ):
