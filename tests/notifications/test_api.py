@@ -120,6 +120,13 @@ async def test_templates_have_versions(app: TestApp, client: httpx2.AsyncClient)
     assert (await client.get("/mailbox")).json()[0]["subject"] == "Second for Ann"
 
 
+async def test_a_template_is_kept_under_the_name_of_its_language(client: httpx2.AsyncClient) -> None:
+    kept = await client.put("/templates/welcome_email/email/RU_kz", json={"text": "---\nsubject: A\n---\nB"})
+    assert kept.json()["locale"] == "ru-KZ"
+    versions = await client.get("/templates/welcome_email/email/ru-KZ/versions")
+    assert [row["version"] for row in versions.json()] == [1]
+
+
 async def test_a_dead_letter_is_mended_and_replayed(
     app: TestApp, client: httpx2.AsyncClient, welcome: dict[str, Any]
 ) -> None:
@@ -127,6 +134,10 @@ async def test_a_dead_letter_is_mended_and_replayed(
     await app.drain()
     (letter,) = (await client.get("/dlq")).json()["letters"]
     assert letter["error_message"] == "User has no email"
+    assert (await client.post(f"/dlq/{letter['id']}/replay", json={})).status_code == 204
+    await app.drain()
+    (letter,) = (await client.get("/dlq")).json()["letters"]
+    assert letter["error_message"] == "User has no email", "the same job, for nothing was said of its data"
     mended = {**letter["job"], "user_id": USER}
     assert (await client.post(f"/dlq/{letter['id']}/replay", json={"data": mended})).status_code == 204
     await app.drain()

@@ -160,6 +160,26 @@ async def test_a_stop_does_not_wait_for_ever_for_an_engine_that_is_away(
     assert "1 outcomes that could not be settled" in said.getvalue()
 
 
+async def test_a_job_that_was_interrupted_may_tidy_up(engine: Troubled) -> None:
+    app = Yamchi(Settings(plugins=(), job_timeout=timedelta(milliseconds=50)), engine=engine)
+    interrupted, tidied = {"first": asyncio.Event(), "second": asyncio.Event()}, []
+
+    @app.job("slow", attempts=1)
+    async def work(job: Job[str]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            interrupted[job.data].set()
+            await interrupted["second"].wait()  # then it was looked for slow ones again
+            tidied.append(job.data)
+
+    async with working(app):
+        await app.queue("slow").add("first")
+        await asyncio.wait_for(interrupted["first"].wait(), 20)
+        await app.queue("slow").add("second")
+        await eventually(lambda: sorted(tidied) == ["first", "second"])
+
+
 async def test_a_job_that_arrives_after_the_stop_goes_back_untouched(app: Yamchi, engine: Troubled) -> None:
     runs: list[str] = []
 

@@ -106,6 +106,14 @@ async def test_a_service_that_returns_is_not_started_again() -> None:
     assert services.running == []
 
 
+def test_a_worker_runs_the_services_of_its_queues_and_those_of_no_queue() -> None:
+    services = Services(SystemClock())
+    services.add("always", _never)
+    services.add("letters", _never, queues=["mail", "post"])
+    assert set(services.declared(["mail"])) == {"always", "letters"}
+    assert set(services.declared(["sms"])) == {"always"}
+
+
 def test_two_services_need_two_names() -> None:
     services = Services(SystemClock())
     services.add("sweeper", _never)

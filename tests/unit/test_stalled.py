@@ -11,6 +11,7 @@ from yamchi import Job, Yamchi
 from yamchi.clock import Millis, SystemClock
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.records import Claim
+from yamchi.queues.runner import Outcome
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 
@@ -27,6 +28,8 @@ async def test_a_job_that_kills_its_worker_is_counted_logged_and_told_once(tmp_p
         app.queue("deadly").on("failed", lambda job, error: told.append((job.id, error)))
         job = await app.queue("deadly").add(1)
         await engine.exchange("deadly", [], 1, 1, "a worker that dies")
+        outcomes: list[Outcome] = []
+        app.observers.append(lambda queue, some: outcomes.extend(some))
         worker = app.worker()
         with capture_logs() as lines:
             working = asyncio.create_task(worker.run())
@@ -37,6 +40,7 @@ async def test_a_job_that_kills_its_worker_is_counted_logged_and_told_once(tmp_p
     why = "The worker stopped or lost its lease during attempt 1 of 1"
     assert told == [(job.id, why)]
     assert counted == {"failed": 1}
+    assert [0 <= outcome.seconds < 120 for outcome in outcomes] == [True], "since it was claimed"
     said = [(line["log_level"], line["event"]) for line in lines if job.id in line["event"]]
     assert said == [
         ("warning", f"[deadly:in-memory] stalled die {job.id}: failed, its attempts are used up"),

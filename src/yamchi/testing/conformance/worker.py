@@ -373,11 +373,14 @@ class WorkerSuite(Suite):
         other = make_app(await connect())
         other.define(queue)
         heard: list[tuple[str, Any]] = []
-        other.queue(queue).on("completed", lambda job, value: heard.append((job.id, value)))
+        for event in ("completed", "failed"):
+            other.queue(queue).on(event, lambda job, value: heard.append((job.id, value)))
         other.listen()
 
-        @app.job(queue)
+        @app.job(queue, attempts=1)
         async def speak(job: Job[str]) -> str:
+            if job.data == "bad":
+                raise ValueError("no")
             return "yes"
 
         async with working(app):
@@ -387,9 +390,9 @@ class WorkerSuite(Suite):
                 return bool(heard)
 
             await eventually(told)
-            for last in ("last", "very-last"):
-                await app.queue(queue).add("again", id=last)
-                await eventually(partial(heard.__contains__, (last, "yes")))
+            for word, answer in (("bad", "ValueError: no"), ("good", "yes")):
+                await app.queue(queue).add(word, id=word)
+                await eventually(partial(heard.__contains__, (word, answer)))
         assert len(set(heard)) == len(heard), (
             "each is told once, though `on` and `listen` both began to listen"
         )
