@@ -1,6 +1,7 @@
 """What can go wrong with Kafka's client in this process, and how work goes on, or ends, after it."""
 
 import asyncio
+import secrets
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -11,15 +12,15 @@ import orjson
 import pytest
 
 from yamchi.clock import SystemClock
-from yamchi.errors import EngineUnavailable
+from yamchi.errors import EngineUnavailable, InvalidJob
 from yamchi.queues.engines import statestore
-from yamchi.queues.records import DeadLetter, Failed, JobOptions, new_id
+from yamchi.queues.records import DeadLetter, Failed, JobOptions, JobRecord, new_id
 from yamchi.testing import eventually
 from yamchi.testing.conformance.base import claim_all, complete, new_job, settle
 
 pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from yamchi.queues.engines.kafka import Address, KafkaEngine
 from yamchi.queues.engines.kafka.cluster import Cluster
@@ -91,6 +92,67 @@ async def test_what_kafka_refuses_for_good_keeps_nothing_else_from_its_way(
         return await engine._file.read(lambda db: statestore.sent(db, other)) == 1
 
     await eventually(is_on_kafka)
+
+    async def is_given_up() -> bool:
+        far = SystemClock().now() + 60_000
+        return not await engine._file.read(lambda db: statestore.unsent_letters(db, large, far, 10))
+
+    await eventually(is_given_up)
+    assert [letter.id for letter in (await engine.letters(large, "", 0, 10)).letters] == ["a"]
+
+
+async def make_narrow_topic(bootstrap: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = NewTopic(name, 1, 1, config={"max.message.bytes": "10000"})
+    await asyncio.to_thread(admin.create_topics([topic])[name].result)
+
+
+async def test_a_delayed_job_that_no_broker_takes_is_refused_when_it_is_added(
+    engine: KafkaEngine, queue: str
+) -> None:
+    await engine.open()
+    later = SystemClock().now() + 60_000
+    jobs = [new_job("small"), new_job("large", orjson.dumps("x" * 1_000_000), run_at=later)]
+    with pytest.raises(
+        InvalidJob, match=r"Job large is too large for Kafka \(1,000,0.. bytes of at most 1,000,000\)"
+    ):
+        await engine.add(queue, jobs)
+    assert sum((await engine.counts(queue)).values()) == 0, "all of a batch, or nothing"
+
+
+async def test_a_delayed_job_that_turns_out_to_be_too_large_fails_for_good(
+    engine: KafkaEngine, queue: str, kafka_bootstrap: str
+) -> None:
+    """How large messages may be is a setting of the topic. This process has no workers: what is due must go to Kafka."""
+    await make_narrow_topic(kafka_bootstrap, queue)
+    await engine.open()
+    soon, dense = SystemClock().now() + 200, orjson.dumps(secrets.token_hex(20_000))
+    await engine.add(queue, [new_job("large", dense, run_at=soon), new_job("small", run_at=soon)])
+
+    async def has_failed() -> JobRecord | None:
+        job = await engine.get(queue, "large")
+        return job if job and job.state == "failed" else None
+
+    job = await eventually(has_failed)
+    assert job.failed_reason is not None
+    assert job.failed_reason.startswith(
+        f"It is too large for the topic {queue} of Kafka: keep large data elsewhere"
+    )
+    (letter,) = (await engine.letters(queue, "", 0, 10)).letters
+    assert orjson.loads(letter.body)["job"] == orjson.loads(dense)
+    await eventually(lambda: engine._file.read(lambda db: statestore.sent(db, queue) == 1))
+    (small,) = await claim_all(engine, queue, 1)
+    assert small.job.id == "small"
+
+
+async def test_jobs_that_are_too_large_together_go_one_by_one(
+    engine: KafkaEngine, queue: str, kafka_bootstrap: str
+) -> None:
+    await make_narrow_topic(kafka_bootstrap, queue)
+    await engine.open()
+    jobs = [new_job(f"{n}", orjson.dumps(secrets.token_hex(2_000))) for n in range(10)]
+    assert await engine.add(queue, jobs) == [True] * 10
+    assert {held.job.id for held in await claim_all(engine, queue, 10)} == {job.id for job in jobs}
 
 
 @pytest.mark.timeout(120)

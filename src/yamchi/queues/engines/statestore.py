@@ -46,7 +46,7 @@ class StateStoreEngine(SqliteEngine):
         return await self._file.write(lambda db: clean(db, queue, state, before, limit))
 
     async def _unless_refused(self, work: Coroutine[Any, Any, None]) -> None:
-        """What the broker refuses for good (a letter too large, a queue that it has not) keeps nothing else from its way."""
+        """What the broker refuses for good, such as a queue that it has not, keeps nothing else from its way."""
         try:
             await work
         except EngineUnavailable:

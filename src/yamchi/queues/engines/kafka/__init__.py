@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
+from yamchi.errors import ConfigurationError, EngineUnavailable, InvalidJob, YamchiError
 from yamchi.queues.engines import statestore
 from yamchi.queues.engines.base import Capabilities, Exchange, describe_stalled
 from yamchi.queues.engines.kafka import control, messages, partitions, sending
@@ -31,7 +31,7 @@ from yamchi.queues.engines.kafka.cluster import Cluster
 from yamchi.queues.engines.kafka.consumer import QueueConsumer
 from yamchi.queues.engines.kafka.control import ControlTopicReader
 from yamchi.queues.engines.kafka.envelope import Message
-from yamchi.queues.engines.kafka.producer import MessageProducer
+from yamchi.queues.engines.kafka.producer import SMALLER, MessageProducer
 from yamchi.queues.engines.sqlite import management
 from yamchi.queues.records import Completed, DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
 from yamchi.storage.threads import in_own_thread
@@ -130,9 +130,10 @@ class KafkaEngine(statestore.StateStoreEngine):
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        await self._prepare(queue)
         now = self._clock.now()
         round = new_id(now)
+        self._check_sizes(jobs, round)
+        await self._prepare(queue)
         created = await self._file.write(lambda db: sending.add(db, queue, jobs, now, round))
         messages = [
             _message(job, round)
@@ -144,6 +145,15 @@ class KafkaEngine(statestore.StateStoreEngine):
         if len(messages) < len(jobs):
             self._wake_up(queue)
         return created
+
+    def _check_sizes(self, jobs: Sequence[NewJob], round: str) -> None:
+        """One that can't be sent is refused now: a delayed job would only be found to be too large when it is due."""
+        longest = self._producer.longest
+        for job in jobs:
+            if len(job.payload) > longest // 2 and (size := _message(job, round).size()) > longest:
+                raise InvalidJob(
+                    f"Job {job.id} is too large for Kafka ({size:,} bytes of at most {longest:,}): {SMALLER}"
+                )
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         """The scheduler of each machine sends the job, under one id and round: the second is dropped where it arrives."""
@@ -158,12 +168,16 @@ class KafkaEngine(statestore.StateStoreEngine):
         return fired
 
     async def _produce(self, queue: str, messages: Sequence[Message], *, withdraw: bool) -> None:
-        """Send jobs that are written down as sent. What Kafka refuses is forgotten, or else tried again later."""
+        """Send jobs that are written down as sent. Those that Kafka does not take are forgotten, or else tried again later;
+        but one that is too large has failed."""
         outgoing = [(message.key(), message.payload, message.headers()) for message in messages]
         reports = await self._producer.send(self._address.topic(queue), outgoing)
         answers = list(zip(messages, reports, strict=True))
         places = {(m.id, m.round): (r.partition, r.offset, r.stamp) for m, r in answers if r.error is None}
         self._in_background(self._file.write(lambda db: sending.confirm(db, queue, places), durable=False))
+        if not withdraw:
+            await self._fail(queue, [message.id for message, report in answers if report.is_too_large])
+            reports = [report for report in reports if not report.is_too_large]
         trouble = self._producer.first_error(reports)
         self._may_lack_topics |= trouble is not None
         if trouble and withdraw:
@@ -171,6 +185,22 @@ class KafkaEngine(statestore.StateStoreEngine):
             await self._file.write(lambda db: sending.withdraw(db, queue, refused))
         if trouble:
             raise trouble
+
+    async def _fail(self, queue: str, too_large: Sequence[str]) -> None:
+        """Jobs that no broker will take, and that nobody here has run."""
+        if not too_large:
+            return
+        error = f"It is too large for the topic {self._address.topic(queue)} of Kafka: {SMALLER}"
+        token, now = self._new_token(), self._clock.now()
+
+        def op(db: statestore.Db) -> list[str]:
+            outcome = sending.refuse(db, queue, too_large, error, token, now)
+            self._write_events(db, outcome.events())
+            return outcome.settled
+
+        for job_id in await self._file.write(op):
+            log.error(f"[{queue}:kafka] failed {job_id}: {error}")
+        await self._send_letters_now(queue)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Nobody waits for this: without it a message would only be sent again, and dropped where it arrives."""
@@ -299,9 +329,18 @@ class KafkaEngine(statestore.StateStoreEngine):
         await self._prepare(queue)
         outgoing = [(letter.id.encode(), letter.body, _letter_headers(letter)) for letter in letters]
         reports = await self._producer.send(self._address.dead_letters(queue), outgoing)
-        sent = [letter for letter, report in zip(letters, reports, strict=True) if report.error is None]
-        await self._file.write(lambda db: statestore.letters_sent(db, sent))
-        if trouble := self._producer.first_error(reports):
+        for letter, report in zip(letters, reports, strict=True):
+            if report.is_too_large:
+                log.error(
+                    f"[{queue}:kafka] the dead letter {letter.id} is too large for Kafka: it is kept here only"
+                )
+        done = [
+            letter
+            for letter, report in zip(letters, reports, strict=True)
+            if report.error is None or report.is_too_large
+        ]
+        await self._file.write(lambda db: statestore.letters_sent(db, done))
+        if trouble := self._producer.first_error([one for one in reports if not one.is_too_large]):
             raise trouble
 
     # ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────

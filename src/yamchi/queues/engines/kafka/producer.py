@@ -20,6 +20,9 @@ DELIVERY_TIMEOUT: Millis = 10_000
 CHUNK = 500
 """So many messages are handed over before other tasks of the event loop may run."""
 
+SMALLER = "keep large data elsewhere and send its address, or raise message.max.bytes."
+"""What to do about a message that is too large."""
+
 Outgoing = tuple[bytes, bytes, Headers]
 """Key, value and headers."""
 
@@ -32,6 +35,11 @@ class DeliveryReport:
     offset: int = -1
     stamp: Millis = 0
     error: Any = None
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether no broker will ever take it as it is."""
+        return self.error is not None and self.error.name() == "MSG_SIZE_TOO_LARGE"
 
 
 @dataclass(slots=True)
@@ -71,6 +79,11 @@ class MessageProducer:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def longest(self) -> int:
+        """Bytes of a message with its key and headers that are surely too many; a topic may permit less."""
+        return int(self._address.client().get("message.max.bytes", 1_000_000))
+
     def open(self) -> None:
         self._stop.clear()
         self._producer = Producer(
@@ -103,6 +116,15 @@ class MessageProducer:
 
     async def send(self, topic: str, outgoing: Sequence[Outgoing]) -> list[DeliveryReport]:
         """What became of each message, in their order."""
+        reports = await self._send(topic, outgoing)
+        if len(outgoing) > 1:
+            # A broker refuses what came to it together, whoever of them is too large; and all of them may be, together.
+            for number, message in enumerate(outgoing):
+                if reports[number].is_too_large:
+                    (reports[number],) = await self._send(topic, [message])
+        return reports
+
+    async def _send(self, topic: str, outgoing: Sequence[Outgoing]) -> list[DeliveryReport]:
         loop = asyncio.get_running_loop()
         batch = Batch([DeliveryReport() for _ in outgoing], loop, loop.create_future())
         for number, message in enumerate(outgoing):
@@ -133,11 +155,8 @@ class MessageProducer:
     ) -> EngineError | ConfigurationError | InvalidJob | None:
         """The first error among the reports, as a sentence."""
         for report in reports:
+            if report.is_too_large:
+                return InvalidJob(f"Kafka refused a message as too large ({report.error.str()}): {SMALLER}")
             if report.error is not None:
-                if report.error.name() == "MSG_SIZE_TOO_LARGE":
-                    return InvalidJob(
-                        f"Kafka refused a message as too large ({report.error.str()}): keep large data elsewhere "
-                        "and send its address, or raise message.max.bytes."
-                    )
                 return explain(report.error, self._address)
         return None

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import AGAIN, Message
-from yamchi.queues.engines.sqlite import adding, management
+from yamchi.queues.engines.sqlite import adding, management, working
+from yamchi.queues.engines.sqlite.rows import CLAIMED
 from yamchi.queues.engines.statestore import Db, among, shift
-from yamchi.queues.records import NewJob
+from yamchi.queues.records import DeadLetter, Failed, NewJob
 
 Place = tuple[int, int, Millis]
 """Partition, offset and Kafka's timestamp of a message."""
@@ -69,6 +70,24 @@ def withdraw(db: Db, queue: str, job_ids: Sequence[str]) -> None:
     ).fetchall()
     db.executemany("DELETE FROM messages WHERE +queue = ? AND id = ? AND partition = -1", rows)
     shift(db, queue, {"sent": -len(rows)})
+
+
+def refuse(
+    db: Db, queue: str, job_ids: Sequence[str], error: str, token: str, now: Millis
+) -> working.Settlement:
+    """Kafka will never take these jobs: they have failed, as if they had been claimed for that."""
+    rows = db.execute(
+        f"SELECT {CLAIMED} FROM jobs WHERE queue = ? AND state = 'sent' AND id IN (SELECT value FROM json_each(?))",
+        (queue, among(job_ids)),
+    ).fetchall()
+    shift(db, queue, {"sent": -len(rows), "active": len(rows)})
+    claims = working.hold(db, queue, rows, 0, "", token, now)
+    db.executemany(
+        "DELETE FROM messages WHERE +queue = ? AND id = ? AND partition = -1",
+        [(queue, held.job.id) for held in claims],
+    )
+    failed = [Failed(held, error, DeadLetter.of_job(held.job, error, now)) for held in claims]
+    return working.settle(db, queue, failed, now)
 
 
 _UNHELD = (

@@ -115,7 +115,7 @@ class SqliteEngine:
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
-        token, now = f"{self._origin}-{next(self._claims)}", self._clock.now()
+        token, now = self._new_token(), self._clock.now()
         self._wakeups[queue].clear()
 
         def op(db: working.Db) -> tuple[Exchange, working.Settlement | None, Millis | None]:
@@ -130,6 +130,10 @@ class SqliteEngine:
         if outcome and outcome.woken:
             self._wake_up(queue)
         return got
+
+    def _new_token(self) -> str:
+        """Of the jobs that are claimed together."""
+        return f"{self._origin}-{next(self._claims)}"
 
     def _must_be_durable(self, verdicts: Sequence[Verdict]) -> bool:
         """Whether an exchange must outlast a power failure."""
@@ -157,7 +161,7 @@ class SqliteEngine:
 
     async def take_pending(self, queue: str, want: int, lease: Millis, mover: str) -> list[Claim]:
         """Claim jobs that wait, due or not, in order: for a spool, to move them elsewhere."""
-        token, now = f"{self._origin}-{next(self._claims)}", self._clock.now()
+        token, now = self._new_token(), self._clock.now()
         return await self._file.write(
             lambda db: working.take_pending(db, queue, want, lease, mover, token, now)
         )

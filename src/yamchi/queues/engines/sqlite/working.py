@@ -261,12 +261,13 @@ def take(db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, 
     rows = db.execute(_NEXT, (queue, want)).fetchall()
     if promoted or rows:
         shift(db, queue, {"delayed": -promoted, "waiting": promoted - len(rows), "active": len(rows)})
-    return _hold(db, queue, rows, lease, worker, token, now)
+    return hold(db, queue, rows, lease, worker, token, now)
 
 
-def _hold(
+def hold(
     db: Db, queue: str, rows: list[tuple[Any, ...]], lease: Millis, worker: str, token: str, now: Millis
 ) -> list[Claim]:
+    """Claim these rows of `CLAIMED`; the kept counts are the caller's."""
     if rows:
         db.execute(_HOLD, (token, now + lease, worker, now, _json([row[0] for row in rows])))
     return [claim(queue, row, token, worker, now) for row in rows]
@@ -289,7 +290,7 @@ def take_pending(
             (queue, want - len(claims)),
         ).fetchall()
         shift(db, queue, {state: -len(rows), "active": len(rows)})
-        claims += _hold(db, queue, rows, lease, mover, token, now)
+        claims += hold(db, queue, rows, lease, mover, token, now)
     return claims
 
 

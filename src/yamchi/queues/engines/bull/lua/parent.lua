@@ -7,8 +7,10 @@ local function parent_of(id)
   return is_parent(text) and cjson.decode(text) or nil
 end
 -- At once, though other children may still be on their way.
-local function move_parent(queue, id)
-  if rcall('ZREM', queue .. 'waiting-children', id) + rcall('ZREM', queue .. 'delayed', id) == 0 then return end
+local function move_parent(queue, id, is_to_fail)
+  local left = rcall('ZREM', queue .. 'waiting-children', id)
+  if left == 0 and is_to_fail then left = rcall('ZREM', queue .. 'delayed', id) end
+  if left == 0 then return end
   rcall('RPUSH', queue .. 'wait', id)
   if rcall('HEXISTS', queue .. 'meta', 'paused') == 0 then rcall('ZADD', queue .. 'marker', 0, '0') end
   rcall('XADD', queue .. 'events', '*', 'event', 'waiting', 'jobId', id, 'prev', 'waiting-children')
@@ -27,7 +29,7 @@ local function tell_parent(id, state, now)
   end
   if parent['fpof'] or parent['cpof'] then
     rcall('SREM', key .. ':dependencies', child)
-    move_parent(queue, parent['id'])
+    move_parent(queue, parent['id'], parent['fpof'])
   else
     removeChildDependency({base}, {child, key})
   end
