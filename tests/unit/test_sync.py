@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from yamchi import Job, JobFailed, Yamchi
+from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable, InvalidJob
+from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.settings import Settings
 from yamchi.storage.sqlite import SqliteFile
@@ -212,6 +214,22 @@ def fork(work: Callable[[], object]) -> int:
 
 def has_ended_well(pid: int) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("is_used_before", [False, True])
+def test_a_forked_process_has_an_engine_of_its_own_though_one_was_given(
+    tmp_path: Path, is_used_before: bool
+) -> None:
+    engine = SqliteEngine(tmp_path / "jobs.db", SystemClock())
+    app = Yamchi(Settings(home=tmp_path, plugins=()), engine=engine)
+    app.define("sums")
+    if is_used_before:
+        app.sync.queue("sums").add([1], id="parent")
+    child = fork(lambda: app.sync.queue("sums").add([1], id="child"))
+    assert has_ended_well(child)
+    app.sync.queue("sums").add([1], id="after")
+    assert app.sync.queue("sums").stats()["waiting"] == 2 + is_used_before
+    app.sync.close()
 
 
 def test_what_a_forked_process_adds_stays_when_its_parent_has_closed(tmp_path: Path) -> None:

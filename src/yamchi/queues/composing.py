@@ -1,6 +1,7 @@
 """Which engine each queue lives on: made from the settings, opened when first used, with a spool beside each broker."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -9,7 +10,7 @@ from yamchi.clock import Clock
 from yamchi.queues.engines import EngineContext, find_scheme, is_embedded, make_engine, make_keys, make_spool
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.failover import Spool, with_failover
-from yamchi.queues.forking import begin_anew_after_fork
+from yamchi.queues.forking import MadeAnew, begin_anew_after_fork
 from yamchi.queues.lazy import LazyEngine
 from yamchi.settings import Settings
 from yamchi.storage.private import close_folder
@@ -43,7 +44,7 @@ class Engines:
         self._clock = clock
         self._switches = switches
         self._context = EngineContext(clock, settings.var, settings, topic_of)
-        self._given = LazyEngine(lambda: given) if given else None
+        self._given = LazyEngine(_giving(given)) if given else None
         self._by_url: dict[str, LazyEngine] = {}
         self._spool: Spool | None = None
         self._of_parents: list[Spool] = []
@@ -109,3 +110,13 @@ class Engines:
             self._switches.count_switch,
             lambda queue: self._settings.queue_url(queue) == url,
         )
+
+
+def _giving(engine: Engine) -> Callable[[], Engine]:
+    """The engine itself. A forked process can't use what its parent has opened: it gets another one that is made like it."""
+    process = os.getpid()
+
+    def give() -> Engine:
+        return engine.anew() if os.getpid() != process and isinstance(engine, MadeAnew) else engine
+
+    return give

@@ -21,6 +21,7 @@ from yamchi.queues.engines.bull.letters import Letters
 from yamchi.queues.engines.bull.management import Management
 from yamchi.queues.engines.bull.producing import Producing
 from yamchi.queues.engines.bull.working import Working
+from yamchi.queues.forking import MadeAnew
 from yamchi.queues.records import Claim, JobRecord, Verdict
 
 log = structlog.get_logger("yamchi.bull")
@@ -28,7 +29,7 @@ log = structlog.get_logger("yamchi.bull")
 OLDEST_REDIS = (6, 2)
 
 
-class BullEngine:
+class BullEngine(MadeAnew):
     """Jobs in Redis, as BullMQ keeps them: five parts on common context, whose methods are the engine's as they are.
 
     Only where a call concerns two parts does the engine have a method of its own.

@@ -24,6 +24,7 @@ from yamchi.queues.engines.base import (
     stalled_verdict,
 )
 from yamchi.queues.engines.memory.content import Entry, QueueContent
+from yamchi.queues.forking import MadeAnew
 from yamchi.queues.records import (
     FINISHED,
     PENDING,
@@ -39,7 +40,7 @@ from yamchi.queues.records import (
 )
 
 
-class MemoryEngine:
+class MemoryEngine(MadeAnew):
     """Jobs in this process."""
 
     type = "in-memory"

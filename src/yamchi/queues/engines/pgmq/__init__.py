@@ -39,6 +39,7 @@ from yamchi.queues.engines.pgmq.schema import install, prepare_queue
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.engines.pgmq.within import caller_connection
 from yamchi.queues.engines.pgmq.working import ExchangeResult
+from yamchi.queues.forking import MadeAnew
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict, last_kept
 from yamchi.storage.sweeping import FULL_SWEEP_FACTOR
 
@@ -66,7 +67,7 @@ class _Loop:
     counted: dict[str, tuple[float, dict[State, int]]] = field(default_factory=dict)
 
 
-class PgmqEngine:
+class PgmqEngine(MadeAnew):
     """Jobs in PostgreSQL."""
 
     type = "pgmq"

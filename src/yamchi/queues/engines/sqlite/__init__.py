@@ -33,6 +33,7 @@ from yamchi.queues.engines.sqlite import adding, management, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.engines.sqlite.within import within
 from yamchi.queues.engines.wakeups import Wakeup
+from yamchi.queues.forking import MadeAnew
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 from yamchi.storage.sqlite import SqliteFile
 from yamchi.storage.threads import in_own_thread
@@ -45,7 +46,7 @@ LISTENER_TTL: Millis = 30_000
 """Events are written for a listener that has announced itself within this time."""
 
 
-class SqliteEngine:
+class SqliteEngine(MadeAnew):
     """Jobs in one SQLite file."""
 
     type = "sqlite"
