@@ -281,6 +281,46 @@ async def test_moved_to_the_bucket_while_it_is_deleted_there(
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_a_sync_that_deletes_is_waited_for_as_long_as_it_runs(
+    tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch, is_alive: bool
+) -> None:
+    """Longer than a hold lasts that is not renewed, as that of a process which was killed."""
+    async with a_studio(tmp_path, **s3.settings) as studio:
+        media, found = studio.app.media, await studio.made(pictures.jpeg())
+        queue, is_held, may_end = studio.app.queue("media-sync"), asyncio.Event(), asyncio.Event()
+        wanted = MediaSyncJobData(media_id=found["id"], operation="delete")
+        record = JobRecord("sync", queue.name, "delete", b"", "active", 0, 0)
+        renewals: list[str] = []
+
+        async def take_long(keys: list[str]) -> None:
+            is_held.set()
+            await may_end.wait()
+
+        async def renew(name: str, value: str, ttl: str) -> None:
+            await keep(name, value, ttl)
+            renewals.append(name)
+
+        keep = studio.app.keys.set
+        monkeypatch.setattr(studio.app.keys, "set", renew)
+        monkeypatch.setattr(media.bucket, "delete", take_long)
+        monkeypatch.setattr("yamchi.media.sync.RENEW_SECONDS", 0.01 if is_alive else 60)
+        first = asyncio.create_task(media.sync.handle(Job(queue, record, data=wanted)))
+        await is_held.wait()
+        for _ in range(3):
+            await studio.app.clock.advance(timedelta(seconds=20))
+            renewals.clear()
+            await eventually(lambda: renewals or not is_alive)
+        may_end.set()
+        if is_alive:
+            with pytest.raises(Snooze, match="Another sync"):
+                await media.sync.handle(Job(queue, record, data=wanted))
+        else:
+            assert (await media.sync.handle(Job(queue, record, data=wanted)))["operation"] == "delete"
+        await first
+
+
+@pytest.mark.services
 async def test_files_that_were_moved_go_though_their_job_broke_off(
     tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:

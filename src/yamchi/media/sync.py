@@ -7,8 +7,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from yamchi.clock import Clock
-from yamchi.errors import ConfigurationError, EngineUnavailable, MissingExtra, Snooze, Unrecoverable
+from yamchi.errors import (
+    ConfigurationError,
+    EngineError,
+    EngineUnavailable,
+    MissingExtra,
+    Snooze,
+    Unrecoverable,
+)
 from yamchi.faultpoints import fault_point
 from yamchi.media.files import Files, as_outage, remove
 from yamchi.media.model import KeptVariant, MediaSyncJobData, Operation, Picture
@@ -21,10 +30,15 @@ from yamchi.storage.database import Database
 from yamchi.storage.keys import Keys
 from yamchi.storage.outbox import Outbox
 
+log = structlog.get_logger("yamchi.media")
+
 PAGE = 500
 NORMAL = 5
 LONGEST = "15m"
-"""How long a sync may take; the next one that deletes something waits no longer for one that was killed."""
+"""How long a sync may take."""
+HOLD = "30s"
+"""How long a sync that deletes something keeps others from it unless it goes on; so long they wait for one that was killed."""
+RENEW_SECONDS = 10.0
 TURN_WAIT = "2s"
 TYPES = {".webp": "image/webp", ".avif": "image/avif"}
 
@@ -130,12 +144,23 @@ class MediaSyncService:
     async def _alone(self, media_id: str) -> AsyncIterator[None]:
         """One at a time of those that delete files of a picture: two would each delete the copy that the other leaves."""
         name = f"media-moves:{media_id}"
-        if await self._keys().incr(name, LONGEST) > 1:
+        if await self._keys().incr(name, HOLD) > 1:
             raise Snooze(TURN_WAIT, f"Another sync of media {media_id} is on its way.")
+        renewing = asyncio.create_task(self._renew(name))
         try:
             yield
         finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
             await self._keys().delete(name)
+
+    async def _renew(self, name: str) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                await self._keys().set(name, "1", HOLD)
+            except EngineError as error:
+                log.warning(f"{name} could not be renewed; trying again", error=str(error))
 
     async def _do(self, job: Job[MediaSyncJobData], bucket: Bucket, found: Picture) -> int:
         match job.data.operation:
