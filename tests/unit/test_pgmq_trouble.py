@@ -296,6 +296,48 @@ async def test_a_message_whose_id_somebody_holds_in_an_open_transaction_holds_up
     assert await _waiting(engine, 0), "the message with an id that is taken is that very job"
 
 
+async def test_a_first_worker_does_not_wait_for_a_transaction_that_adds_to_a_new_queue(
+    database: Database, opened: Open
+) -> None:
+    producer = await opened(database.url)
+    async with await psycopg.AsyncConnection.connect(database.url) as other:
+        assert await producer.add_within(other, "mail", [NewJob("pending", "work", b"{}")]) == [True]
+        worker = await opened(database.url)
+        await producer.add("mail", [NewJob("ready", "work", b"{}")])
+        exchange = asyncio.create_task(worker.exchange("mail", [], 2, 5_000, "w"))
+        await eventually(exchange.done)
+        assert [held.job.id for held in exchange.result().claims] == ["ready"]
+    assert [held.job.id for held in await claim_all(worker, "mail", 1)] == ["pending"]
+
+
+async def test_a_first_worker_does_not_wait_for_a_program_that_writes_to_a_queue_of_its_own(
+    database: Database, opened: Open
+) -> None:
+    """Nor do those who write after it: what is made for the queue would lock them out until that transaction ends."""
+    worker = await opened(database.url)
+    async with await psycopg.AsyncConnection.connect(database.url, autocommit=True) as program:
+        await program.execute("SELECT pgmq.create('mail')")
+        async with await psycopg.AsyncConnection.connect(database.url) as other:
+            await other.execute("""SELECT pgmq.send('mail', '{"job_id": "pending"}')""")
+            exchange = asyncio.create_task(worker.exchange("mail", [], 2, 5_000, "w"))
+            await program.execute("""SELECT pgmq.send('mail', '{"job_id": "ready"}')""")
+            await eventually(exchange.done)
+            held = exchange.result().claims or await claim_all(worker, "mail", 1)
+            assert [one.job.id for one in held] == ["ready"]
+    assert [one.job.id for one in await claim_all(worker, "mail", 1)] == ["pending"]
+    assert not await _has_indexes(database.url)
+    assert await worker.recover("mail") == []
+    assert await _has_indexes(database.url)
+
+
+async def _has_indexes(url: str) -> bool:
+    async with await psycopg.AsyncConnection.connect(url) as db:
+        found = await db.execute(
+            "SELECT count(*) FROM pg_indexes WHERE indexname ~ '^q_mail_(held|untended)$'"
+        )
+        return (await found.fetchall())[0][0] == 2
+
+
 async def test_an_engine_closes_though_the_server_hangs_up_on_its_listener_meanwhile(
     database: Database, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ class PgmqEngine(MadeAnew):
         )
         self._tables: dict[str, Tables] = {}
         self._queues: dict[str, str] = {}
+        self._incomplete: set[str] = set()
         self._listened_to_until = self._asked_at = 0.0
         self._tidied: dict[str, tuple[float, int]] = {}
         self._added: dict[str, int] = {}
@@ -209,6 +210,9 @@ class PgmqEngine(MadeAnew):
         position = self._scanner.of(queue)
 
         with self._beside(queue, is_spared=True):
+            if queue in self._incomplete:
+                self._incomplete.discard(queue)
+                self._tables.pop(queue, None)  # they are prepared again
             await self._do(queue, lambda db, tables: leasing.adopt(db, tables, position))
         stalled = await self._do(queue, lambda db, tables: leasing.recover(db, tables, position))
         with self._beside(queue, is_spared=bool(stalled)):
@@ -401,8 +405,10 @@ class PgmqEngine(MadeAnew):
         tables = self._tables.get(queue)
         if tables is None:
             async with self._connections.lend() as db:
-                tables = self._tables[queue] = await prepare_queue(db, queue)
-            self._queues[f"q_{tables.name}"] = queue
+                tables, is_complete = await prepare_queue(db, queue)
+            self._tables[queue], self._queues[f"q_{tables.name}"] = tables, queue
+            if not is_complete:
+                self._incomplete.add(queue)
         return tables
 
     async def _do(self, queue: str, work: Work[T]) -> T:

@@ -24,15 +24,12 @@ from yamchi.queues.engines.pgmq.rows import (
     moment,
     raised,
 )
-from yamchi.queues.engines.pgmq.schema import UNPREPARED
+from yamchi.queues.engines.pgmq.schema import LOCKED_MILLIS, UNPREPARED
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.records import NewJob
 
 BATCH = 1_000
 """At most this many messages are taken up at a time, so that no transaction is long."""
-
-LOCKED_MILLIS = 50
-"""So long is an id waited for that somebody has in a transaction which is still open."""
 
 # ── Adding ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

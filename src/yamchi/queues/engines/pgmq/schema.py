@@ -12,7 +12,6 @@ is gone from pgmq's table and the row holds everything. Dead letters are message
 
 from importlib.resources import files
 
-import psycopg
 import structlog
 from psycopg import errors as pg
 
@@ -26,6 +25,9 @@ log = structlog.get_logger("yamchi.pgmq")
 
 UNPREPARED = "((headers ? 'yamchi_id') IS NOT TRUE OR headers ? 'rise')"
 """Rows that need a hand before they can be claimed: messages that another program wrote, and urgent ones whose moment has come."""
+
+LOCKED_MILLIS = 50
+"""So long is waited for a lock on a table of messages, or for an id that somebody has in a transaction which is still open."""
 
 _LOCK = 0x79616D63  # "yamc": one process at a time changes tables
 
@@ -210,23 +212,19 @@ _VIEW = "CREATE VIEW pgmq.{name} AS SELECT msg_id, enqueued_at, msg FROM yamchi.
 """What is pending, under the queue's plain name. Through a function: pgmq does not drop a table that a view stands on."""
 
 
-async def prepare_queue(connection: Connection, queue: str) -> Tables:
-    """The queue's tables, made if they are not there."""
+async def prepare_queue(connection: Connection, queue: str) -> tuple[Tables, bool]:
+    """The queue's tables, made if they are not there, and whether they have all that we add to them."""
     row = await (
         await connection.execute(
             "SELECT pgmq_name, pg_get_serial_sequence('pgmq.q_' || pgmq_name, 'msg_id'), "
-            "to_regclass('pgmq.' || quote_ident(pgmq_name)) IS NOT NULL FROM yamchi.queues WHERE name = %s "
+            "to_regclass('pgmq.' || quote_ident(pgmq_name)) IS NOT NULL "
+            "AND to_regclass('pgmq.q_' || pgmq_name || '_held') IS NOT NULL FROM yamchi.queues WHERE name = %s "
             "AND to_regclass('pgmq.q_' || pgmq_name) IS NOT NULL AND to_regclass('pgmq.q_' || pgmq_name || '_dlq') IS NOT NULL",
             (queue,),
         )
     ).fetchone()
-    if row:
-        tables = Tables(queue, *row[:2])
-        if not row[2]:  # a queue that an older version made
-            async with connection.transaction():
-                await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-                await _add_view(connection, tables)
-        return tables
+    if row and row[2]:
+        return Tables(queue, *row[:2]), True
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         name = await _register(connection, queue)
@@ -236,34 +234,44 @@ async def prepare_queue(connection: Connection, queue: str) -> Tables:
         found = await connection.execute("SELECT pg_get_serial_sequence(%s, 'msg_id')", (f"pgmq.q_{name}",))
         row = await found.fetchone()
         tables = Tables(queue, name, row[0] if row else "")
-        await _add_to(connection, tables)
+        is_complete = await _add_to(connection, tables)
         await _add_view(connection, tables)
-    return tables
+    return tables, is_complete
 
 
 async def _register(connection: Connection, queue: str) -> str:
-    for name in (pgmq_name(queue), second_name(queue)):
+    known = await _registered(connection, queue)
+    for name in () if known else (pgmq_name(queue), second_name(queue)):
         await connection.execute(
             "INSERT INTO yamchi.queues VALUES (%s, %s) ON CONFLICT DO NOTHING", (queue, name)
         )
-    row = await (
-        await connection.execute("SELECT pgmq_name FROM yamchi.queues WHERE name = %s", (queue,))
-    ).fetchone()
-    assert row is not None
-    return str(row[0])
+    registered = known or await _registered(connection, queue)
+    assert registered is not None
+    return registered
 
 
-async def _add_to(connection: Connection, tables: Tables) -> None:
+async def _registered(connection: Connection, queue: str) -> str | None:
+    found = await connection.execute("SELECT pgmq_name FROM yamchi.queues WHERE name = %s", (queue,))
+    row = await found.fetchone()
+    return str(row[0]) if row else None
+
+
+async def _add_to(connection: Connection, tables: Tables) -> bool:
+    """False if somebody writes to the table just now: who waits for them keeps all others out."""
     statements = [tables.sql(line.replace("{name}", f"q_{tables.name}")) for line in _ADDITIONS]
     try:
         async with connection.transaction():
+            await connection.execute(f"SET LOCAL lock_timeout = {LOCKED_MILLIS}")
             for statement in statements:
                 await connection.execute(statement.encode())
-    except psycopg.errors.InsufficientPrivilege:
+    except pg.LockNotAvailable:
+        return False
+    except pg.InsufficientPrivilege:
         log.warning(
             f"{tables.main} belongs to another role: workers poll it, and slowly when it is long. "
             f"As its owner run: {'; '.join(statements)};"
         )
+    return True
 
 
 async def _add_view(connection: Connection, tables: Tables) -> None:
