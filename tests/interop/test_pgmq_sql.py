@@ -59,7 +59,7 @@ def app(engine: PgmqEngine, tmp_path: Any) -> Yamchi:
 async def test_a_message_written_with_plain_sql_is_a_job(app: Yamchi, sql: Sql) -> None:
     seen: list[tuple[str, str, Any]] = []
 
-    @app.job("email_queue", name="email")
+    @app.job("email_queue", name="email", attempts=7)
     async def email(job: Job[dict[str, Any]]) -> None:
         seen.append((job.id, job.name, job.data))
 
@@ -77,7 +77,8 @@ async def test_a_message_written_with_plain_sql_is_a_job(app: Yamchi, sql: Sql) 
         await eventually(lambda: not sql("SELECT msg_id, enqueued_at, msg_id FROM pgmq.q_email_queue"))
     assert seen == [(str(number), "email", mail), ("mail-7", "email", {**mail, "job_id": "mail-7"})]
     done = await app.queue("email_queue").job("mail-7")
-    assert done.state == "completed"
+    assert (done.state, done.name, done.attempts) == ("completed", "email", 7)
+    assert {job.name for job in await app.queue("email_queue").jobs()} == {"email"}
 
 
 async def test_the_same_job_id_is_the_same_job(engine: PgmqEngine, sql: Sql) -> None:
