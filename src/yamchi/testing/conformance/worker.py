@@ -366,6 +366,31 @@ class WorkerSuite(Suite):
             ("completed", "g", "yes"), ("failed", "b", "ValueError: no"), ("progress", "b", 10), ("progress", "g", 10),
         ]  # fmt: skip
 
+    async def test_a_listener_gets_the_job_as_its_run_left_it(self, app: Yamchi, queue: str) -> None:
+        heard: dict[str, tuple[str, Any, str | None]] = {}
+
+        def note(job: Job[Any], _how: object = None) -> None:
+            heard[job.id] = (job.state, job.returned, job.failed_reason)
+
+        @app.job(queue, attempts=2, backoff="1h")
+        async def judge(job: Job[str]) -> str:
+            if job.data == "again":
+                raise ValueError("no")
+            if job.data == "never":
+                raise Unrecoverable("not at all")
+            return "yes"
+
+        for event in ("completed", "failed", "retrying"):
+            app.queue(queue).on(event, note)
+        async with working(app):
+            await app.queue(queue).add_many(New(how, id=how) for how in ("fine", "again", "never"))
+            await eventually(lambda: len(heard) == 3)
+        assert heard == {
+            "fine": ("completed", "yes", None),
+            "again": ("delayed", None, "ValueError: no"),
+            "never": ("failed", None, "not at all"),
+        }
+
     async def test_events_cross_processes(
         self, connect: Connect, app: Yamchi, queue: str, make_app: MakeApp
     ) -> None:
