@@ -2,6 +2,9 @@
 
 import json
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +13,7 @@ from pydantic import BaseModel, Field
 from rich.text import Text
 
 from yamchi import Job, Yamchi
-from yamchi.cli.up import _what_to_try
+from yamchi.cli.up import _what_to_try, typed
 from yamchi.settings import Settings
 
 
@@ -65,3 +68,10 @@ def test_the_command_to_try_has_data_that_fits(own_home: Path, model: Any, data:
 @pytest.mark.parametrize("model", [Order, Nested])
 def test_no_command_is_told_that_would_be_refused(own_home: Path, model: Any) -> None:
     assert tried(own_home, model) is None
+
+
+def test_a_module_is_told_as_it_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/yamchi/__main__.py", "up"])
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    said = subprocess.run([*shlex.split(typed()), "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("yamchi ")

@@ -103,6 +103,8 @@ def typed() -> str:
     if shutil.which("yamchi"):
         return "yamchi"
     program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m yamchi"
     return str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
 
 
