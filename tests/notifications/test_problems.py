@@ -59,6 +59,8 @@ async def test_a_web_socket_says_that_it_is_one(client: httpx2.AsyncClient) -> N
 async def test_a_template_by_its_subject_and_body(client: httpx2.AsyncClient) -> None:
     kept = await client.put(HI, json={"subject": 'Hi: "{{ name }}"', "body": "<p>Hi {{ name }}</p>"})
     assert (kept.status_code, kept.json()["subject"]) == (200, 'Hi: "{{ name }}"')
+    for again in ((await client.get(HI)).json(), (await client.get(f"{HI}/versions")).json()[0]):
+        assert (again["subject"], again["body"]) == ('Hi: "{{ name }}"', "<p>Hi {{ name }}</p>")
     shown = await client.post(f"{HI}/preview", json={"data": {"name": "<Z>"}})
     assert shown.json()["subject"] == 'Hi: "<Z>"'
     assert "&lt;Z&gt;" in shown.json()["html"]

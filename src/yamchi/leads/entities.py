@@ -8,7 +8,7 @@ from uuid import UUID
 import structlog
 from sqlalchemy import Connection, select
 
-from yamchi.clock import Clock, check_zone, in_short
+from yamchi.clock import Clock, Millis, check_zone, in_short, isoformat
 from yamchi.errors import InvalidJob
 from yamchi.leads import model
 from yamchi.leads.contacts import read_email, read_phone
@@ -57,6 +57,8 @@ OTHER_NAMES = {
     "zoomLink": "zoom_link",
 }
 """As the jobs of leads call it, and who writes an event may too."""
+
+WEEK: Millis = 7 * 86_400_000
 
 LONGEST_ID = 64
 LONGEST_NEW_ID = 53
@@ -185,6 +187,12 @@ class LeadEntities:
         if zone := data.get("timezone"):
             check_zone(str(zone))
 
+    def imagine(self, data: Mapping[str, Any], now: Millis) -> Entity:
+        """Somebody who left every contact, and has a lesson in a week, unless the event says otherwise."""
+        contact = {"name": "Marat", "email": "marat@example.com", "phone": "+77010000000", "tg_id": "1"}
+        said = {**contact, "lesson_datetime": isoformat(now + WEEK), **by_our_names(data)}
+        return Entity("key", {"id": "key", "status": model.NEW, **said}, self._zone)
+
     def _new(self, lead_id: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """A lead as `lead.created` tells of it."""
         email, phone = str(data.get("email") or ""), str(data.get("phone") or "")
@@ -211,11 +219,15 @@ class LeadEntities:
 
 
 def said_by(event: Event) -> Mapping[str, Any]:
+    return by_our_names(event.data)
+
+
+def by_our_names(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """What an event says, by our names."""
-    if event.data.keys().isdisjoint(OTHER_NAMES):
-        return event.data
-    others = {ours: event.data[name] for name, ours in OTHER_NAMES.items() if name in event.data}
-    return {**others, **event.data}
+    if data.keys().isdisjoint(OTHER_NAMES):
+        return data
+    others = {ours: data[name] for name, ours in OTHER_NAMES.items() if name in data}
+    return {**others, **data}
 
 
 def event_of(event_type: str, lead_id: str, event_id: str, **data: Any) -> Event:

@@ -145,7 +145,9 @@ def runs(
 def simulate(
     name: Name,
     start: Annotated[str | None, typer.Option(help="When it begins, in ISO form; now by default.")] = None,
-    entity: Annotated[str | None, typer.Option(help="The id of the lead (or the like) to take.")] = None,
+    entity: Annotated[
+        str | None, typer.Option(help="The id of the lead (or the like) to take; one is made up by default.")
+    ] = None,
     fields: Annotated[str, typer.Option(help="Fields of the entity, as JSON.")] = "{}",
     data: Annotated[str, typer.Option(help="The data of the start event, as JSON.")] = "{}",
     event: Annotated[
@@ -171,6 +173,7 @@ def simulate(
             start=now,
             history=[_happening(one, now) for one in event or ()],
             zone=zone,
+            is_imagined=entity is None,
         )
 
     _print_simulation(_with(app, body), as_json)

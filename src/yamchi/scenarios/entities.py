@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import Connection
 
+from yamchi.clock import Millis
 from yamchi.errors import ConfigurationError
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.schemas.event import Event
@@ -85,6 +86,14 @@ class TransactionalEntities(Entities, Protocol):
 
     def apply_in(self, connection: Connection, entity_id: str, change: Change) -> None:
         """`apply`, in the caller's transaction."""
+
+
+@runtime_checkable
+class ImaginableEntities(Entities, Protocol):
+    """A kind of entity that can be made up, so that a simulation has something to show."""
+
+    def imagine(self, data: Mapping[str, Any], now: Millis) -> Entity:
+        """One as it might be once an event with this data has come."""
 
 
 class EntityKinds:

@@ -10,7 +10,7 @@ from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob
 from yamchi.scenarios import store
 from yamchi.scenarios.definition import Definition
-from yamchi.scenarios.entities import Entity, EntityKinds
+from yamchi.scenarios.entities import Entity, EntityKinds, ImaginableEntities
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Facts, Run
 from yamchi.scenarios.library import Library
@@ -135,11 +135,13 @@ class Timelines:
         start: Millis | None = None,
         history: list[Happening] | None = None,
         zone: str | None = None,
+        is_imagined: bool = False,
     ) -> Simulation:
-        """What a run would do from a given start, without doing any of it."""
+        """What a run would do from a given start, without doing any of it; for an entity that is made up, if that is wanted."""
         definition = self._library.get(scenario)
-        entity = await self._entity(definition, entity_id, fields or {})
         now = self._clock.now() if start is None else start
+        found = self._imagined(definition, data or {}, now) if is_imagined else None
+        entity = await self._entity(definition, entity_id, fields or {}, found)
         event = {"event_type": definition.on[0], "event_id": "simulated", "data": dict(data or {})}
         run = Run(
             "simulated", scenario, entity_id or "key", 1, definition.version, now, event, entity_id or "key"
@@ -147,15 +149,27 @@ class Timelines:
         facts = Facts(entity, zone=self._facts.zone_of(entity, zone))
         return simulate(definition, run, facts, now, history or [])
 
+    def _imagined(self, definition: Definition, data: Mapping[str, Any], now: Millis) -> Entity | None:
+        if definition.entity is None or definition.entity not in self._kinds:
+            return None
+        kind = self._kinds.of(definition.entity)
+        return kind.imagine(data, now) if isinstance(kind, ImaginableEntities) else None
+
     async def _entity(
-        self, definition: Definition, entity_id: str | None, fields: Mapping[str, Any]
+        self,
+        definition: Definition,
+        entity_id: str | None,
+        fields: Mapping[str, Any],
+        imagined: Entity | None,
     ) -> Entity | None:
         if definition.entity is None:
             return None
-        known = None
+        known = imagined or Entity(entity_id or "key", {})
         if entity_id is not None and definition.entity in self._kinds:
-            known = await self._kinds.of(definition.entity).get(entity_id)
-        known = known or Entity(entity_id or "key", {})
+            found = await self._kinds.of(definition.entity).get(entity_id)
+            if found is None:
+                raise UnknownJob(f"There is no {definition.entity} {entity_id[:64]!r}.")
+            known = found
         return replace(known, fields={**known.fields, **fields})
 
 

@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import uuid4
 
-import orjson
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field, model_validator
 
@@ -47,11 +46,7 @@ class TemplateIn(BaseModel):
 
     @property
     def whole(self) -> str:
-        """The text as a file has it."""
-        if self.text is not None or self.subject is None:
-            return self.text or self.body or ""
-        subject = orjson.dumps(self.subject).decode()  # a string of JSON is one of YAML
-        return f"---\nsubject: {subject}\n---\n{self.body}"
+        return self.text or self.body or ""
 
 
 class TemplateOut(BaseModel):
@@ -69,7 +64,8 @@ class TemplateOut(BaseModel):
 
     @classmethod
     def of(cls, template: Template) -> "TemplateOut":
-        return cls(**{name: getattr(template, name) for name in cls.model_fields})
+        shown = {name: getattr(template, name) for name in cls.model_fields}
+        return cls(**shown | {"body": template.body.lstrip("\n")})  # empty lines stand for its settings
 
 
 class PreviewIn(BaseModel):
@@ -114,7 +110,7 @@ async def put_template(
 ) -> TemplateOut:
     language = normalize_locale(locale) or locale
     before = await notifications.templates.find(code, channel, [language])
-    kept = await notifications.templates.put(code, channel, language, new.whole, new.format)
+    kept = await notifications.templates.put(code, channel, language, new.whole, new.format, new.subject)
     changes(request, before=before and f"version {before.version}", after=f"version {kept.version}")
     return TemplateOut.of(kept)
 

@@ -59,9 +59,11 @@ class VersionedTemplates:
         usable = {key: one for key, one in self._newest.items() if isinstance(one, Template)}
         return [template for _, template in sorted((found | usable).items())]
 
-    async def put(self, code: str, channel: str, locale: str, text: str, format: Format) -> Template:
-        """Keep a new version, if it can be used; the one before it stays."""
-        template = await in_thread(self._read, code, channel, locale, text, format)
+    async def put(
+        self, code: str, channel: str, locale: str, text: str, format: Format, subject: str | None = None
+    ) -> Template:
+        """Keep a new version, if it can be used; the one before it stays. `subject` is for a text without settings."""
+        template = await in_thread(self._read, code, channel, locale, text, format, subject)
         await in_thread(check, template)
 
         def save(connection: Connection) -> int:
@@ -101,13 +103,15 @@ class VersionedTemplates:
     async def _try(self, key: Key, row: Any) -> Template | TemplateError:
         """One that can't be read any more stops nobody but those who want to send it."""
         try:
-            template = await in_thread(self._read, *key, row.body, row.meta["format"])
+            template = await in_thread(self._read, *key, row.body, row.meta["format"], row.subject)
         except TemplateError as error:
             log.error("a template in the table can't be used", error=str(error), version=row.version)
             return error
         return replace(template, version=str(row.version))
 
-    def _read(self, code: str, channel: str, locale: str, text: str, format: Format) -> Template:
+    def _read(
+        self, code: str, channel: str, locale: str, text: str, format: Format, subject: str | None
+    ) -> Template:
         return read_template(
             text,
             code=code,
@@ -115,6 +119,7 @@ class VersionedTemplates:
             locale=locale,
             layout=self.files.layout(),
             source="the table",
+            subject=subject,
             format=format,
         )
 
