@@ -20,7 +20,7 @@ from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob
 from yamchi.fields import Fault, faults_of
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.processes.limits import ProcessLimits
-from yamchi.queues.records import DEFAULT_OPTIONS, JobOptions
+from yamchi.queues.records import DEFAULT_OPTIONS, JobOptions, JobRecord
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 """What every broker can name a key, a table or a topic by."""
@@ -188,6 +188,12 @@ class QueueDefinition:
     @property
     def default_name(self) -> str:
         return next(iter(self.handlers), self.name)
+
+    def fill_in(self, job: JobRecord) -> JobRecord:
+        """Another program's message says nothing of a job: it is the queue's default one, run as the queue says."""
+        if not job.name and self.handlers:
+            job.name, job.options = self.default_name, self.options
+        return job
 
     def handler(self, name: str) -> Handler:
         """Who handles jobs of this name. A message of another program has none, and one that was added where no handlers are

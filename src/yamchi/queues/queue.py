@@ -217,7 +217,7 @@ class Queue:
             raise UnknownJob(
                 f"Queue {self.name} has no job {job_id!r}: it never had one, or it is no longer kept."
             )
-        return Job(self, record)
+        return Job(self, self.definition.fill_in(record))
 
     async def jobs(
         self, state: State | None = None, *, search: str = "", offset: int = 0, limit: int = 50
@@ -230,7 +230,10 @@ class Queue:
         self, state: State | None = None, *, search: str = "", offset: int = 0, limit: int = 50
     ) -> Page:
         """The same as records, with how many there are in all."""
-        return await self.engine.page(self.name, state, search, offset, limit)
+        page = await self.engine.page(self.name, state, search, offset, limit)
+        for record in page.jobs:
+            self.definition.fill_in(record)
+        return page
 
     async def counts(self) -> dict[State, int]:
         """How many jobs are in each state."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -9,7 +10,7 @@ import structlog
 from yamchi.clock import describe_span, isoformat
 from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Released, RetryAt
+from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Released, RetryAt, Verdict
 from yamchi.queues.runner import Outcome
 
 log = structlog.get_logger("yamchi.worker")
@@ -69,7 +70,7 @@ def emit_outcomes(queue: Queue, outcomes: Sequence[Outcome]) -> None:
         return
     emit = queue.listeners.emit
     for outcome in outcomes:
-        job = Job[object](queue, outcome.job)
+        job = Job[object](queue, replace(outcome.job, **_changes(outcome.verdict)))
         match outcome.verdict:
             case Completed():
                 emit("completed", job, outcome.returned)
@@ -81,3 +82,20 @@ def emit_outcomes(queue: Queue, outcomes: Sequence[Outcome]) -> None:
                 emit("expired", job)
             case Cancelled():
                 emit("cancelled", job)
+
+
+def _changes(verdict: Verdict) -> dict[str, Any]:
+    """What the verdict made of the job, which its record was claimed without."""
+    match verdict:
+        case Completed(result=result):
+            return {"state": "completed", "result": result, "failed_reason": None}
+        case RetryAt(moment=moment, error=error, stacktrace=trace):
+            return {"state": "delayed", "run_at": moment, "failed_reason": error, "stacktrace": trace}
+        case Failed(error=error, stacktrace=trace):
+            return {"state": "failed", "failed_reason": error, "stacktrace": trace}
+        case Expired():
+            return {"state": "expired"}
+        case Cancelled():
+            return {"state": "cancelled"}
+        case Released():
+            return {"state": "waiting"}

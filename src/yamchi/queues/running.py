@@ -14,7 +14,7 @@ from yamchi.queues.bulkheads import Bulkheads
 from yamchi.queues.executor import Executor
 from yamchi.queues.leases import HeldClaims, Interruption
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import Cancelled, Claim, Expired, JobRecord, Released, Verdict
+from yamchi.queues.records import Cancelled, Claim, Expired, Released, Verdict
 from yamchi.queues.verdicts import verdict_on_error, verdict_on_result
 
 log = structlog.get_logger("yamchi.worker")
@@ -77,7 +77,7 @@ class RunningJobs:
         """Begin a job, unless it is too late for it."""
         job = claim.job
         if not job.name:
-            self._fill_in(job)
+            self._queue.definition.fill_in(job)
         if job.expires_at is not None and job.expires_at <= now:
             self._finish((Expired(claim), 0.0, None))
             return
@@ -114,10 +114,6 @@ class RunningJobs:
     async def close(self) -> None:
         """End what was started for handlers: their child processes."""
         await self._executor.close()
-
-    def _fill_in(self, job: JobRecord) -> None:
-        """Another program's message says nothing of a job: it is the queue's default one, run as the queue says."""
-        job.name, job.options = self._queue.definition.default_name, self._queue.definition.options
 
     async def _run(self, run: Run) -> None:
         claim = run.claim
