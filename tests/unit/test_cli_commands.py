@@ -107,6 +107,19 @@ def test_a_job_is_added_listed_shown_and_removed(yamchi):
     assert yamchi.json("jobs", "list", "hello")["total"] == 0
 
 
+def test_a_group_by_itself_lists_what_it_is_about(yamchi, failed):
+    yamchi("jobs", "add", "hello", '{"name": "you"}', "--id", "h1")
+    assert [job["id"] for job in yamchi.json("jobs")["jobs"]] == ["h1", "n2", "n1"], (
+        "of all queues, newest first"
+    )
+    assert [job["id"] for job in yamchi.json("jobs", "--page", "2", "--size", "2")["jobs"]] == ["n1"]
+    assert {letter["queue"] for letter in yamchi.json("dlq")["letters"]} == {"thumbnails"}
+    assert "thumbnails" in yamchi("dlq", "--search", "not an image")
+    assert yamchi.json("keys") == []
+    assert "welcome_email" in yamchi("template")
+    assert "jobs [OPTIONS] COMMAND" in yamchi("jobs", "--help")
+
+
 def test_data_may_come_from_standard_input(yamchi):
     yamchi("jobs", "add", "hello", "-", "--id", "h1", given='{"name": "pipe"}')
     assert yamchi.json("jobs", "show", "hello", "h1")["data"] == {"name": "pipe"}

@@ -54,13 +54,15 @@ class Commands(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Note what was typed, for the audit."""
+        """A group without a command lists what it is about. What was typed is noted, for the audit."""
         self._arguments = args
         name, command, rest = super().resolve_command(ctx, args)
         words, of_group = [name or ""], getattr(command, "commands", {})
+        if "list" in of_group and not (rest and (rest[0] in HELP or not rest[0].startswith("-"))):
+            rest = ["list", *rest]
         if rest and rest[0] in of_group:
             words.append(rest[0])
-        TYPED.set(Typed(" ".join(words), shlex.join(args[len(words) :])))
+        TYPED.set(Typed(" ".join(words), shlex.join(rest[len(words) - 1 :])))
         return name, command, rest
 
     _arguments: Sequence[str] = ()
@@ -77,12 +79,14 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from None
 
 
+HELP = ["-h", "--help"]
+
 cli = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP},
     help="Jobs, queues and workers on whatever queue you have.\n\nExample: [cyan]yamchi up[/]",
 )
 

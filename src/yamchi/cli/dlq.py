@@ -7,8 +7,8 @@ import orjson
 import typer
 
 from yamchi.cli.jobs import JobIds, Search, each
-from yamchi.cli.loading import with_queue
-from yamchi.cli.queues import QueueName
+from yamchi.cli.loading import page_of, with_queue
+from yamchi.cli.queues import AnyQueue, QueueName
 from yamchi.clock import isoformat
 from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, read_json
 from yamchi.console.output import (
@@ -39,31 +39,38 @@ LetterId = Annotated[str, typer.Argument(metavar="ID", help="The dead letter's i
 
 @group.command("list")
 def list_(
-    queue: QueueName,
+    queue: AnyQueue = None,
     search: Search = "",
     page: PageOption = 1,
     size: SizeOption = 25,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Dead letters of a queue, newest first.
+    """Dead letters of a queue, or of all, newest first.
 
     Example: [cyan]yamchi dlq list notifications --search "no email"[/]
     """
-    found = with_queue(
-        app, queue, lambda q: q.dead_letters.list(search=search, offset=(page - 1) * size, limit=size)
-    )
+
+    async def read(found: Queue, offset: int, limit: int) -> tuple[list[DeadLetter], int]:
+        rows = await found.dead_letters.list(search=search, offset=offset, limit=limit)
+        return rows.letters, rows.total
+
+    letters, total = page_of(app, queue, read, lambda letter: letter.failed_at, page, size)
     if as_json:
-        rows = [_described(letter) for letter in found.letters]
-        print_json({"letters": rows, "total": found.total, "page": page})
+        print_json({"letters": [_described(letter) for letter in letters], "total": total, "page": page})
         return
-    shown = table("id", "job", "failed", "error")
-    for letter in found.letters:
+    before = ["queue"] if queue is None else []
+    shown = table(*before, "id", "job", "failed", "error")
+    for letter in letters:
         shown.add_row(
-            text(letter.id), text(letter.name or "–"), ago(letter.failed_at), text(letter.error, 120)
+            *(text(getattr(letter, field)) for field in before),
+            text(letter.id),
+            text(letter.name or "–"),
+            ago(letter.failed_at),
+            text(letter.error, 120),
         )
     console.print(shown)
-    paging(found.letters, found.total, page)
+    paging(letters, total, page)
 
 
 @group.command()

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from yamchi.cli.loading import with_queue
-from yamchi.cli.queues import QueueName, check_state
+from yamchi.cli.loading import page_of, with_queue
+from yamchi.cli.queues import AnyQueue, QueueName, check_state
 from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, read_json
 from yamchi.console.output import (
     ago,
@@ -39,7 +39,7 @@ Search = Annotated[str, typer.Option(help="Text in the id, the name or the data.
 
 @group.command("list")
 def list_(
-    queue: QueueName,
+    queue: AnyQueue = None,
     wanted: Annotated[str | None, typer.Option("--state", help="Only jobs of this state.")] = None,
     search: Search = "",
     page: PageOption = 1,
@@ -47,21 +47,21 @@ def list_(
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Jobs of a queue.
+    """Jobs of a queue, or of all.
 
     Example: [cyan]yamchi jobs list hello --state failed --search you[/]
     """
     only = None if wanted is None else check_state(wanted)
 
-    async def body(found: Queue) -> tuple[list[Job[Any]], int]:
-        rows = await found.page(only, search=search, offset=(page - 1) * size, limit=size)
+    async def read(found: Queue, offset: int, limit: int) -> tuple[list[Job[Any]], int]:
+        rows = await found.page(only, search=search, offset=offset, limit=limit)
         return [Job[Any](found, record) for record in rows.jobs], rows.total
 
-    jobs, total = with_queue(app, queue, body)
+    jobs, total = page_of(app, queue, read, lambda job: job.record.created_at, page, size)
     if as_json:
         print_json({"jobs": [job.to_dict() for job in jobs], "total": total, "page": page})
     else:
-        _print_list([job.record for job in jobs])
+        _print_list([job.record for job in jobs], ["queue"] if queue is None else [])
         paging(jobs, total, page)
 
 
@@ -235,10 +235,11 @@ def _moment(given: str) -> datetime:
         ) from error
 
 
-def _print_list(jobs: Sequence[JobRecord]) -> None:
-    shown = table("id", "name", "state", "tries", "added", "data", right=["tries"])
+def _print_list(jobs: Sequence[JobRecord], before: Sequence[str]) -> None:
+    shown = table(*before, "id", "name", "state", "tries", "added", "data", right=["tries"])
     for job in jobs:
         shown.add_row(
+            *(text(getattr(job, field)) for field in before),
             text(job.id),
             text(job.name),
             state(job.state),

@@ -1,18 +1,24 @@
 """Which application a command works on: the user's own (`--app module:app`), or the one that ships."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from yamchi.app import Yamchi
+from yamchi.clock import Millis
 from yamchi.console.loading import run_async, using
-from yamchi.discovery import find_queue
+from yamchi.discovery import all_queues, find_queue
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.queues.queue import Queue
 from yamchi.settings import Settings
 from yamchi.shipped import shipped_app
+
+T = TypeVar("T")
+ReadPage = Callable[[Queue, int, int], Awaitable[tuple[list[T], int]]]
+"""What a queue has from a number on, so many at most; and how many there are in all."""
 
 
 def load_app(reference: str | None, settings: Settings | None = None) -> Yamchi:
@@ -67,5 +73,34 @@ def with_queue(reference: str | None, name: str, act: Callable[[Queue], Awaitabl
 
     async def body() -> Any:
         return await act(await find_queue(app, name))
+
+    return run_async(using(app, body()))
+
+
+async def _read_page(
+    queues: Sequence[Queue], read: ReadPage[T], moment: Callable[[T], Millis], page: int, size: int
+) -> tuple[list[T], int]:
+    first = (page - 1) * size
+    if len(queues) == 1:
+        return await read(queues[0], first, size)
+    found = [await read(queue, 0, first + size) for queue in queues]
+    rows = sorted(chain.from_iterable(rows for rows, _ in found), key=moment, reverse=True)
+    return rows[first : first + size], sum(total for _, total in found)
+
+
+def page_of(
+    reference: str | None,
+    name: str | None,
+    read: ReadPage[T],
+    moment: Callable[[T], Millis],
+    page: int,
+    size: int,
+) -> tuple[list[T], int]:
+    """A page of what one queue has, or all of them together, newest first; and how many there are in all."""
+    app = load_app(reference)
+
+    async def body() -> tuple[list[T], int]:
+        queues = await all_queues(app) if name is None else [await find_queue(app, name)]
+        return await _read_page(queues, read, moment, page, size)
 
     return run_async(using(app, body()))

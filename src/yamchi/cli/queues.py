@@ -20,6 +20,9 @@ SHOWN = ("waiting", "active", "delayed", "completed", "failed")
 BATCH = 1_000
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+AnyQueue = Annotated[
+    str | None, typer.Argument(metavar="[QUEUE]", help="The queue's name; all queues without it.")
+]
 
 
 @group.callback(invoke_without_command=True)
