@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.leads.harness import Harness, open_harness
+from yamchi.errors import UnknownJob
 from yamchi.leads.model import read_moment
 
 FIRST, SECOND = "2026-01-05T10:00:00Z", "2026-01-05T11:00:00Z"
@@ -90,3 +91,17 @@ async def test_a_change_by_hand_and_what_it_moves_are_one_transaction(
     with pytest.raises(RuntimeError, match="killed"):
         await harness.leads.edit(lead_id, name="Another")
     assert (await harness.get(lead_id))["name"] == "Марат"
+
+
+async def test_reminders_are_simulated_for_a_lead_that_is_made_up(harness: Harness) -> None:
+    timelines, start = harness.app.scenarios.timelines, read_moment("2026-01-05T00:00:00Z", "UTC")
+
+    async def steps(**how: Any) -> list[tuple[str, str]]:
+        found = await timelines.simulate("lesson_reminders", start=start, is_imagined=True, **how)
+        return [(one.step, one.state) for one in found.changes if one.state != "armed"]
+
+    assert await steps() == [("remind24h", "done"), ("remind5h", "done")]
+    assert await steps(data={"lesson_datetime": FIRST}) == [("remind24h", "skipped"), ("remind5h", "done")]
+    assert await steps(fields={"confirmed": True}) == [("remind24h", "skipped"), ("remind5h", "skipped")]
+    with pytest.raises(UnknownJob, match="There is no lead 'nobody'"):
+        await timelines.simulate("lesson_reminders", entity_id="nobody")

@@ -61,26 +61,15 @@ def test_simulating_a_scenario_of_ones_own(home: Path) -> None:
     ]
 
 
-def simulated(home: Path, *arguments: str) -> list[tuple[str, str, str]]:
-    code, said = yamchi(home, "scenario", "simulate", *arguments, "--start", "2027-01-01T10:00", "--json")
-    assert code == 0, said
-    steps = json.loads(said)["steps"]
-    return [(step["step"], step["state"], step["at"]) for step in steps if step["state"] != "armed"]
-
-
 def test_what_ships_is_simulated_for_a_lead_that_is_made_up(home: Path) -> None:
-    assert simulated(home, "email_chain") == [
-        ("email1", "done", "2027-01-01T10:30:00Z"),
-        ("email2", "done", "2027-01-02T10:30:00Z"),
-        ("callAlert", "done", "2027-01-03T10:30:00Z"),
+    code, said = yamchi(home, "scenario", "simulate", "email_chain", "--start", "2027-01-01T10:00", "--json")
+    assert code == 0, said
+    done = [(step["step"], step["at"]) for step in json.loads(said)["steps"] if step["state"] == "done"]
+    assert done == [
+        ("email1", "2027-01-01T10:30:00Z"),
+        ("email2", "2027-01-02T10:30:00Z"),
+        ("callAlert", "2027-01-03T10:30:00Z"),
     ]
-    lesson = '{"lesson_datetime": "2027-01-01T22:00:00Z"}'
-    assert simulated(home, "lesson_reminders", "--data", lesson) == [
-        ("remind24h", "skipped", "2027-01-01T10:00:00Z"),
-        ("remind5h", "done", "2027-01-01T17:00:00Z"),
-    ]
-    assert [state for _, state, _ in simulated(home, "lesson_reminders")] == ["done", "done"]
-    assert simulated(home, "email_chain", "--fields", '{"email": null}')[0][1] == "skipped"
 
 
 def test_mistakes_are_one_sentence(home: Path) -> None:
@@ -90,7 +79,6 @@ def test_mistakes_are_one_sentence(home: Path) -> None:
     assert "cart.yaml:7: steps.0.wait: 'soon' is not a span of time" in said
     for arguments, sentence in (
         (("simulate", "nothing"), "There is no scenario 'nothing'"),
-        (("simulate", "email_chain", "--entity", "x"), "There is no lead 'x'"),
         (("stop", "email_chain", "--key", "x"), "No run of email_chain is running for 'x'"),
     ):
         code, said = yamchi(home, "scenario", *arguments)
