@@ -480,17 +480,66 @@ async def test_a_lesson_that_is_over_can_not_be_confirmed(telegram: Messenger, l
     assert answered.fields["text"] == OVER[locale]
 
 
-async def test_the_first_of_the_team_takes_the_call(telegram: Messenger) -> None:
+ALERT = {
+    "ru": """📞 <b>Нужен звонок</b>
+
+Клиент получил два письма, но так и не открыл бота.
+
+<b>Имя:</b> Марат
+<b>Телефон:</b> +77010000000
+<b>Почта:</b> marat@example.com
+<b>Заявка:</b> <code>{lead}</code>""",
+    "en": """📞 <b>Please call</b>
+
+This lead got two letters and never opened the bot.
+
+<b>Name:</b> Марат
+<b>Phone:</b> +77010000000
+<b>E-mail:</b> marat@example.com
+<b>Lead:</b> <code>{lead}</code>""",
+    "kk": """📞 <b>Қоңырау шалу керек</b>
+
+Клиент екі хат алды, бірақ ботты ашпады.
+
+<b>Аты:</b> Марат
+<b>Телефоны:</b> +77010000000
+<b>Поштасы:</b> marat@example.com
+<b>Өтінім:</b> <code>{lead}</code>""",
+}
+TAKE = {"ru": "☎️ Беру", "en": "☎️ I'll call", "kk": "☎️ Мен қоңырау шаламын"}
+TAKEN = {"ru": "✋ Звонит Айша", "en": "✋ Айша is calling", "kk": "✋ Айша қоңырау шалады"}
+
+
+@pytest.mark.parametrize(
+    ("locale", "settings", "form"),
+    [
+        ("ru", {}, {}),
+        ("en", {"lead_locale": "en"}, {}),
+        ("kk", {}, {"locale": "kk"}),
+        ("ru", {"telegram_admin_locale": "ru"}, {"locale": "en"}),
+        ("en", {"telegram_admin_locale": "en"}, {"locale": "kk"}),
+        ("kk", {"telegram_admin_locale": "kk"}, {}),
+    ],
+)
+async def test_the_first_of_the_team_takes_the_call(
+    tmp_path: Path, server: BotServer, locale: str, settings: dict[str, Any], form: dict[str, str]
+) -> None:
+    """The team's chat has a language; without one it is the lead's."""
+    async with a_bot(tmp_path, server, **settings) as telegram:
+        await check_taking(telegram, await telegram.harness.lead(**form), locale)
+
+
+async def check_taking(telegram: Messenger, lead_id: str, locale: str) -> None:
     harness = telegram.harness
-    lead_id = await harness.lead()
     await harness.app.clock.advance("49h")
     alert = telegram.server.log[-1]
-    assert (alert.chat, keys(alert)) == (GROUP, [("☎️ Беру", f"taken:{lead_id}")])
+    assert (alert.chat, keys(alert)) == (GROUP, [(TAKE[locale], f"taken:{lead_id}")])
+    assert alert.fields["text"] == ALERT[locale].format(lead=lead_id)
     answered, edited = await telegram.press(AISHA, f"taken:{lead_id}", chat=GROUP)
-    assert answered.fields["text"] == "✋ Звонит Айша"
-    assert keys(edited) == [("✋ Звонит Айша · 06:00", f"taken:{lead_id}")]
+    assert answered.fields["text"] == TAKEN[locale]
+    assert keys(edited) == [(f"{TAKEN[locale]} · 06:00", f"taken:{lead_id}")]
     answered, _ = await telegram.press(MARAT, f"taken:{lead_id}", chat=GROUP)
-    assert answered.fields["text"] == "✋ Звонит Айша"
+    assert answered.fields["text"] == TAKEN[locale]
     lead = await harness.get(lead_id)
     assert (lead["taken_by"], lead["taken_at"]) == ("Айша", "2026-01-03T01:00:00Z")
     assert (await harness.log(lead_id))[-1] == "CALL_TAKEN"

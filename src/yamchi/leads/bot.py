@@ -157,8 +157,9 @@ class Bot:
         if lead is None:
             await self._speaker.refuse(pressed, "bot_over", None)
             return
+        locale = self._services.admin_locale or lead.locale or self._services.locale  # as the alert has it
         rendered = await self._chat.render(
-            "bot_call_taken", self._services.locale, self._services.zone, {"by": lead.taken_by}
+            "bot_call_taken", locale, self._services.zone, {"by": lead.taken_by}
         )
         await self._chat.answer(pressed.query, rendered)
         if pressed.message is not None and lead.taken_at is not None:

@@ -165,6 +165,7 @@ class Leads(Plugin):
             settings.lead_locale,
             settings.lead_phone_region,
             known.telegram_admin_group_id,
+            known.telegram_admin_locale,
         )
         self._talk = self._converse()
         self.bot = Bot(services, self.chat, self._talk)

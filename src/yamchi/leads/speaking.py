@@ -35,6 +35,7 @@ class BotServices:
     locale: str
     region: str
     admin_group: str | None
+    admin_locale: str | None
 
 
 class Speaker:

@@ -55,6 +55,12 @@ class NotificationSettings(FeatureSettings):
         default=None,
         description="The chat of those who run the product, which a message to admin_group goes to, for example -1001234567890.",
     )
+    telegram_admin_locale: str | None = Field(
+        default=None,
+        max_length=35,
+        pattern="^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$",
+        description="The language of that chat, for example ru, en or kk; by default that of the person whom a message is about.",
+    )
     telegram_api_url: str = Field(
         default="https://api.telegram.org",
         pattern="^https?://",

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from yamchi.clock import Clock, as_datetime
-from yamchi.notifications.channels.base import Channel, NoAddress, Recipient, Unreachable
+from yamchi.notifications.channels.base import ADMIN_GROUP, Channel, NoAddress, Recipient, Unreachable
 from yamchi.notifications.people.suppressions import Suppressions
 from yamchi.notifications.policy.rules import DEFAULT_LOCALE
 from yamchi.notifications.schemas.notification_job import ALIASES, Meta, NotificationJob, derived_id
@@ -40,6 +40,7 @@ class Messages:
         channels: Mapping[str, Channel],
         facts_reader: FactReader,
         links: Links,
+        team_locale: str | None,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -49,6 +50,7 @@ class Messages:
         self._channels = channels
         self._facts = facts_reader
         self._links = links
+        self._team_locale = team_locale
 
     def delivery_ids(self, step: Step, run: Run, id: StepId) -> dict[str, UUID]:
         """By channel: the delivery of the step's message there."""
@@ -127,7 +129,8 @@ class Messages:
         if send.to is None:
             return person
         address = str(fill(send.to, values, facts.zone.key) or "")
-        return replace(direct.at(address), locale=person.locale, timezone=person.timezone)
+        locale = (self._team_locale if address == ADMIN_GROUP else None) or person.locale
+        return replace(direct.at(address), locale=locale, timezone=person.timezone)
 
     def _locale(
         self, send: Send, recipient: Recipient, run: Run, facts: Facts, values: Mapping[str, Any]

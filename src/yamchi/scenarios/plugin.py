@@ -92,6 +92,7 @@ class Scenarios(Plugin):
             notifications.channels,
             self.facts,
             self.actions.links,
+            notifications.settings.telegram_admin_locale,
         )
         self.performer = Performer(
             database,

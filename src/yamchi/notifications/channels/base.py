@@ -13,6 +13,9 @@ from yamchi.notifications.people.model import Recipient as Recipient
 from yamchi.notifications.templates.model import Rendered
 from yamchi.storage.database import Put
 
+ADMIN_GROUP = "admin_group"
+"""The address that means the chat TELEGRAM_ADMIN_GROUP_ID."""
+
 
 class AnswerLost(YamchiError):
     """The provider may have taken the message, but its answer did not arrive: the delivery is `UNKNOWN`.

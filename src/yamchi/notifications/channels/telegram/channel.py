@@ -13,7 +13,7 @@ from typing import Any
 
 from yamchi.clock import Clock, to_millis
 from yamchi.errors import Outage, Unrecoverable
-from yamchi.notifications.channels.base import Attachment, Channel, Message, Recipient
+from yamchi.notifications.channels.base import ADMIN_GROUP, Attachment, Channel, Message, Recipient
 from yamchi.notifications.channels.parts import Parts
 from yamchi.notifications.channels.send_limits import Limit, SendLimits
 from yamchi.notifications.channels.telegram import telegram_html
@@ -23,9 +23,6 @@ from yamchi.notifications.templates.meter import LARGE
 from yamchi.notifications.templates.model import ButtonRows, Rendered
 from yamchi.notifications.templates.offloop import in_thread
 from yamchi.queues.records import storable
-
-ADMIN_GROUP = "admin_group"
-"""The address that means the chat TELEGRAM_ADMIN_GROUP_ID."""
 
 LONGEST_KEY = 100
 PHOTO_TYPES = ("image/jpeg", "image/png", "image/webp")
