@@ -1,6 +1,6 @@
 """The feature of notifications: what an application gets as `app.notifications`."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -58,6 +58,7 @@ from yamchi.observe.logging import mask
 from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
+from yamchi.queues.records import JobRecord
 from yamchi.settings import Settings
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Notifications(Plugin):
         )
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
-        self.emails = EmailQueue(self.processor, lambda: self.channels["email"], clock)
+        self.emails = EmailQueue(self.processor, self.deliveries, lambda: self.channels["email"], clock)
         self.unknown_deliveries = UnknownDeliveries(self.deliveries, digests, self.service, queue)
         self.history = History(database, queue, clock)
         self.erasure = Erasure(database, self.service, queue)
@@ -196,10 +197,19 @@ class Notifications(Plugin):
             topic="notifications.outbox",
         )
         definition.take_in, definition.is_own = self.http_input.data, False
+        definition.withdraw = self._withdraw
         emails = self.app.define(
             email_queue.QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
         )
         emails.take_in, emails.is_own = self.http_input.email, False
+        emails.withdraw = self._withdraw_emails
+
+    async def _withdraw(self, records: Sequence[JobRecord]) -> None:
+        await self.processor.withdraw([Job(self.queue, record) for record in records])
+
+    async def _withdraw_emails(self, records: Sequence[JobRecord]) -> None:
+        queue = self.app.queue(email_queue.QUEUE)
+        await self.emails.withdraw([Job(queue, record) for record in records])
 
     def serve(self) -> None:
         """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""

@@ -7,7 +7,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -171,6 +171,8 @@ class QueueDefinition:
     take_in: Callable[[Any, bool], Awaitable[Any]] | None = None
     """What becomes of data that comes from outside: refused where it has fields of our own, marked if it is only a test.
     Without it, data is taken as it is, and tests are not taken."""
+    withdraw: Callable[[Sequence[JobRecord]], Awaitable[None]] | None = None
+    """Told of jobs that are about to be cancelled or removed though they are not over, before they are."""
     is_own: bool = False
     """Only the application itself adds to it; from outside, who is named for it. A plugin's queue is so until the plugin opens it."""
     is_foreign: bool = False

@@ -43,6 +43,9 @@ class ItsQueue(Protocol):
     def on(self, event: str, listener: Listener) -> None: ...
     async def job(self, job_id: str) -> "Job[Any]": ...
     async def cancel(self, job_id: str) -> State: ...
+    async def remove(self, job_ids: Sequence[str]) -> list[str]: ...
+    async def retry(self, job_ids: Sequence[str]) -> list[str]: ...
+    async def promote(self, job_ids: Sequence[str]) -> list[str]: ...
     def encode(self, name: str, data: Any) -> bytes: ...
 
 
@@ -258,13 +261,13 @@ class Job(Generic[T]):
         return await self.queue.job(self.id)
 
     async def remove(self) -> None:
-        await self._must(self.queue.engine.remove, "removed", "it is running or gone")
+        await self._must(self.queue.remove, "removed", "it is running or gone")
 
     async def retry(self) -> None:
-        await self._must(self.queue.engine.retry, "retried", "only a finished job can be")
+        await self._must(self.queue.retry, "retried", "only a finished job can be")
 
     async def promote(self) -> None:
-        await self._must(self.queue.engine.promote, "promoted", "only a delayed job can be")
+        await self._must(self.queue.promote, "promoted", "only a delayed job can be")
 
     async def cancel(self) -> State:
         """Stop this job: `cancelled` if it had not begun, `active` if it has been asked to stop."""
@@ -276,10 +279,8 @@ class Job(Generic[T]):
         if not await self.queue.engine.update(self.queue.name, self.id, payload):
             raise WrongState(f"Job {self.id} of {self.queue.name} can't be changed: it is running or gone.")
 
-    async def _must(
-        self, act: Callable[[str, Sequence[str]], Awaitable[list[str]]], done: str, why: str
-    ) -> None:
-        if not await act(self.queue.name, [self.id]):
+    async def _must(self, act: Callable[[Sequence[str]], Awaitable[list[str]]], done: str, why: str) -> None:
+        if not await act([self.id]):
             raise WrongState(f"Job {self.id} of {self.queue.name} can't be {done}: {why}.")
 
 

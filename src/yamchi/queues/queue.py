@@ -38,6 +38,8 @@ UNATTENDED_AFTER: Millis = 60_000
 """How long a job may be due before it is worth a word that nobody works on its queue."""
 
 RECENT_MINUTES = 5
+PAGE = 1_000
+"""Jobs that are looked at together."""
 
 
 class New(NamedTuple):
@@ -281,6 +283,7 @@ class Queue:
 
     async def cancel(self, job_id: str) -> State:
         """Cancel a job that waits; ask a running one to stop. The state it is in now."""
+        await self._withdraw([job_id], (*PENDING, "active"))
         outcome = await self.engine.cancel(self.name, [job_id])
         if job_id not in outcome:
             raise WrongState(f"Job {job_id} of {self.name} can't be cancelled: it has finished or is gone.")
@@ -288,7 +291,16 @@ class Queue:
 
     async def remove(self, job_ids: Sequence[str]) -> list[str]:
         """Forget jobs that are not running; the ids really removed."""
+        await self._withdraw(job_ids, PENDING)
         return await self.engine.remove(self.name, job_ids)
+
+    async def _withdraw(self, job_ids: Sequence[str], states: Sequence[State]) -> None:
+        """Tell whose jobs these are that those in such a state will not be run."""
+        if self.definition.withdraw is None:
+            return
+        known = await self._known(job_ids)
+        if going := [job for job in known.values() if job.state in states]:
+            await self.definition.withdraw(going)
 
     async def retry(self, job_ids: Sequence[str]) -> list[str]:
         """Put finished jobs back with all their attempts; the ids really put back."""
@@ -312,22 +324,36 @@ class Queue:
         """Remove jobs of a state that have been in it for at least `older_than`; how many went."""
         if state == "active":
             raise WrongState("Running jobs can't be cleaned away; cancel them instead.")
-        return await self.engine.clean(self.name, state, positive_span("older_than", older_than), limit)
+        return await self._clean(state, positive_span("older_than", older_than), limit)
 
     async def drain(self, *, delayed: bool = False) -> int:
         """Remove every waiting job, and delayed ones too if asked; how many went."""
         states: list[State] = ["waiting", "delayed"] if delayed else ["waiting"]
         gone = 0
         for state in states:
-            while cleaned := await self.engine.clean(self.name, state, 0, 10_000):
+            while cleaned := await self._clean(state, 0, 10_000):
                 gone += cleaned
+        return gone
+
+    async def _clean(self, state: State, older_than: Millis, limit: int) -> int:
+        """By the engine at once; one by one where somebody has to be told of what goes."""
+        if self.definition.withdraw is None or state not in PENDING:
+            return await self.engine.clean(self.name, state, older_than, limit)
+        before, gone, kept = self._clock.now() - older_than, 0, 0
+        while gone < limit:
+            page = (await self.engine.page(self.name, state, "", kept, PAGE)).jobs
+            old = [job.id for job in page if job.created_at <= before]
+            removed = len(await self.remove(old[: limit - gone]))
+            gone, kept = gone + removed, kept + len(page) - removed
+            if not page:
+                break
         return gone
 
     async def retry_all(self, state: State = "failed", *, on_done: OnDone | None = None) -> int:
         """Put every job of a finished state back, each once, though it fail again meanwhile; how many went."""
 
         async def page(offset: int) -> list[JobRecord]:
-            return (await self.engine.page(self.name, state, "", offset, 1_000)).jobs
+            return (await self.engine.page(self.name, state, "", offset, PAGE)).jobs
 
         async def retry(jobs: list[JobRecord]) -> list[str]:
             return await self.engine.retry(self.name, [job.id for job in jobs])

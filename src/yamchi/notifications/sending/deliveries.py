@@ -176,18 +176,28 @@ class Deliveries:
     async def cancel(self, job_id: str) -> None:
         """Set `CANCELLED`, which is checked before sending; refused when it is too late."""
 
-        def cancel_row(connection: Connection) -> bool:
-            if not self.end(connection, table.c.job_id == job_id, "CANCELLED"):
-                return False
-            for tell in self.when_cancelled:
-                tell(connection, job_id)
-            return True
-
-        if not await self._database.write(cancel_row):
+        if not await self._database.write(lambda connection: self._cancel(connection, job_id, FINAL)):
             current = await self.status(job_id)
             if current is None:
                 raise UnknownJob(f"There is no notification {job_id!r}.")
             raise WrongState(f"Notification {job_id} can't be cancelled: it is {current}.")
+
+    async def withdraw(self, job_ids: Sequence[str]) -> None:
+        """Their jobs will not be run: set `CANCELLED` on those that wait for it."""
+        over = tuple(status for status in get_args(Status) if status not in WAITING)
+
+        def cancel(connection: Connection) -> None:
+            for job_id in sorted(job_ids):
+                self._cancel(connection, job_id, over)
+
+        await self._database.write(cancel)
+
+    def _cancel(self, connection: Connection, job_id: str, unless: Sequence[Status]) -> bool:
+        if not self.end(connection, table.c.job_id == job_id, "CANCELLED", unless=unless):
+            return False
+        for tell in self.when_cancelled:
+            tell(connection, job_id)
+        return True
 
     async def being_sent_until(self, job_id: str) -> Millis | None:
         """Until when somebody may be sending this. None: who was will never say what became of it, if anybody was."""
@@ -204,12 +214,17 @@ class Deliveries:
         return None if began_at is None else began_at + LONGEST_RUN
 
     async def decide(self, job_id: str, status: Status, said: str) -> None:
-        """Set the status of one that is `UNKNOWN`, unless somebody may be sending it this moment."""
+        """Set the status of one that is left to a person."""
+        await self.check_left(job_id)
+        which = (table.c.job_id == job_id) & (table.c.status == "UNKNOWN")
+        await self._database.write(lambda connection: self.end(connection, which, status, error=said))
+
+    async def check_left(self, job_id: str) -> None:
+        """Whether it is `UNKNOWN`, and nobody may be sending it this moment."""
         if await self.being_sent_until(job_id) is not None:
             raise WrongState(f"Notification {job_id} is being sent: wait for what becomes of it.")
-        which = (table.c.job_id == job_id) & (table.c.status == "UNKNOWN")
-        if not await self._database.write(lambda connection: self.end(connection, which, status, error=said)):
-            raise WrongState(f"Notification {job_id} is {await self.status(job_id)}, not UNKNOWN.")
+        if (status := await self.status(job_id)) != "UNKNOWN":
+            raise WrongState(f"Notification {job_id} is {status}, not UNKNOWN.")
 
     def end(
         self,

@@ -4,7 +4,7 @@ Whether the job is over already (sent, cancelled, expired) is asked first, and a
 have waited in between. Whether it may be sent now, `policy/checks.py` decides. What became of it, `outcomes.py` records.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -157,6 +157,11 @@ class JobProcessor:
         await self._deliveries.record(notification, "FAILED", attempts=job.attempts_made, error=error)
         if digest_id := digest_of(notification):
             await self._digests.settle(digest_id, notification.delivery_id)
+
+    async def withdraw(self, jobs: Sequence[Job[Any]]) -> None:
+        """These will not be run any more: somebody cancels or removes them in the queue."""
+        found = (self._notification_of(job) for job in jobs)
+        await self._deliveries.withdraw([one.delivery_id for one in found if one])
 
     def _notification_of(self, job: Job[Any]) -> NotificationJob | None:
         """What has a delivery: neither poison nor a message to several addresses, each of which has a job of its own."""

@@ -41,6 +41,7 @@ class UnknownDeliveries:
                 f"Notification {job_id} can't be sent again: an earlier version has not kept what it said."
             )
         if (delivery["status"], delivery["last_error"]) != ("QUEUED", AGAIN):
-            await self._deliveries.decide(job_id, "QUEUED", AGAIN)
+            await self._deliveries.check_left(job_id)
             await self._queue.remove([job_id])  # the job as it ended, which would be in the way
+            await self._deliveries.decide(job_id, "QUEUED", AGAIN)
         await self._service.send([NotificationJob.model_validate(delivery["job"])])
