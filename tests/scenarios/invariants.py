@@ -1,6 +1,7 @@
 """What must hold of all runs, whatever was done to them: checked after every test that breaks something."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import select
@@ -19,33 +20,39 @@ from yamchi.scenarios.tables import scenario_outbox, scenario_runs, scenario_ste
 PENDING = ("armed", "running")
 
 
-async def check_invariants(app: Yamchi) -> None:
-    """Every promise of a run, over all runs. Call it when nothing is in flight."""
-    rows = await _rows(app)
+async def check_invariants(app: Yamchi, keys: Collection[str] | None = None) -> None:
+    """Every promise of a run, over all runs, or those of these keys. Call it when nothing is in flight."""
+    rows = await _rows(app, keys)
+    own = defaultdict(list)
+    for step in rows["steps"]:
+        own[step.run_id].append(step)
     for run in rows["runs"]:
-        await _check_run(app, run, rows)
+        await _check_run(app, run, own[run.run_id], rows)
     _check_deliveries(rows)
     await _check_keys(app, rows)
     await _check_timelines(app, rows)
 
 
-async def _rows(app: Yamchi) -> dict[str, Any]:
+async def _rows(app: Yamchi, keys: Collection[str] | None) -> dict[str, Any]:
     def look(connection: Any) -> dict[str, Any]:
         tables = (("runs", scenario_runs), ("steps", scenario_steps), ("outbox", scenario_outbox))
         found = {name: list(connection.execute(select(table)).all()) for name, table in tables}
         found["deliveries"] = {
             row.job_id: row for row in connection.execute(select(notification_delivery)).all()
         }
+        if keys is not None:
+            found["runs"] = [run for run in found["runs"] if run.key in keys]
+            ids = {run.run_id for run in found["runs"]}
+            found["steps"] = [step for step in found["steps"] if step.run_id in ids]
         return found
 
     return await app.database.read(look)
 
 
-async def _check_run(app: Yamchi, run: Any, rows: dict[str, Any]) -> None:
+async def _check_run(app: Yamchi, run: Any, own: list[Any], rows: dict[str, Any]) -> None:
     definition = await app.database.read(
         lambda c: app.plugin(Scenarios).library.version(c, run.scenario, run.version)
     )
-    own = [step for step in rows["steps"] if step.run_id == run.run_id]
     pending = [step for step in own if step.state in PENDING]
     if run.status != "running":
         assert not [step for step in pending if step.state == "armed"], (
@@ -101,9 +108,10 @@ def _check_deliveries(rows: dict[str, Any]) -> None:
 
 async def _check_keys(app: Yamchi, rows: dict[str, Any]) -> None:
     """A key with a lifetime names a living job."""
+    steps = {str(StepId(one.run_id, one.step, one.arming)): one for one in rows["steps"]}
     for name in {step.key for step in rows["steps"] if step.key}:
         if job_id := await app.keys.get(name):
-            (step,) = [one for one in rows["steps"] if job_id == f"{one.run_id}.{one.step}.{one.arming}"]
+            step = steps[job_id]
             assert await _is_living(app, step.queue, job_id), f"{name} names {job_id}, which is {step.state}"
 
 

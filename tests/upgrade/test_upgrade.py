@@ -35,13 +35,14 @@ async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Y
             kept.extractall(tmp_path, filter="data")
     else:
         url = request.getfixturevalue("postgres_database")().url
-        await asyncio.to_thread(_restore, url)
+        await asyncio.to_thread(restore, "postgresql.sql.xz", url)
     async with shipped_app(Settings(home=tmp_path, database_url=url)) as app:
         yield app
 
 
-def _restore(url: str) -> None:
-    text = lzma.decompress((HERE / "postgresql.sql.xz").read_bytes()).decode()
+def restore(name: str, url: str) -> None:
+    """Fill an empty database with what was kept under this name."""
+    text = lzma.decompress((HERE / name).read_bytes()).decode()
     lines = [line for line in text.splitlines() if not line.startswith("\\")]  # those are for psql
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("\n".join(lines).encode())
