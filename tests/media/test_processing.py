@@ -191,7 +191,7 @@ def test_how_far_it_is(tmp_path: Path) -> None:
     made = process(
         Task(source=source, folder=tmp_path, stem="a", preset=PHOTO, max_pixels=10**7), heard.append
     )
-    assert [one["percent"] for one in heard] == [30, 43, 56, 69, 82, 95]
+    assert [one["percent"] for one in heard] == [30, 49, 69, 89]
     assert (heard[0]["placeholder"], heard[0]["width"]) == (made.placeholder, 640)
 
 

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
     import pyvips
 
 THUMB_SIDE = 32
-ENOUGH = 4
+ENOUGH = 2
 """A picture so many times as large as wanted has all the detail that is wanted: a larger one only takes longer to shrink."""
 UNFINISHED = ".part"
 DECODED, WRITTEN = 30, 95
 """Percent of the work: when the picture is decoded, and when its last variant is written."""
+TELLING = 10
+"""Percent that have been done since the last word about it: less is not worth one."""
 
 Progress = Callable[[dict[str, Any]], object]
 """Hears how far the work is: `percent`, and what is known of the picture by then."""
@@ -106,21 +109,30 @@ def process(task: Task, tell: Progress = lambda news: None) -> Made:
             placeholder=_placeholder(base, frames),
         )
         tell({"percent": DECODED, "placeholder": made.placeholder, "width": width, "height": height})
-        sources = [base]
+        sources, told = [base], DECODED
+        sizes = sorted(task.preset.sizes, key=lambda one: -one.width)
         with Disk() as disk:
-            for done, size in enumerate(sorted(task.preset.sizes, key=lambda one: -one.width), start=1):
+            for size, percent in zip(sizes, _percents(sizes, base), strict=True):
                 made.variants += _variants(sources, size, task, frames, disk)
-                tell({"percent": DECODED + (WRITTEN - DECODED) * done // len(task.preset.sizes)})
+                if percent >= told + TELLING:
+                    told = percent
+                    tell({"percent": percent})
     except vips().Error as error:
         raise damaged(error) from error
     return made
+
+
+def _percents(sizes: Sequence[Size], base: "pyvips.Image") -> list[int]:
+    """How far the work is after each size: the time that one takes goes with its pixels."""
+    done = list(accumulate(min(size.width, base.width) ** 2 for size in sizes))
+    return [DECODED + (WRITTEN - DECODED) * part // done[-1] for part in done]
 
 
 def _variants(
     sources: list["pyvips.Image"], size: Size, task: Task, frames: int, disk: "Disk"
 ) -> list[Variant]:
     """One size, in each format. One that shows the whole picture becomes a source of smaller ones."""
-    picture = _resized(_source_for(size, sources), size, task, frames)
+    picture = _resized(sources, size, task, frames)
     if frames == 1 and size.fit == "inside" and picture.width < sources[0].width:
         picture = picture.copy_memory()
         sources.append(picture)
@@ -131,29 +143,34 @@ def _variants(
     return [_written(picture, size, output, task, disk) for output in task.preset.formats]
 
 
-def _source_for(size: Size, sources: Sequence["pyvips.Image"]) -> "pyvips.Image":
-    """The smallest that is large enough; they come largest first."""
-    enough = [
-        one
-        for one in sources
-        if one.width >= ENOUGH * size.width and one.height >= ENOUGH * (size.height or 0)
-    ]
-    return enough[-1] if enough else sources[0]
-
-
 # ── Resizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _resized(base: "pyvips.Image", size: Size, task: Task, frames: int) -> "pyvips.Image":
-    height = size.height or LONGEST_SIDE
+def _resized(sources: Sequence["pyvips.Image"], size: Size, task: Task, frames: int) -> "pyvips.Image":
     if frames > 1:
-        return _resized_frames(base, size, height)
+        return _resized_frames(sources[0], size, size.height or LONGEST_SIDE)
     if size.fit == "inside":
-        fits = base.width <= size.width and base.height <= height
-        return base if fits else base.thumbnail_image(size.width, height=height, size="down")
+        width, height = _fitting(sources[0], size)
+        source = _source_for(width, height, sources)
+        is_it = (source.width, source.height) == (width, height)
+        return source if is_it else source.thumbnail_image(width, height=height, size="force")
+    assert size.height is not None
+    source = _source_for(size.width, size.height, sources)
     if task.focus:
-        return _cut_around(base, size.width, height, task.focus)
-    return base.thumbnail_image(size.width, height=height, crop=task.preset.focus, size="both")
+        return _cut_around(source, size.width, size.height, task.focus)
+    return source.thumbnail_image(size.width, height=size.height, crop=task.preset.focus, size="both")
+
+
+def _fitting(whole: "pyvips.Image", size: Size) -> tuple[int, int]:
+    """Width and height in the shape of the whole picture; what a variant is made of has been rounded already."""
+    share = min(size.width / whole.width, (size.height or LONGEST_SIDE) / whole.height, 1.0)
+    return max(round(whole.width * share), 1), max(round(whole.height * share), 1)
+
+
+def _source_for(width: int, height: int, sources: Sequence["pyvips.Image"]) -> "pyvips.Image":
+    """The smallest that is large enough; they come largest first."""
+    enough = [one for one in sources if one.width >= ENOUGH * width and one.height >= ENOUGH * height]
+    return enough[-1] if enough else sources[0]
 
 
 def _resized_frames(base: "pyvips.Image", size: Size, height: int) -> "pyvips.Image":
