@@ -14,7 +14,9 @@ import structlog
 from yamchi import Job, Yamchi
 from yamchi.errors import ConfigurationError
 from yamchi.observe import logging
-from yamchi.queues.processes.limits import to_bytes
+from yamchi.queues.processes.limits import ProcessLimits, to_bytes
+from yamchi.queues.processes.pool import ProcessPool
+from yamchi.queues.records import JobRecord
 from yamchi.settings import Settings
 from yamchi.testing import TestApp
 from yamchi.testing.conformance.handlers import Task, behave, count
@@ -83,6 +85,25 @@ async def test_a_child_that_dies_while_it_waits_costs_no_job():
     done = await second.refresh()
     await app.close()
     assert (done.state, done.returned["sum"]) == ("completed", 15)
+
+
+async def test_whoever_waits_for_a_child_gets_it_before_the_job_that_had_it_goes_on():
+    app, pool, heard = TestApp(), ProcessPool("sums", "count", count, ProcessLimits(processes=1)), []
+    app.job("sums")(count)
+
+    async def run(name):
+        def within(running):
+            heard.append(f"{name} begins")
+            return running
+
+        record = JobRecord(name, "sums", "count", b'{"to": 5}', "active", 0, 0)
+        await pool.run(Job(app.queue("sums"), record), within=within)
+        heard.append(f"{name} goes on")
+
+    await asyncio.gather(run("first"), run("second"))
+    await pool.close()
+    await app.close()
+    assert heard == ["first begins", "second begins", "first goes on", "second goes on"]
 
 
 async def test_jobs_that_wait_for_a_child_keep_their_leases_and_their_time(tmp_path):

@@ -62,16 +62,21 @@ class ProcessPool:
         with job.waiting():
             await self._free.acquire()
         try:
-            while idle := self._take_idle():
-                try:
-                    return await self._run_in(idle, job, payload, within)
-                except _NeverBegan:
-                    continue
-            with job.waiting():
-                child = await _Child.start(self._hello())
-            return await self._run_in(child, job, payload, within)
+            result = await self._run_in_any(job, payload, within)
         finally:
             self._free.release()
+        await asyncio.sleep(0)  # whoever waits for the child gives it work before this job goes on
+        return result
+
+    async def _run_in_any(self, job: Job[Any], payload: bytes | None, within: Within | None) -> Any:
+        while idle := self._take_idle():
+            try:
+                return await self._run_in(idle, job, payload, within)
+            except _NeverBegan:
+                continue
+        with job.waiting():
+            child = await _Child.start(self._hello())
+        return await self._run_in(child, job, payload, within)
 
     async def _run_in(
         self, child: "_Child", job: Job[Any], payload: bytes | None, within: Within | None
