@@ -61,7 +61,8 @@ class SqliteEngine(MadeAnew):
         self._add_batchers = PerLoop(lambda: AddBatcher(self._add_together))
         self._due: dict[str, Millis | None] = {}
         self._poller: asyncio.Task[None] | None = None
-        self._changed_elsewhere = Wakeup()
+        self._has_events = Wakeup()
+        self._last_event = 0
 
     async def open(self) -> None:
         await in_own_thread(self._file.open)
@@ -269,7 +270,7 @@ class SqliteEngine(MadeAnew):
                     db, [Event("progress", claim.job.queue, claim.job.id, claim.job.name, value)]
                 )
 
-        await self._file.write(op)
+        await self._file.write(op, durable=False)  # after a power failure the job begins anew
 
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
         await self._file.write(lambda db: management.log(db, queue, job_id, lines))
@@ -305,16 +306,14 @@ class SqliteEngine(MadeAnew):
     # ── Events and wake-ups ───────────────────────────────────────────────────────────────────────────────────────
 
     async def events(self) -> AsyncIterator[Event]:
-        (last,) = await self._file.read(
-            lambda db: db.execute("SELECT coalesce(max(n), 0) FROM events").fetchone()
-        )
+        last = await self._file.read(_last_event)
         self._watch()
         announced = 0
         while True:
             if self._clock.now() - announced > LISTENER_TTL / 2:
                 announced = self._clock.now()
                 await self._listen()
-            self._changed_elsewhere.clear()
+            self._has_events.clear()
             rows = await self._file.read(lambda db, after=last: _events_after(db, after))  # type: ignore[misc]
             for n, origin, body in rows:
                 last = n
@@ -323,7 +322,7 @@ class SqliteEngine(MadeAnew):
                         yield event
             with suppress(TimeoutError):
                 async with asyncio.timeout(LISTENER_TTL / 2_000):
-                    await self._changed_elsewhere.wait()
+                    await self._has_events.wait()
 
     async def _listen(self) -> None:
         """Say that somebody here listens, so that other processes write their events down."""
@@ -367,21 +366,27 @@ class SqliteEngine(MadeAnew):
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if self._file.changed_elsewhere():
-                self._changed_elsewhere.set()
-                for queue in self._wakeups:
-                    self._file.peek(lambda db, queue=queue: self._look(db, queue))  # type: ignore[misc]
+                self._file.peek(self._look)
 
-    def _look(self, db: working.Db, queue: str) -> None:
+    def _look(self, db: working.Db) -> None:
         """Wake up only where there is something to do: commits of other queues must not wake idle workers."""
-        due = working.next_due(db, queue)
-        if due != self._due.get(queue) or working.any_waiting(db, queue):
-            self._due[queue] = due
-            self._wake_up(queue)
+        if (last := _last_event(db)) != self._last_event:
+            self._last_event = last
+            self._has_events.set()
+        for queue in self._wakeups:
+            due = working.next_due(db, queue)
+            if due != self._due.get(queue) or working.any_waiting(db, queue):
+                self._due[queue] = due
+                self._wake_up(queue)
 
 
 def _any_overdue(db: working.Db, queue: str, now: Millis) -> bool:
     statement = "SELECT 1 FROM jobs WHERE queue = ? AND state = 'active' AND lease_until < ? LIMIT 1"
     return db.execute(statement, (queue, now)).fetchone() is not None
+
+
+def _last_event(db: working.Db) -> int:
+    return int(db.execute("SELECT coalesce(max(n), 0) FROM events").fetchone()[0])
 
 
 def _events_after(db: working.Db, last: int) -> list[tuple[int, str, bytes]]:
