@@ -168,8 +168,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
 
 
 def _inside(folder: Path, path: Path) -> Path:
-    root = folder.resolve()
-    found = (path if path.is_absolute() else folder / path).resolve()
-    if root != found.parent and root not in found.parents:
+    found = os.path.realpath(folder / path)
+    if not found.startswith(os.path.realpath(folder) + os.sep):
         raise BadFile("That file is not among the uploads.")
-    return found
+    return Path(found)

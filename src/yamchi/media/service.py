@@ -186,7 +186,7 @@ class MediaService:
         media_id: str | None = None,
     ) -> Picture:
         chosen = media_id or str(uuid4())
-        await self.store.add(
+        return await self.store.add(
             {
                 "id": chosen,
                 "entity_type": entity_type[:32],
@@ -197,7 +197,6 @@ class MediaService:
                 "size": size_of(temp),
             }
         )
-        return await self.store.get(chosen)
 
     def _check_upload(self, temp: Path, preset: Preset) -> None:
         sniff_file(temp)

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Row,
     Select,
     and_,
+    bindparam,
     case,
     delete,
     func,
@@ -36,6 +37,12 @@ REMOVING = "removing"
 """The `sync_state` of a picture whose files are being removed for good."""
 
 
+_BY_ID = select(media).where(media.c.id == bindparam("media_id"))
+_VARIANTS = select(media_variants).where(
+    media_variants.c.media_id.in_(bindparam("media_ids", expanding=True))
+)
+
+
 class UnknownMedia(UnknownJob):
     """There is no such picture."""
 
@@ -54,10 +61,7 @@ class MediaStore:
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, media_id: str) -> Picture:
-        found = await self._with_variants(select(media).where(media.c.id == media_id))
-        if not found:
-            raise UnknownMedia(f"There is no media {media_id[:64]!r}.")
-        return found[0]
+        return await self._database.read(lambda c: _picture(c, media_id))
 
     async def page(
         self,
@@ -74,7 +78,7 @@ class MediaStore:
         query = select(media).where(matching).order_by(media.c.created_at.desc(), media.c.id)
         total = select(func.count()).select_from(media).where(matching)
         count = await self._database.read(lambda c: c.execute(total).scalar_one())
-        return await self._with_variants(query.offset(offset).limit(limit)), int(count)
+        return await self._pictures(query.offset(offset).limit(limit)), int(count)
 
     async def ids(
         self, after: str, limit: int, status: Status = "ready", *, entity_type: str | None = None
@@ -89,12 +93,12 @@ class MediaStore:
     async def stuck(self, before: Millis, limit: int) -> list[Picture]:
         """Uploads that have been waiting for so long that their job may be lost."""
         query = select(media).where(media.c.status == "processing", media.c.updated_at < before)
-        return await self._with_variants(query.order_by(media.c.updated_at).limit(limit))
+        return await self._pictures(query.order_by(media.c.updated_at).limit(limit))
 
     async def deleted(self, before: Millis, limit: int) -> list[Picture]:
         """Those that were deleted by then, and whose files are to be removed for good."""
         query = select(media).where(media.c.status == "soft_deleted", media.c.deleted_at <= before)
-        return await self._with_variants(query.order_by(media.c.deleted_at).limit(limit))
+        return await self._pictures(query.order_by(media.c.deleted_at).limit(limit))
 
     async def same_as(self, found: Picture) -> str | None:
         """The oldest picture with the same content, kind and owner, unless that is this one."""
@@ -141,11 +145,16 @@ class MediaStore:
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def add(self, row: dict[str, Any]) -> None:
+    async def add(self, row: dict[str, Any]) -> Picture:
         """An upload that has come in; one that is there is left alone."""
         now = self._clock.now()
         whole = {"metadata": {}, **row, "status": "processing", "created_at": now, "updated_at": now}
-        await self._database.write(lambda c: insert_new(c, media, [whole]))
+
+        def add(connection: Connection) -> Picture:
+            insert_new(connection, media, [whole])
+            return _picture(connection, row["id"])
+
+        return await self._database.write(add)
 
     async def finish(
         self,
@@ -186,7 +195,7 @@ class MediaStore:
             and_(media.c.temp_path.is_(None), media.c.hash == made.hash),
         )
 
-        def take_over(connection: Connection) -> None:
+        def take_over(connection: Connection) -> Picture:
             # The row first: who else takes over waits here, and then sees what this one wrote.
             if connection.execute(update(media).where(mine, is_same_file).values(**fields)).rowcount == 0:
                 if connection.execute(select(media.c.id).where(mine)).first():
@@ -198,9 +207,9 @@ class MediaStore:
             self._replace_variants(connection, found, made, now)
             if not all(is_there(variant.file) for variant in made.variants):
                 raise Changed(f"Files of media {found.id} were removed meanwhile: it is made again.")
+            return _picture(connection, found.id)
 
-        await self._database.write(take_over)
-        return await self.get(found.id)
+        return await self._database.write(take_over)
 
     def _replace_variants(self, connection: Connection, found: Picture, made: Made, now: Millis) -> None:
         mine = media_variants.c.media_id == found.id
@@ -326,27 +335,31 @@ class MediaStore:
 
     # ── Rows ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _with_variants(self, query: Select[Any]) -> list[Picture]:
-        """Two queries, however many pictures."""
-
-        def look(connection: Connection) -> list[Picture]:
-            rows = connection.execute(query).all()
-            ids = [row.id for row in rows]
-            parts: dict[str, list[KeptVariant]] = defaultdict(list)
-            for row in connection.execute(select(media_variants).where(media_variants.c.media_id.in_(ids))):
-                parts[row.media_id].append(KeptVariant(**row._mapping))
-            return [
-                Picture.of(row, tuple(sorted(parts[row.id], key=lambda one: (-one.width, one.name))))
-                for row in rows
-            ]
-
-        return await self._database.read(look)
+    async def _pictures(self, query: Select[Any]) -> list[Picture]:
+        return await self._database.read(lambda c: _with_variants(c, c.execute(query).all()))
 
     async def _change(self, media_id: str, *conditions: ColumnElement[bool], **values: Any) -> bool:
         """Whether there was such a row."""
         which = and_(media.c.id == media_id, *conditions)
         change = update(media).where(which).values(updated_at=self._clock.now(), **values)
         return await self._database.write(lambda c: c.execute(change).rowcount) > 0
+
+
+def _picture(connection: Connection, media_id: str) -> Picture:
+    row = connection.execute(_BY_ID, {"media_id": media_id}).first()
+    if row is None:
+        raise UnknownMedia(f"There is no media {media_id[:64]!r}.")
+    return _with_variants(connection, [row])[0]
+
+
+def _with_variants(connection: Connection, rows: Sequence[Row[Any]]) -> list[Picture]:
+    """One query, however many pictures."""
+    parts: dict[str, list[KeptVariant]] = defaultdict(list)
+    for row in connection.execute(_VARIANTS, {"media_ids": [row.id for row in rows]}):
+        parts[row.media_id].append(KeptVariant(**row._mapping))
+    return [
+        Picture.of(row, tuple(sorted(parts[row.id], key=lambda one: (-one.width, one.name)))) for row in rows
+    ]
 
 
 def _files_of(media_ids: Collection[str]) -> Select[Any]:
