@@ -15,12 +15,14 @@ import uvloop
 
 from bench.media.waiting import Finished
 from yamchi import Yamchi
+from yamchi.observe import logging
 
 KIND = "company_photo"
 QUEUE = "media-processing"
 
 app = Yamchi()
 app.serve()
+logging.configure(level=app.settings.log_level)  # as the service does
 
 
 async def main(photo: Path, images: int) -> None:

@@ -57,7 +57,9 @@ async def keep(variants: int, size: int) -> str:
         file.write_bytes(content)
         made.variants.append(Variant(str(number), file.name, "image/webp", 100, 100, size, digest))
     found = await media.store.get(picture_id)
-    await media.store.finish(found, made, original=picture_id, syncs=False)
+    await media.store.finish(
+        found, made, original=picture_id, syncs=False, is_there=lambda file: (folder / file).exists()
+    )
     return picture_id
 
 
