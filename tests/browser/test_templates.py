@@ -40,6 +40,7 @@ MEASURE = """
 """
 
 
+@pytest.fixture(scope="module")
 def letters() -> dict[str, str]:
     async def load() -> dict[str, str]:
         found = [template for template in await FileTemplates().list() if template.channel == "email"]
@@ -49,17 +50,14 @@ def letters() -> dict[str, str]:
     return asyncio.run(load())
 
 
-LETTERS = letters()
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [640, 375])
-def test_letters_are_good_to_read(browser: Browser, scheme: str, width: int) -> None:
+def test_letters_are_good_to_read(browser: Browser, letters: dict[str, str], scheme: str, width: int) -> None:
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})  # type: ignore[arg-type]
     page = context.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    for name, html in LETTERS.items():
+    for name, html in letters.items():
         page.set_content(html)
         seen = page.evaluate(MEASURE)
         assert seen["width"] <= width + ALMOST, f"{name} is wider than the screen"
