@@ -62,7 +62,7 @@ class Environment(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True, validate_default=True)
 
-    def __init__(self, env_file: Path, values: Mapping[str, Any]) -> None:
+    def __init__(self, env_file: Path | None, values: Mapping[str, Any]) -> None:
         fields = type(self).model_fields
         given = {str(fields[name].validation_alias or name): value for name, value in values.items()}
         try:
@@ -86,7 +86,7 @@ class FeatureSettings(Environment):
     Ask for them with `settings.of(MediaSettings)`. What a test gives to `Settings(…)` under their names is theirs.
     """
 
-    def __init__(self, env_file: Path, values: Mapping[str, Any]) -> None:
+    def __init__(self, env_file: Path | None, values: Mapping[str, Any]) -> None:
         super().__init__(env_file, values)
 
 
@@ -326,9 +326,9 @@ class Settings(Environment):
         return _POSTGRESQL.sub("postgresql://", url, count=1)
 
 
-def _read_variables(env_file: Path) -> dict[str, str]:
+def _read_variables(env_file: Path | None) -> dict[str, str]:
     """What is set, by its name in lower case. The environment wins over the file, and an empty value is no value."""
-    in_file = dotenv_values(env_file) if env_file.is_file() else {}
+    in_file = dotenv_values(env_file) if env_file and env_file.is_file() else {}
     return {name.lower(): value for place in (in_file, os.environ) for name, value in place.items() if value}
 
 
