@@ -1,6 +1,7 @@
 """What one person may send in a day, what stays free on the disk, and where uploads are found again."""
 
 import asyncio
+import base64
 import shutil
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -142,3 +143,22 @@ async def test_uploads_are_found_where_the_folder_is_now(tmp_path: Path) -> None
         failed = await studio.show(spoiled["mediaId"])
         assert (failed["status"], "damaged" in failed["error"]) == ("failed", True)
         assert studio.temp_files == []
+
+
+async def test_an_upload_in_parts_that_will_be_refused_is_not_begun(studio: Studio) -> None:
+    (studio.home / "media.yaml").write_text("tiny: {sizes: [{name: a, width: 9}], max_bytes: 1000}\n")
+
+    async def begin(length: int = 1001, **said: str) -> tuple[int, str]:
+        pairs = [f"{name} {base64.b64encode(value.encode()).decode()}" for name, value in said.items()]
+        headers = {"Upload-Length": str(length), "Upload-Metadata": ",".join(pairs)}
+        answer = await studio.client.post("/api/admin/media/tus", headers=headers)
+        return answer.status_code, answer.json()["detail"] if answer.content else ""
+
+    assert (await begin(entityType="../../etc")) == (
+        404,
+        "There is no preset for entityType '../../etc'; there are: company_photo, default, tiny, user_avatar.",
+    )
+    assert (await begin(entityType="tiny"))[0] == 413
+    assert (await begin(entityType="tiny", metadata="[1]"))[0] == 422
+    assert studio.temp_files == []
+    assert (await begin(1000, entityType="tiny"))[0] == 201

@@ -198,9 +198,15 @@ class MediaService:
             }
         )
 
+    def check_announced(self, size: int, entity_type: str) -> None:
+        """Refuse an upload before it is sent, as far as it is known what it will be."""
+        self._check_size(size, self.presets.get(entity_type))
+
     def _check_upload(self, temp: Path, preset: Preset) -> None:
         sniff_file(temp)
-        size = size_of(temp)
+        self._check_size(size_of(temp), preset)
+
+    def _check_size(self, size: int, preset: Preset) -> None:
         if preset.max_bytes is not None and size > preset.max_bytes:
             raise TooLarge(
                 f"The file has {size:,} bytes; {preset.max_bytes:,} are the most for this kind of picture."

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from yamchi.http.access import TheCaller, TheirId
 from yamchi.http.problems import documented
+from yamchi.media import uploads
 from yamchi.media.plugin import Media
 from yamchi.media.routes import MediaId, TheMedia, admin, own, pages_of_board, public, read_metadata
 from yamchi.media.uploads import Upload
@@ -113,6 +114,9 @@ def _abilities(media: Media) -> Response:
 async def _begin(
     media: Media, length: int, about: str, owner: str | None, place: str, *, is_counted: bool = False
 ) -> Response:
+    said = uploads.read_metadata(about)
+    read_metadata(said.get("metadata"))
+    media.service.check_announced(length, said.get("entityType", "default"))
     upload_id = await media.resumable.create(length, about, owner, is_counted=is_counted)
     return Response(status_code=201, headers={**TUS, "Location": f"{place}/{upload_id}"})
 
