@@ -55,6 +55,24 @@ async def test_a_choice_decides(harness: Harness, allowed: dict[str, dict[str, b
         assert delivery["attempts"] == 0
 
 
+async def test_choices_may_be_given_in_short(harness: Harness) -> None:
+    short = {
+        "channels": {"sms": False, "browser": True},
+        "categories": {"promotions": False},
+        "allowed": {"email": {"account": True}},
+        "quiet_hours": {"from": "22:00", "to": "08:00"},
+    }
+    kept = (await harness.client.put(f"/users/{USER}/preferences", json=short)).json()
+    assert kept["allowed"] == {
+        "sms": {"*": False}, "push": {"*": True}, "*": {"promotions": False}, "email": {"account": True},
+    }  # fmt: skip
+    assert kept["quiet_hours"] == {"from": "22:00", "until": "08:00"}
+    wrong = await harness.client.put(f"/users/{USER}/preferences", json={"channels": {"owl": False}})
+    assert (wrong.status_code, "no channel 'owl'" in wrong.json()["detail"]) == (422, True)
+    wrong = await harness.client.put(f"/users/{USER}/preferences", json={"channels": ["email"]})
+    assert wrong.status_code == 422
+
+
 async def test_only_a_template_marked_transactional_ignores_choices(harness: Harness) -> None:
     await harness.choose(allowed={"*": {"*": False}})
     receipt = "---\nsubject: Receipt\ncategory: payments\ntransactional: {}\n---\n<p>Paid.</p>"

@@ -50,6 +50,15 @@ async def test_a_rule_that_can_not_be_used(client: httpx2.AsyncClient) -> None:
     assert {fault["field"] for fault in answer.json()["errors"]} == {"notify"}
 
 
+async def test_several_channels_of_a_rule_by_either_name(client: httpx2.AsyncClient) -> None:
+    for name in ("channel", "channels"):
+        rule = {"on": name, "notify": {name: ["email", "database"], "template": "payment_succeeded"}}
+        assert (await client.post("/api/v1/rules", json=rule)).status_code == 201
+        event = {"event_type": name, "event_id": name, "user_id": "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"}
+        jobs = (await client.post("/api/v1/events", json=event)).json()["jobs"]
+        assert [job["channel"] for job in jobs] == ["email", "database"]
+
+
 async def test_a_web_socket_says_that_it_is_one(client: httpx2.AsyncClient) -> None:
     answer = await client.get("/ws")
     assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Connection, delete, select
 
 from yamchi.clock import Clock
@@ -31,7 +31,7 @@ class Quiet(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     start: TimeOfDay = Field(alias="from", examples=["22:00"])
-    until: TimeOfDay = Field(examples=["08:00"])
+    until: TimeOfDay = Field(validation_alias=AliasChoices("until", "to"), examples=["08:00"])
 
     @model_validator(mode="after")
     def _lasts(self) -> "Quiet":
@@ -53,6 +53,21 @@ class Preferences(BaseModel):
         examples=[{"email": {"recommendations": False}, "sms": {ANY: False}}],
     )
     quiet_hours: Annotated[Quiet | None, few(10)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_short(cls, given: Any) -> Any:
+        """`{"channels": {"sms": false}, "categories": {"promotions": false}}` says it without a `*`."""
+        if not isinstance(given, dict) or not {"channels", "categories"} & given.keys():
+            return given
+        rest = dict(given)
+        channels, categories, allowed = (rest.pop(name, {}) for name in ("channels", "categories", "allowed"))
+        if not all(isinstance(one, dict) for one in (channels, categories, allowed)):
+            return given
+        short = {channel: {ANY: is_on} for channel, is_on in channels.items()}
+        if categories:
+            short[ANY] = categories
+        return {**rest, "allowed": {**short, **allowed}}
 
 
 class PreferenceStore:

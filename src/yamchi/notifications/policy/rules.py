@@ -15,6 +15,7 @@ from typing import Annotated, Any, Protocol
 import structlog
 from jinja2 import TemplateError, Undefined
 from pydantic import (
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -58,7 +59,9 @@ class Notify(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    channel: Name | Annotated[list[Name], Field(max_length=MOST_CHANNELS)] | None = None
+    channel: Name | Annotated[list[Name], Field(max_length=MOST_CHANNELS)] | None = Field(
+        None, validation_alias=AliasChoices("channel", "channels")
+    )
     first_of: Annotated[list[Name], Field(max_length=MOST_CHANNELS)] | None = None
     template: Name
     delay: Annotated[Span, Field(ge=0)] = 0
