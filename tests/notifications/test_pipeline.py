@@ -252,6 +252,17 @@ async def test_a_cancelled_notification_is_not_sent(
         await service.cancel(answer.jobs[0].job_id)
 
 
+async def test_a_direct_message_with_a_template(app: TestApp, mail_server: MailServer) -> None:
+    message = {
+        "channel": "email",
+        "options": {"to": ADDRESS, "template": "welcome", "data": {"name": "John"}},
+    }
+    await app.notifications.queue.add(message)
+    await app.drain()
+    ((_, letter),) = mail_server.letters
+    assert "John" in str(letter["Subject"])
+
+
 async def test_a_direct_message_to_several(app: TestApp, mail_server: MailServer) -> None:
     message = {
         "channel": "email",

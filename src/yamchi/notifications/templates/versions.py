@@ -28,6 +28,9 @@ MAX_AGE: Millis = 1_000
 TEMPLATES_OF = {"null": "email"}
 """A channel for rehearsals uses the templates of another where it has none of its own."""
 
+ALSO_CALLED = {"welcome": "welcome_email"}
+"""Another name that senders have for a template that ships; one of yours with that name goes before."""
+
 
 class VersionedTemplates:
     """The table `templates` first, then the files. The newest version counts."""
@@ -50,6 +53,8 @@ class VersionedTemplates:
                 raise TemplateError(str(known), line=known.line)
             if template := known or await self.files.find(code, channel, [locale]):
                 return template
+        if code in ALSO_CALLED:
+            return await self.find(ALSO_CALLED[code], channel, locales)
         stage = TEMPLATES_OF.get(channel)
         return None if stage is None else await self.find(code, stage, locales)
 
