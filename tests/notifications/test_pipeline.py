@@ -15,6 +15,7 @@ from yamchi.clock import isoformat
 from yamchi.errors import EngineUnavailable, InvalidJob, WrongState
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
+from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.queues.records import NewJob
 from yamchi.storage.database import Database
 from yamchi.testing import TestApp
@@ -43,6 +44,25 @@ async def status(app: TestApp, message: dict[str, Any]) -> str | None:
 
 async def letters(app: TestApp) -> list[dict[str, Any]]:
     return (await app.notifications.dead_letters.list())["letters"]
+
+
+async def test_no_delivery_tells_of_a_job_that_the_queue_did_not_take(
+    app: TestApp, welcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be QUEUED for ever: nobody who asked for it was told that it is."""
+
+    async def refuse(_jobs: Any) -> None:
+        raise EngineUnavailable("The queue can't be reached.")
+
+    job = NotificationJob.model_validate(welcome)
+    with monkeypatch.context() as away:
+        away.setattr(app.notifications.queue, "add_prepared", refuse)
+        with pytest.raises(EngineUnavailable):
+            await app.notifications.service.send([job])
+    assert await status(app, welcome) is None
+
+    await app.notifications.service.send([job])
+    assert await status(app, welcome) == "QUEUED"
 
 
 async def test_the_welcome_letter_arrives_once(app: TestApp, mail_server: MailServer, welcome: Any) -> None:

@@ -154,10 +154,13 @@ class NotificationService:
         ]
 
     async def send(self, jobs: Sequence[NotificationJob]) -> None:
-        """Queue notification jobs as they are; one that is there already is left alone."""
-        prepared = self._queue.prepare([_queued(job) for job in jobs])
+        """Queue notification jobs as they are; one that is there already is left alone.
+
+        The jobs first: one without its row gets it when it runs, but nothing would ever queue what a row without a job tells of,
+        as a crash or a copy of the database between the two would leave it.
+        """
+        await self._queue.add_prepared(self._queue.prepare([_queued(job) for job in jobs]))
         await self._database.write(lambda connection: self._deliveries.queue(connection, jobs))
-        await self._queue.add_prepared(prepared)
 
     async def send_direct(self, message: DirectMessage | Mapping[str, Any], job_id: str) -> None:
         """Queue a message to an address, in turn with the others: on Redis one without a priority goes before them."""
