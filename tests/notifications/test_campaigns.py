@@ -23,12 +23,13 @@ from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
 from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.channels.null import NullLedger, count_ledger
+from yamchi.notifications.commands import campaign as campaign_command
 from yamchi.notifications.people.preferences import Preferences
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.notifications.tables import campaign_people, notification_delivery, null_ledger, users
 from yamchi.notifications.tables import campaigns as table
-from yamchi.testing import TestApp
+from yamchi.testing import TestApp, eventually
 from yamchi.web import create_app
 
 PLANS = ("free", "pro", "team")
@@ -609,6 +610,33 @@ async def test_a_slow_rate(app: TestApp) -> None:
             await app.notifications.fan_out.run()
             await app.clock.advance("1m")
         assert len(await reached(app)) == hours
+
+
+async def test_the_bar_of_a_watched_campaign_ends_where_all_are_reached(
+    app: TestApp, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await populate(app, 3)
+    campaigns = app.notifications.campaigns
+    await campaigns.create(campaign_request(rate="1/m"))
+    looks = 0
+
+    class Watched:
+        async def show(self, campaign_id: str) -> dict[str, Any]:
+            nonlocal looks
+            looks += 1
+            return await campaigns.show(campaign_id)
+
+    monkeypatch.setattr(campaign_command, "POLL_SECONDS", 0.01)
+    watching = asyncio.create_task(campaign_command._watch(Watched(), REQUEST["campaign_id"]))  # type: ignore[arg-type]
+    for people in range(1, 4):
+        while len(await reached(app)) < people:
+            await app.notifications.fan_out.run()
+            await app.clock.advance("1m")
+        seen = looks
+        await eventually(lambda seen=seen: watching.done() or looks >= seen + 2)
+    await app.notifications.fan_out.run()
+    assert (await watching)["state"] == "finished"
+    assert "3/3" in capsys.readouterr().err
 
 
 def _another(app: TestApp) -> FanOut:
