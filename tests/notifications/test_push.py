@@ -243,6 +243,8 @@ async def test_a_service_that_is_away_keeps_nobody_from_another(app: TestApp, se
     assert len(service.to(reached)) == 1
     (circuit,) = [one for one in await app.notifications.circuits.all() if one.is_open]
     assert circuit.name == f"push:localhost:{other.port}"
+    why = (await delivery(app, waiting))["last_error"]
+    assert why == f"The push service localhost:{other.port} can't be reached: All connection attempts failed"
     other.start()
     other.clock = service.clock
     await app.clock.advance("1m")
@@ -256,7 +258,9 @@ async def test_a_lost_answer_is_sent_again_and_replaces_the_first(app: TestApp, 
     service.hang_ups = 1
     message = job()
     await put(app, message)
-    assert (await delivery(app, message))["status"] == "UNKNOWN"
+    found = await delivery(app, message)
+    assert found["status"] == "UNKNOWN"
+    assert "its answer was lost: Server disconnected" in found["last_error"]
     await app.clock.advance("1m")
     assert (await delivery(app, message))["status"] == "SENT"
     assert len({pushed.headers["topic"] for pushed in service.to(browser)}) == 1

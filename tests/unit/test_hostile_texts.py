@@ -201,6 +201,8 @@ def test_html_as_people_write_it_is_not() -> None:
     html = f"<html><head><style>p{{a:b}}</style></head><body><table>{rows}</table>{items}<hr><img src=x><br/></body></html>"
     check_styles(html)
     check_markup("<div>" * MAX_NESTING + "</div>" * MAX_NESTING)
+    with pytest.raises(Refused, match="nests HTML"):
+        check_markup("<div>" * (MAX_NESTING + 1))
 
 
 def test_a_wide_table_is_not_padded_to_its_widest_cell_on_every_line() -> None:
