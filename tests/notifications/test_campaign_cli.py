@@ -65,7 +65,10 @@ def test_cancelled(home: Path) -> None:
         (("create", "x", "--template", "nothing", "--where", "{}"), "There is no template 'nothing'"),
         (("create", "x", "--template", "welcome_email", "--where", "{"), "is not JSON"),
         (("create", "x", "--template", "welcome_email"), "exactly one of"),
-        (("create", "x", "--template", "welcome_email", "--csv", "none.csv"), "none.csv can't be read: no such file"),
+        (
+            ("create", "x", "--template", "welcome_email", "--csv", "none.csv"),
+            "none.csv can't be read: no such file",
+        ),
         (("create", "x", "--template", "welcome_email", "--where", "{}", "--rate", "fast"), "is not a rate"),
     ],
 )

@@ -304,6 +304,7 @@ FILTERS: list[tuple[dict[str, Any], set[int]]] = [
     ({"attributes.home.city": "Almaty", "attributes.age": {"lte": 0}}, {0}),
     ({"attributes.nothing": None, "phone": {"exists": True}}, {0, 4, 8}),
     ({"attributes.nothing": {"ne": 1}, "phone": None, "attributes.age": {"lt": 3}}, {1, 2}),
+    ({"phone": [None], "attributes.age": {"lt": 3}}, {1, 2}),
     ({"email": "user-3@example.com"}, {3}),
     ({"email": "' OR 1=1 --"}, set()),
     ({"created_at": {"lt": "2000-01-01"}}, set()),

@@ -88,6 +88,15 @@ async def test_a_permit_that_is_in_use_is_nobody_elses_until_its_process_must_be
         assert await _tried(app, others, QUICK) is None
 
 
+async def test_what_a_dead_process_may_have_sent_counts_for_its_whole_period(
+    app: TestApp, limits: SendLimits, others: SendLimits
+) -> None:
+    daily, began = Limit("daily", 1, 86_400_000), app.clock.now()
+    async with limits.hold([daily]):
+        await app.clock.advance(LEASE / 1000 + 1)
+        assert await _come_back(others, daily) == began + daily.period
+
+
 async def test_where_one_of_two_limits_has_no_permit_that_of_the_other_is_not_used(
     limits: SendLimits, others: SendLimits
 ) -> None:

@@ -287,7 +287,9 @@ async def test_anything_that_apprise_knows_is_a_channel(app: TestApp, gateway: G
     app.notifications.register(pager)
     assert pager.address(Recipient(attributes={"pager": "room-7"})) == "room-7"
     await pager.send(Message("1", "room-7", Rendered("Hello")))
-    assert gateway.taken == [("room-7", "Hello")]
+    await pager.send(Message("2", "room-7", Rendered("Come", title="Fire")))
+    assert gateway.taken == [("room-7", "Hello"), ("room-7", "Come")]
+    assert gateway.titles == ["", "Fire"]
 
 
 @pytest.mark.parametrize("url", ["twilio://SID:TOKEN@FROM", "no url {to}"])

@@ -16,6 +16,7 @@ class Gateway(WebService):
 
     answers: deque[int] = field(default_factory=deque)
     taken: list[tuple[str, str]] = field(default_factory=list)
+    titles: list[str] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -24,5 +25,7 @@ class Gateway(WebService):
     def respond(self, path: str, headers: dict[str, str], body: bytes) -> Response | None:
         status = self.answers.popleft() if self.answers else 200
         if status in (0, 200):
-            self.taken.append((unquote(path).strip("/"), json.loads(body)["message"]))
+            said = json.loads(body)
+            self.taken.append((unquote(path).strip("/"), said["message"]))
+            self.titles.append(said["title"])
         return Response(status) if status else None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yamchi.errors import InvalidJob
-from yamchi.queues.engines.bull.codec import UNLIMITED, add_args, bull_options_of, record
+from yamchi.queues.engines.bull.codec import UNLIMITED, add_args, bull_options_of, is_sound, record
 from yamchi.queues.records import Backoff, JobOptions, NewJob
 
 spans = st.integers(0, 10**12)
@@ -99,3 +99,20 @@ def test_a_damaged_hash_is_still_a_job() -> None:
 def test_names_of_bullmqs_own_keys_are_no_ids() -> None:
     with pytest.raises(InvalidJob, match="'wait' is a name that BullMQ keeps for itself"):
         add_args("bull:q:", NewJob("wait", "send", b"1"), 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sound"),
+    [
+        ({}, True),
+        ({b"priority": b"5", b"atm": b"1", b"stc": b"0"}, True),
+        ({b"priority": b"high"}, False),
+        ({b"atm": b"many"}, False),
+        ({b"stc": b"-1"}, False),
+        ({b"atm": b"1" * 8}, False),
+        ({b"parentKey": b"bull:q:1"}, False),
+        ({b"parent": b"{}"}, False),
+    ],
+)
+def test_a_hash_in_which_scripts_can_count(fields: dict[bytes, bytes], sound: bool) -> None:
+    assert is_sound(fields) is sound

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.services.missing import required
 from tests.services.redis import Redis
 from tests.services.server import Server, ask, free_port, program
@@ -121,6 +122,16 @@ async def test_a_full_redis(private_redis: Servers) -> None:
         with pytest.raises(StorageFull, match="can't take more"):
             await fill(engine)
         assert (await engine.counts("mail"))["waiting"] > 0
+
+
+@pytest.mark.parametrize(("policy", "is_told"), [("allkeys-lru", True), ("noeviction", False)])
+async def test_a_redis_that_may_throw_jobs_away_is_told(
+    private_redis: Servers, policy: str, is_told: bool
+) -> None:
+    redis = private_redis("--maxmemory-policy", policy)
+    with capture_logs() as lines:
+        async with opened(redis.url):
+            assert any(f"(maxmemory-policy {policy})" in line["event"] for line in lines) is is_told
 
 
 async def fill(engine: Engine) -> None:

@@ -344,6 +344,13 @@ async def test_history_adds_up_both_sides(start: Open, broker: Broker, clock: Mo
 # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_who_waits_at_a_broker_that_goes_away_goes_on_at_the_spool(start: Open, broker: Broker) -> None:
+    engine = await start()
+    broker.is_there = False
+    await asyncio.wait_for(engine.wake("q", 60_000), 20)
+    assert engine.type != "broker"
+
+
 async def test_events_of_other_processes_are_heard_during_an_outage_and_after_it(
     tmp_path: Path, broker: Broker, clock: MovableClock
 ) -> None:

@@ -227,6 +227,7 @@ def test_a_character_number_is_read_only_as_long_as_one_is() -> None:
         ("<b><i>x</b>y", ["<b><i>x</i></b>y"]),
         ("a<!-- b --><i>c</i><!-- d", ["a<i>c</i>"]),
         ("<a href='https://x.y/?a=1&amp;b=\"'>l</a>", ['<a href="https://x.y/?a=1&amp;b=&quot;">l</a>']),
+        ("<a href='javascript:x'>l</a> <a>m</a>", ["l m"]),
         ("1 < 2 <b>3</b> <4", ["1 &lt; 2 <b>3</b> &lt;4"]),
         ("<style>b > i { x: '</b>' }</style><script>if (a<b) {}</script>x", ["x"]),
         ("<b>" * 20_000 + "x", ["<b>x</b>"]),

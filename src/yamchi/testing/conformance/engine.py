@@ -137,11 +137,32 @@ class EngineSuite(Suite):
         await engine.add(queue, [new_job(run_at=now() + 1_000)])
         assert await claim(engine, queue) == []
 
-        async def woken() -> bool:
-            await engine.wake(queue, 10_000)
-            return bool(await claim(engine, queue))
+        times = 0
+        async with asyncio.timeout(8):
+            while not await claim(engine, queue):
+                await engine.wake(queue, 10_000)
+                times += 1
+        assert times <= 20, "who waits does not ask all the time"
 
-        await asyncio.wait_for(eventually(woken), 8)
+    async def test_a_wait_that_was_cancelled_changes_nothing(self, engine: Engine, queue: str) -> None:
+        assert await claim(engine, queue) == []
+        waiting = asyncio.create_task(engine.wake(queue, 30_000))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await engine.add(queue, [new_job("next")])
+        assert [held.job.id for held in await claim_all(engine, queue, 1)] == ["next"]
+
+    async def test_what_is_to_be_tried_again_says_when(self, engine: Engine, queue: str) -> None:
+        await engine.add(queue, [new_job("again")])
+        (held,) = await claim_all(engine, queue, 1)
+        moment = now() + 60_000
+        await settle(engine, queue, [RetryAt(held, moment, "it broke")])
+        found = await engine.get(queue, "again")
+        assert found is not None
+        assert found.state == "delayed"
+        assert abs(found.run_at - moment) < 20_000, "by the broker's clock"
 
     # ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────
 
