@@ -120,7 +120,7 @@ def test_a_photo_from_choice_to_picture(product: PhotoProduct, page: Page) -> No
     expect(photo).to_have_js_property("naturalWidth", 256)
     expect(bar).to_be_hidden()
     keep(page, "photo")
-    assert [one.get("progress") for one in news.heard] == [5, 30, 51, 73, 95, None]
+    assert [one.get("progress") for one in news.heard] == [5, 30, 80, 93, None]
     assert news.heard[-1]["status"] == "ready"
 
 
