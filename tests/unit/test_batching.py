@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from yamchi.errors import EngineUnavailable
-from yamchi.storage.batching import Batcher, Loader
+from yamchi.storage.batching import Batcher
 
 
 class Doubled:
@@ -58,19 +58,6 @@ async def test_while_the_engine_is_away_nobody_is_tried_one_by_one() -> None:
     answers = await asyncio.gather(*map(batcher.do, (1, -1, 3)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [EngineUnavailable] * 3
     assert doubled.batches == [[1, -1, 3]]
-
-
-async def test_a_loader_asks_for_each_key_once_and_caches_nothing() -> None:
-    asked: list[list[str]] = []
-
-    async def fetch(keys: Sequence[str]) -> dict[str, int]:
-        asked.append(list(keys))
-        return {key: len(key) for key in keys if key}
-
-    loader = Loader(fetch)
-    assert await asyncio.gather(*map(loader.get, ("a", "bb", "a", ""))) == [1, 2, 1, None]
-    assert await loader.get("a") == 1
-    assert asked == [["a", "bb", ""], ["a"]]
 
 
 async def test_a_caller_who_gives_up_takes_nobody_along() -> None:

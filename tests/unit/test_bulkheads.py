@@ -111,6 +111,22 @@ async def test_while_the_clock_stands_nobody_lends_however_slow_the_machine(
         await eventually(lambda: lent == [True])
 
 
+async def test_among_many_slots_a_job_that_waits_for_the_others_lends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hundred jobs at a provider that ends a thousand a second take a tenth of a second each, and none of them is held up."""
+    monkeypatch.setattr(bulkheads, "LENDS_AFTER_SECONDS", 0.06)
+    monkeypatch.setattr(bulkheads, "QUICK_PER_SECOND", 500.0)
+    clock, lent = MovableClock(), []
+    held = bulkheads.Bulkheads(100, clock, lambda: lent.append(True))
+    with held.hold("busy"):
+        await clock.advance("100ms")
+        await asyncio.sleep(0.3)
+        assert lent == []
+        await clock.advance("100ms")
+        await eventually(lambda: lent == [True])
+
+
 async def test_those_sent_back_come_in_order_and_not_all_at_once() -> None:
     held = bulkheads.Bulkheads(2, MovableClock(), lambda: None)
     full = bulkheads._Bulkhead(held=2, typical=10.0)

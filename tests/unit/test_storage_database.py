@@ -3,16 +3,18 @@
 import asyncio
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, Engine, func, insert, inspect, select, text
 
-from yamchi.errors import EngineError, UnstorableValue
+from yamchi.errors import EngineError, EngineUnavailable, UnstorableValue
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.tables import events, metadata
 from yamchi.plugins import shipped_plugins
 from yamchi.storage.database import Database, Op
+from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.revisions import CORE, Migrations
 from yamchi.testing import eventually
 
@@ -82,6 +84,61 @@ async def test_one_bad_row_does_not_hurt_its_neighbors(database: Database) -> No
     )
     assert [isinstance(outcome, EngineError) for outcome in outcomes] == [False, True, False]
     assert await database.read(lambda c: c.execute(select(func.count()).select_from(events)).scalar()) == 3
+
+
+async def test_what_is_looked_up_at_once_is_one_query_for_each_key_and_nothing_is_cached(
+    database: Database,
+) -> None:
+    asked: list[list[str]] = []
+
+    def moments(connection: Connection, ids: Sequence[str]) -> dict[str, int]:
+        asked.append(list(ids))
+        query = select(events.c.event_id, events.c.occurred_at).where(events.c.event_id.in_(ids))
+        return dict(connection.execute(query).all())
+
+    await asyncio.gather(*(database.put(NEW_EVENT, row(number)) for number in (1, 2)))
+    found = await asyncio.gather(*(database.get(moments, one) for one in ("e1", "e2", "e1", "e3")))
+    assert found == [1_763_123_710_001, 1_763_123_710_002, 1_763_123_710_001, None]
+    await database.put(NEW_EVENT, row(3))
+    assert await database.get(moments, "e3") == 1_763_123_710_003
+    assert asked == [["e1", "e2", "e3"], ["e3"]]
+
+
+async def test_a_key_that_can_not_be_looked_up_is_its_own_callers_error(database: Database) -> None:
+    def lengths(connection: Connection, keys: Sequence[str]) -> dict[str, int]:
+        if "bad" in keys:
+            raise ValueError("bad")
+        return {key: len(key) for key in keys}
+
+    found = await asyncio.gather(
+        *(database.get(lengths, key) for key in ("a", "bad", "bb")), return_exceptions=True
+    )
+    assert [found[0], found[2]] == [1, 2]
+    assert isinstance(found[1], ValueError)
+
+
+async def test_more_keys_than_a_query_may_have_are_all_found(database: Database) -> None:
+    def known(connection: Connection, ids: Sequence[str]) -> dict[str, bool]:
+        found = connection.execute(select(events.c.event_id).where(events.c.event_id.in_(ids)))
+        return dict.fromkeys(found.scalars(), True)
+
+    await asyncio.gather(*(database.put(NEW_EVENT, row(number)) for number in range(1_200)))
+    found = await asyncio.gather(*(database.get(known, f"e{number}") for number in range(70_000)))
+    assert found == [True] * 1_200 + [None] * 68_800
+
+
+async def test_while_a_database_is_away_only_one_of_many_waits_for_it() -> None:
+    tried: list[int] = []
+
+    def transact(connection: None, ops: Sequence[object]) -> list[object]:
+        tried.append(len(ops))
+        raise EngineUnavailable("away")
+
+    shared: GroupCommit[None] = GroupCommit("away", None, transact, lambda error: error)
+    answers = await asyncio.gather(*(shared.run(lambda _: 1) for _ in range(100)), return_exceptions=True)
+    shared.stop()
+    assert [type(answer) for answer in answers] == [EngineUnavailable] * 100
+    assert tried == [100, 1]
 
 
 @pytest.mark.parametrize("odd", [{"event_id": "a\0b"}, {"event_id": "x" * 5_000}, {"data": [[]]}])

@@ -20,6 +20,10 @@ from yamchi.errors import Snooze
 LENDS_AFTER_SECONDS = 1.0
 """Seconds for which a job keeps its slot while it waits for its provider."""
 
+QUICK_PER_SECOND = 20.0
+"""A provider that ends so many jobs a second is not slow: with a hundred slots each of its jobs takes five seconds then, since it
+waits for the ninety-nine others, and not for the provider. To send others back for that would only cost time."""
+
 TOLERANCE_SECONDS = 0.05
 """Seconds by which the event loop's timers and the clock may differ."""
 
@@ -48,10 +52,12 @@ class _Bulkhead:
 
 
 class Bulkheads:
-    """The bulkheads of one queue in one worker. `lent` is how many of the running jobs occupy no slot at present."""
+    """The bulkheads of one queue in one worker. `lent` is how many of the running jobs occupy no slot at present, and
+    `lends_after` the seconds after which a job is one of them."""
 
     def __init__(self, slots: int, clock: Clock, on_lent: Callable[[], None]) -> None:
         self.lent = 0
+        self.lends_after = max(LENDS_AFTER_SECONDS, slots / QUICK_PER_SECOND)
         self._slots = slots
         self._clock = clock
         self._on_lent = on_lent
@@ -108,7 +114,7 @@ class Holding:
     def __enter__(self) -> None:
         self._bulkheads._take(self._name)
         self._began = self._bulkheads.now()
-        self._set_timer(LENDS_AFTER_SECONDS)
+        self._set_timer()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -116,12 +122,12 @@ class Holding:
         self._timer.cancel()
         self._bulkheads._give_back(self._name, self._bulkheads.now() - self._began, self._has_lent)
 
-    def _set_timer(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._lend)
+    def _set_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._bulkheads.lends_after, self._lend)
 
     def _lend(self) -> None:
-        if self._bulkheads.now() - self._began < LENDS_AFTER_SECONDS - TOLERANCE_SECONDS:
-            self._set_timer(LENDS_AFTER_SECONDS)
+        if self._bulkheads.now() - self._began < self._bulkheads.lends_after - TOLERANCE_SECONDS:
+            self._set_timer()
             return
         self._has_lent = True
         self._bulkheads._lend()

@@ -5,14 +5,13 @@ earlier batches are on their way, makes up the next batch.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from yamchi.errors import EngineUnavailable
 
 T = TypeVar("T")
 R = TypeVar("R")
-K = TypeVar("K", bound=Hashable)
 Work = Callable[[Sequence[T]], Awaitable[Sequence[R | Exception]]]
 """An answer for each item, in order; an exception is raised to the one who brought the item."""
 
@@ -74,21 +73,3 @@ class Batcher(Generic[T, R]):
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
-
-
-Fetch = Callable[[Sequence[K]], Awaitable[Mapping[K, R]]]
-
-
-class Loader(Generic[K, R]):
-    """`get(key)` for many callers is one `fetch(keys)`: one query for each iteration of the event loop. Nothing is cached."""
-
-    def __init__(self, fetch: Fetch[K, R]) -> None:
-        self._fetch = fetch
-        self._batcher: Batcher[K, R | None] = Batcher(self._load, in_flight=1_000, most=500)
-
-    async def get(self, key: K) -> R | None:
-        return await self._batcher.do(key)
-
-    async def _load(self, keys: Sequence[K]) -> list[R | None]:
-        found = await self._fetch(list(dict.fromkeys(keys)))
-        return [found.get(key) for key in keys]

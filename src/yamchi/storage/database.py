@@ -2,15 +2,16 @@
 
 `write` runs a function in a transaction. `put` is for hot rows: what many callers put by the same statement at the same
 time becomes one `executemany`, or one call where the statement is a function of many rows. Both answer when the data is safe.
+`get` is the same for hot looks: what many callers look up by the same function at the same time becomes one query.
 """
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
 from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
@@ -38,10 +39,16 @@ from yamchi.storage.threads import in_own_thread
 from yamchi.storage.upsert import insert_into
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 Op = Callable[[Connection], T]
 Row = Mapping[str, Any]
 Together = Callable[[Connection, Sequence[Row]], None]
 """Writes the rows that many callers put at the same moment."""
+Fetch = Callable[[Connection, Sequence[K]], Mapping[K, T]]
+"""Finds what many callers look for at the same moment; what there is none of is left out."""
+
+MOST_KEYS = 500
+"""So many are looked for by one query."""
 
 _PRAGMAS = (
     "synchronous=FULL",
@@ -72,6 +79,17 @@ class PutAll:
     def __call__(self, connection: Connection) -> None:
         for put in self.puts:
             put(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class Get(Generic[K, T]):
+    """One key for a function that others may be using at the same moment."""
+
+    fetch: Fetch[K, T]
+    key: K
+
+    def __call__(self, connection: Connection) -> T | None:
+        return self.fetch(connection, [self.key]).get(self.key)
 
 
 DEADLOCKS = ("40P01", "40001")
@@ -205,7 +223,8 @@ class Database:
 
     async def write(self, op: Op[T]) -> T:
         """Run this in a transaction that may be shared with others' work."""
-        await self.open()
+        if self._engine is None:
+            await self.open()
         return await self._writer.run(op)
 
     async def put(self, statement: Insert | Together, row: Row) -> None:
@@ -218,8 +237,15 @@ class Database:
 
     async def read(self, op: Op[T]) -> T:
         """Look, without waiting for writers."""
-        await self.open()
+        if self._engine is None:
+            await self.open()
         return await self._reader.run(op)
+
+    async def get(self, fetch: Fetch[K, T], key: K) -> T | None:
+        """Look one thing up by a function (the same each time) that is used often. Nothing is cached."""
+        if self._engine is None:
+            await self.open()
+        return await self._reader.run(Get(fetch, key))
 
     def _explain(self, error: Exception) -> Exception:
         """The same error as a sentence a person can act on."""
@@ -296,9 +322,25 @@ def _put_all(connection: Connection, puts: Sequence[Put]) -> None:
 
 def _look(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
     try:
-        return [op(connection) for op in ops]
+        found = _get_all(connection, [op for op in ops if isinstance(op, Get)])
+        return [found[op.fetch].get(op.key) if isinstance(op, Get) else op(connection) for op in ops]
     finally:
         connection.rollback()  # a look that stays open would hold on to the past
+
+
+def _get_all(connection: Connection, gets: Sequence[Get[Any, Any]]) -> dict[Fetch[Any, Any], dict[Any, Any]]:
+    """What each function finds of the keys that are asked of it."""
+    asked: dict[Fetch[Any, Any], dict[Any, None]] = defaultdict(dict)
+    for get in gets:
+        asked[get.fetch][get.key] = None
+    return {fetch: _found(connection, fetch, list(keys)) for fetch, keys in asked.items()}
+
+
+def _found(connection: Connection, fetch: Fetch[K, T], keys: Sequence[K]) -> dict[K, T]:
+    found: dict[K, T] = {}
+    for start in range(0, len(keys), MOST_KEYS):
+        found |= fetch(connection, keys[start : start + MOST_KEYS])
+    return found
 
 
 def _tune_sqlite(connection: Any, record: Any) -> None:

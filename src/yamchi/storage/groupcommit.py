@@ -3,7 +3,8 @@
 Work is handed over as plain functions of the connection. What one iteration of an event loop asks for, and everything that
 arrives while a commit is on its way to the disk, goes into the next transaction together: a thousand concurrent callers
 cost one fsync, not a thousand. If a transaction fails, its functions are run again one by one, so that each caller gets
-its own result or error; a function must therefore do nothing but speak to the database.
+its own result or error, except that a database which is away is so for all of them; a function must therefore do nothing but
+speak to the database.
 """
 
 import asyncio
@@ -96,8 +97,17 @@ class GroupCommit(Generic[C]):
         except Exception as error:
             if len(requests) == 1:
                 return [(requests[0], self._explain(error))]
-            return [answer for request in requests for answer in self._commit([request])]
+            return self._commit_each(requests)
         return list(zip(requests, results, strict=True))
+
+    def _commit_each(self, requests: list[Request]) -> list[tuple[Request, Any]]:
+        """One by one, until one finds that the database is away: it is so for those behind it, who would wait for as long each."""
+        answers: list[tuple[Request, Any]] = []
+        for request in requests:
+            answers += self._commit([request])
+            if isinstance(answers[-1][1], EngineUnavailable):
+                return answers + [(other, answers[-1][1]) for other in requests[len(answers) :]]
+        return answers
 
 
 def _answer(answers: list[tuple[Request, Any]]) -> None:

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import Snooze, YamchiError
 from yamchi.notifications.tables import campaign_counts, campaigns
 from yamchi.queues.queue import Queue
 from yamchi.queues.rates import LONGEST_PERIOD, RateLimit
-from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
 
 MAX_AGE: Millis = 500
@@ -58,7 +57,6 @@ class CampaignLimits:
         self._queue = queue
         self._clock = clock
         self._known: dict[str, CampaignStatus] = {}
-        self._loader = Loader(self._fetch)
 
     async def is_cancelled(self, campaign_id: str) -> bool:
         """Whether its messages are not to be sent any more; raise `Snooze` while it is paused."""
@@ -100,13 +98,13 @@ class CampaignLimits:
     async def _status(self, campaign_id: str) -> CampaignStatus:
         known = self._known.get(campaign_id)
         if known is None or not 0 <= self._clock.now() - known.read_at < MAX_AGE:  # a clock may be set back
-            known = await self._loader.get(campaign_id) or UNKNOWN
+            known = await self._database.get(self._fetch, campaign_id) or UNKNOWN
             if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()
             self._known[campaign_id] = known
         return known
 
-    async def _fetch(self, campaign_ids: Sequence[str]) -> Mapping[str, CampaignStatus]:
+    def _fetch(self, connection: Connection, campaign_ids: Sequence[str]) -> Mapping[str, CampaignStatus]:
         now = self._clock.now()
         counted = (
             select(func.sum(campaign_counts.c.n))
@@ -119,7 +117,7 @@ class CampaignLimits:
         query = select(campaigns.c.campaign_id, campaigns.c.state, campaigns.c.body, counted).where(
             campaigns.c.campaign_id.in_(campaign_ids)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = connection.execute(query)
         found = {key: CampaignStatus(state, _rate(body), int(n or 0), now) for key, state, body, n in rows}
         return {key: found.get(key) or CampaignStatus("running", None, 0, now) for key in campaign_ids}
 

@@ -10,14 +10,13 @@ from typing import Annotated, Any
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from sqlalchemy import Connection, delete, or_, select
+from sqlalchemy import Connection, bindparam, delete, or_, select
 
 from yamchi.clock import Clock
 from yamchi.fields import Email, JsonObject, Locale, Name, Phone, Timezone
 from yamchi.notifications.people.model import NO_PREFERENCES, Recipient, RecipientPreferences
 from yamchi.notifications.people.preferences import quiet_hours
 from yamchi.notifications.tables import preferences, suppressions, users
-from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
 
 KNOWN = tuple(field.name for field in fields(Recipient) if field.name not in ("attributes", "preferences"))
@@ -40,6 +39,7 @@ _PEOPLE = (
             *(suppressions.c.address == address for address in _ADDRESSES),
         ),
     )
+    .where(users.c.user_id.in_(bindparam("user_ids", expanding=True)))
     .order_by(users.c.user_id)
 )
 """A row a person; one more for each further choice and suppressed address, which few have."""
@@ -78,7 +78,6 @@ class Recipients:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._loader = Loader(self._fetch)
         new = database.insert(users)
         changed = ("email", "phone", "telegram_id", "locale", "timezone", "attributes", "updated_at")
         self._save = new.on_conflict_do_update(
@@ -86,7 +85,7 @@ class Recipients:
         )
 
     async def get(self, user_id: str) -> Recipient | None:
-        return await self._loader.get(user_id)
+        return await self._database.get(_found, user_id)
 
     async def put(self, user_id: str, user: User) -> Recipient:
         """Make or replace a person."""
@@ -106,12 +105,9 @@ class Recipients:
         """The same inside a transaction of the caller."""
         return _found(connection, [user_id]).get(user_id)
 
-    async def _fetch(self, user_ids: Sequence[str]) -> Mapping[str, Recipient]:
-        return await self._database.read(lambda connection: _found(connection, user_ids))
-
 
 def _found(connection: Connection, user_ids: Sequence[str]) -> Mapping[str, Recipient]:
-    rows = connection.execute(_PEOPLE.where(users.c.user_id.in_(user_ids))).all()
+    rows = connection.execute(_PEOPLE, {"user_ids": user_ids}).all()
     return {user_id: _recipient(list(own)) for user_id, own in groupby(rows, lambda row: row.user_id)}
 
 

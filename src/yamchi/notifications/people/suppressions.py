@@ -6,12 +6,11 @@ They are fed by permanent failures (no such mailbox, the bot is blocked) and by 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, desc, literal, or_, select, tuple_
+from sqlalchemy import Connection, Row, and_, delete, desc, literal, or_, select, tuple_
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob
 from yamchi.notifications.tables import suppressions as table
-from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
 
 Place = tuple[str, str]
@@ -24,7 +23,6 @@ class Suppressions:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._loader = Loader(self._fetch)
         self._add = database.insert(table).on_conflict_do_nothing()
 
     async def add(
@@ -49,7 +47,7 @@ class Suppressions:
 
     async def reason(self, channel: str, address: str) -> str | None:
         """Why nothing goes to this address; None if it may."""
-        return await self._loader.get(_place(channel, address))
+        return await self._database.get(_reasons, _place(channel, address))
 
     async def list(
         self,
@@ -67,12 +65,12 @@ class Suppressions:
             query = query.where(_before(*after))
         return await self._database.read(lambda connection: connection.execute(query).all())
 
-    async def _fetch(self, places: Sequence[Place]) -> Mapping[Place, str]:
-        pairs = [(address, channel) for channel, address in places]
-        query = select(table.c.channel, table.c.address, table.c.reason)
-        query = query.where(tuple_(table.c.address, table.c.channel).in_(pairs))
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return {(row.channel, row.address): row.reason for row in rows}
+
+def _reasons(connection: Connection, places: Sequence[Place]) -> Mapping[Place, str]:
+    pairs = [(address, channel) for channel, address in places]
+    query = select(table.c.channel, table.c.address, table.c.reason)
+    rows = connection.execute(query.where(tuple_(table.c.address, table.c.channel).in_(pairs)))
+    return {(row.channel, row.address): row.reason for row in rows}
 
 
 def _place(channel: str, address: str) -> Place:

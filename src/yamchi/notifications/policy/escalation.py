@@ -7,14 +7,13 @@ Its id is derived from the first, so that it is queued once however often the fi
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from sqlalchemy import or_, select
+from sqlalchemy import Connection, or_, select
 
 from yamchi.clock import Millis, as_datetime
 from yamchi.notifications.policy.fallback import with_policy
 from yamchi.notifications.policy.model import Policy
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
 from yamchi.notifications.tables import inbox
-from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
 
 INBOX = "database"
@@ -32,16 +31,15 @@ class InboxReceipts:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._loader = Loader(self._fetch)
 
     async def was_read(self, job_id: str) -> bool:
-        return bool(await self._loader.get(job_id))
+        return bool(await self._database.get(_read, job_id))
 
-    async def _fetch(self, job_ids: Sequence[str]) -> Mapping[str, bool]:
-        was_read = or_(inbox.c.read_at.is_not(None), inbox.c.is_archived)
-        query = select(inbox.c.message_id).where(inbox.c.message_id.in_(job_ids) & was_read)
-        found = await self._database.read(lambda connection: connection.execute(query).scalars().all())
-        return dict.fromkeys(found, True)
+
+def _read(connection: Connection, job_ids: Sequence[str]) -> Mapping[str, bool]:
+    was_read = or_(inbox.c.read_at.is_not(None), inbox.c.is_archived)
+    query = select(inbox.c.message_id).where(inbox.c.message_id.in_(job_ids) & was_read)
+    return dict.fromkeys(connection.execute(query).scalars(), True)
 
 
 def escalation_of(job: NotificationJob, policy: Policy, now: Millis) -> NotificationJob | None:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Select,
     and_,
     asc,
+    bindparam,
     case,
     desc,
     or_,
@@ -25,7 +26,6 @@ from yamchi.errors import UnknownJob, WrongState
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.sending.campaign_counts import CampaignCounts, Place
 from yamchi.notifications.tables import delivery_attempts, notification_delivery
-from yamchi.storage.batching import Loader
 from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.database import Database, Put, Together
 from yamchi.storage.database import Row as NewRow
@@ -52,6 +52,9 @@ LOST = "It was handed over, and what became of it was not recorded: the provider
 LONGEST_VARIANT = 64
 
 table = notification_delivery
+_STATUSES = select(table.c.job_id, table.c.status).where(
+    table.c.job_id.in_(bindparam("job_ids", expanding=True))
+)
 
 
 class Deliveries:
@@ -64,7 +67,6 @@ class Deliveries:
         self._clock = clock
         self._observe = observe
         self.campaign_counts = CampaignCounts(database)
-        self._statuses = Loader(self._fetch_statuses)
         self._queue = database.insert(table).on_conflict_do_nothing()
         new = database.insert(table)
         changed = (
@@ -257,12 +259,7 @@ class Deliveries:
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def status(self, job_id: str) -> Status | None:
-        return await self._statuses.get(job_id)
-
-    async def _fetch_statuses(self, job_ids: Sequence[str]) -> Mapping[str, Status]:
-        query = select(table.c.job_id, table.c.status).where(table.c.job_id.in_(job_ids))
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return {row.job_id: row.status for row in rows}
+        return await self._database.get(_statuses, job_id)
 
     async def of_event(self, event_id: str) -> list[Row[Any]]:
         return (await self.of_events([event_id]))[event_id]
@@ -297,6 +294,10 @@ class Deliveries:
         query = newest({name: value for name, value in filters.items() if value is not None}, offset, limit)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return [shown(row) for row in rows]
+
+
+def _statuses(connection: Connection, job_ids: Sequence[str]) -> Mapping[str, Status]:
+    return dict(connection.execute(_STATUSES, {"job_ids": job_ids}).all())
 
 
 def newest(filters: Mapping[str, str], offset: int, limit: int) -> Select[Any]:

@@ -12,7 +12,6 @@ from yamchi.clock import Clock, Millis
 from yamchi.notifications.channels.push.base64url import from_base64url
 from yamchi.notifications.channels.push.endpoints import MAX_URL_LENGTH, WRITABLE
 from yamchi.notifications.tables import push_subscriptions as table
-from yamchi.storage.batching import Loader
 from yamchi.storage.database import Database
 
 MOST_BROWSERS = 20
@@ -64,7 +63,6 @@ class Subscriptions:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._loader = Loader(self._fetch)
         new = database.insert(table)
         changed = ("user_id", "p256dh", "auth", "device", "updated_at")
         self._save = new.on_conflict_do_update(
@@ -72,7 +70,7 @@ class Subscriptions:
         )
 
     async def of(self, user_id: str) -> Sequence[Subscription]:
-        return await self._loader.get(user_id) or ()
+        return await self._database.get(_of_people, user_id) or ()
 
     async def add(self, user_id: str, browser: BrowserSubscription) -> Subscription:
         """The same browser again is the same subscription, whoever it belonged to."""
@@ -109,13 +107,13 @@ class Subscriptions:
             gone = gone.where(table.c.user_id == user_id)
         return bool(await self._database.write(lambda connection: connection.execute(gone).rowcount))
 
-    async def _fetch(self, user_ids: Sequence[str]) -> Mapping[str, Sequence[Subscription]]:
-        query = select(table).where(table.c.user_id.in_(user_ids)).order_by(table.c.created_at)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        found: dict[str, list[Subscription]] = defaultdict(list)
-        for row in rows:
-            found[row.user_id].append(Subscription(**row._mapping))
-        return found
+
+def _of_people(connection: Connection, user_ids: Sequence[str]) -> Mapping[str, Sequence[Subscription]]:
+    query = select(table).where(table.c.user_id.in_(user_ids)).order_by(table.c.created_at)
+    found: dict[str, list[Subscription]] = defaultdict(list)
+    for row in connection.execute(query):
+        found[row.user_id].append(Subscription(**row._mapping))
+    return found
 
 
 def id_of(endpoint: str) -> str:
