@@ -111,7 +111,8 @@ def check_moment(moment: Millis) -> Millis:
 def in_utc(moment: datetime) -> datetime:
     """A moment in UTC; one without a time zone is UTC already, as the contract's examples are."""
     aware = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    to_moment(aware)
+    if not 1900 < aware.year < 9999:  # else it is within the bounds in every time zone
+        to_moment(aware)
     return aware.astimezone(UTC)
 
 

@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 
 import pytest
 import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from yamchi import Job, Snooze, Unrecoverable
-from yamchi.observe.logging import configure, mask
+from yamchi.observe.logging import _SECRET_TEXT, _has_no_secret, configure, mask
 from yamchi.testing import TestApp
 
 
@@ -212,6 +214,12 @@ def test_a_secret_in_a_traceback_is_masked(console):
 )
 def test_what_is_no_secret_stays(text):
     assert mask(text) == text
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.from_regex(_SECRET_TEXT))
+def test_no_text_that_has_a_secret_is_taken_for_one_without(text: str) -> None:
+    assert _has_no_secret(text) <= (_SECRET_TEXT.search(text) is None)
 
 
 # ── What became of jobs ───────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from yamchi.errors import EngineError, EngineUnavailable, UnstorableValue
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.tables import events, metadata
 from yamchi.plugins import shipped_plugins
-from yamchi.storage.database import Database, Op
+from yamchi.storage.database import MOST_KEYS, Database, Op
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.revisions import CORE, Migrations
 from yamchi.testing import eventually
@@ -117,14 +117,17 @@ async def test_a_key_that_can_not_be_looked_up_is_its_own_callers_error(database
     assert isinstance(found[1], ValueError)
 
 
-async def test_more_keys_than_a_query_may_have_are_all_found(database: Database) -> None:
-    def known(connection: Connection, ids: Sequence[str]) -> dict[str, bool]:
-        found = connection.execute(select(events.c.event_id).where(events.c.event_id.in_(ids)))
-        return dict.fromkeys(found.scalars(), True)
+async def test_more_keys_than_a_query_may_have_are_looked_up_in_parts(database: Database) -> None:
+    await database.open()
+    asked: list[int] = []
 
-    await asyncio.gather(*(database.put(NEW_EVENT, row(number)) for number in range(1_200)))
-    found = await asyncio.gather(*(database.get(known, f"e{number}") for number in range(70_000)))
-    assert found == [True] * 1_200 + [None] * 68_800
+    def known(connection: Connection, keys: Sequence[int]) -> dict[int, int]:
+        asked.append(len(keys))
+        return {key: -key for key in keys}
+
+    found = await asyncio.gather(*(database.get(known, key) for key in range(2 * MOST_KEYS + 1)))
+    assert found == [-key for key in range(2 * MOST_KEYS + 1)]
+    assert asked == [MOST_KEYS, MOST_KEYS, 1]
 
 
 async def test_while_a_database_is_away_only_one_of_many_waits_for_it() -> None:

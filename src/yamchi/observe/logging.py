@@ -43,6 +43,9 @@ _SECRET_TEXT = re.compile(
     rf"|(?P<pair>(?:{_SECRET_WORDS})=)[^\s&\"',;]+",  # ?token=abc
     re.IGNORECASE,
 )
+_SIGNS_OF_SECRETS = (":", "=", "yk_", "person.", "bearer", "basic")
+"""Every secret that the expression above finds has one of these in it, in capitals or not."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PLAIN = re.compile(r"[^\s\"'=]+")
 
@@ -98,6 +101,8 @@ def configured_format() -> LogFormat:
 def mask(value: Any) -> Any:
     """The same value with passwords, tokens and the like replaced by `***`, however deep they are."""
     match value:
+        case str() if _has_no_secret(value):
+            return value
         case str():
             return _SECRET_TEXT.sub(lambda found: f"{found[found.lastgroup or 0]}{MASK}", value)
         case dict():
@@ -108,6 +113,14 @@ def mask(value: Any) -> Any:
             return mask(str(value))
         case _:
             return value
+
+
+def _has_no_secret(text: str) -> bool:
+    """True for nearly every id and short sentence, at a tenth of the time that looking for secrets takes."""
+    if not text.isascii():  # other letters count as one of ours in capitals
+        return False
+    lowered = text.lower()
+    return not any(sign in lowered for sign in _SIGNS_OF_SECRETS)
 
 
 class _Pipe(logging.StreamHandler[TextIO]):

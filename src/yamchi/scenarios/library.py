@@ -24,6 +24,8 @@ from yamchi.scenarios.tables import scenario_definitions as table
 
 log = structlog.get_logger("yamchi.scenarios")
 
+_VERSIONS = select(table.c.name, table.c.version)
+
 FRESH: Millis = 1_000
 """How old the view of the files may be."""
 
@@ -196,7 +198,7 @@ class Library:
         versions: dict[tuple[str, str], Definition | None] = {
             (one.scenario, one.version): one for one in self.current.values()
         }
-        for name, version in connection.execute(select(table.c.name, table.c.version)):
+        for name, version in connection.execute(_VERSIONS):
             if (name, version) not in versions:
                 versions[name, version] = self._stored_version(connection, name, version)
         # One that can't be used was complained of when it was read; its runs wait for a process that can.

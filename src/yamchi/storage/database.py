@@ -247,6 +247,11 @@ class Database:
             await self.open()
         return await self._reader.run(Get(fetch, key))
 
+    async def get_all(self, fetch: Fetch[K, T], keys: Iterable[K]) -> dict[K, T]:
+        """Look many up, for one caller."""
+        asked = list(keys)
+        return await self.read(lambda connection: _found(connection, fetch, asked)) if asked else {}
+
     def _explain(self, error: Exception) -> Exception:
         """The same error as a sentence a person can act on."""
         if _is_about_a_value(error):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from sqlalchemy import Column, Connection, Select, select, update
+from sqlalchemy import Column, Connection, Select, bindparam, select, update
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError, EngineUnavailable
@@ -59,9 +59,11 @@ class Outbox:
         self._key, self._state, self._since = key, state, since
         self._finish, self._give_up = finish, give_up
         self._what = what
-        self.pending, self._done = pending, done
+        self.pending = pending
         self._table = key.table
         self._new = database.insert(self._table).on_conflict_do_nothing()
+        those = key.in_(bindparam("keys", expanding=True))
+        self._mark = update(self._table).where(those).values({state: done})
         self._sweep = Sweep()
         self._tries: Counter[str] = Counter()
 
@@ -91,8 +93,9 @@ class Outbox:
     async def mark(self, keys: Sequence[str]) -> None:
         """Everything that these rows lead to is queued."""
         if keys:
-            done = update(self._table).where(self._key.in_(keys)).values({self._state: self._done})
-            await self._database.write(lambda connection: connection.execute(done).rowcount)
+            await self._database.write(
+                lambda connection: connection.execute(self._mark, {"keys": keys}).rowcount
+            )
 
     async def sweep(self) -> int:
         """Finish rows that a crash interrupted; how many there were."""

@@ -3,7 +3,7 @@
 A person's preferences are loaded in the same query: choices, quiet hours, suppressed addresses.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from typing import Annotated, Any
@@ -86,6 +86,10 @@ class Recipients:
 
     async def get(self, user_id: str) -> Recipient | None:
         return await self._database.get(_found, user_id)
+
+    async def get_all(self, user_ids: Iterable[str]) -> Mapping[str, Recipient]:
+        """Those of these people who are known, in one query."""
+        return await self._database.get_all(_found, user_ids)
 
     async def put(self, user_id: str, user: User) -> Recipient:
         """Make or replace a person."""

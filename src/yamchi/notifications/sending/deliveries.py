@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -333,7 +334,7 @@ def _row(job: NotificationJob, status: Status, now: Millis, *, keep_job: bool = 
         "attempts": 0,
         "last_error": None,
         "provider_message_id": None,
-        "job": job.model_dump(mode="json") if keep_job else None,
+        "job": orjson.Fragment(job.model_dump_json()) if keep_job else None,
         "created_at": now,
         "updated_at": now,
         "sent_at": None,

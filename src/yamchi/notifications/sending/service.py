@@ -181,11 +181,11 @@ class NotificationService:
     async def _plan(self, batch: Sequence[Event], now: Millis) -> list["_Plan"]:
         """The jobs of each event. People are looked up in one query."""
         users = {event.user_id: str(event.user_id) for event in batch if event.user_id}
-        found = await asyncio.gather(*map(self._recipients.get, users.values()))
-        people = dict(zip(users, found, strict=True))
+        people = await self._recipients.get_all(users.values())
         plans = []
         for number, event in enumerate(batch, start=1):
-            plans.append(await self._plan_one(event, people[event.user_id] if event.user_id else None, now))
+            person = people.get(users[event.user_id]) if event.user_id else None
+            plans.append(await self._plan_one(event, person, now))
             if number % PLANNED_WITHOUT_PAUSE == 0:
                 await asyncio.sleep(0)  # a batch of thousands must not keep everybody else waiting
         return plans

@@ -176,12 +176,23 @@ def generate(compiled: Compiled, variables: dict[str, Any], longest: int = MAX_O
     """The text of a compiled template; the meter must be set. Stops at the first character too many."""
     parts: list[str] = []
     length = 0
-    for part in compiled.generate(variables):
-        length += len(part)
-        if length > longest:
-            raise Refused(f"writes more than {longest:,} characters")
-        parts.append(part)
+    try:
+        for part in compiled.root_render_func(_context(compiled, variables)):
+            length += len(part)
+            if length > longest:
+                raise Refused(f"writes more than {longest:,} characters")
+            parts.append(part)
+    except Exception:
+        compiled.environment.handle_exception()  # raises it with the template's lines
     return "".join(parts)
+
+
+def _context(compiled: Compiled, variables: dict[str, Any]) -> Context:
+    """As Jinja makes it, with one merge of plain dictionaries where Jinja goes through a chain of them, twice."""
+    environment = compiled.environment
+    return environment.context_class(
+        environment, {**environment.globals, **variables}, compiled.name, compiled.blocks
+    )
 
 
 @pass_eval_context  # so that Jinja calls it at rendering only, never while compiling

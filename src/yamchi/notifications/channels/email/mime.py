@@ -48,7 +48,7 @@ def compose(message: Message, sender: str, now: Millis) -> Letter:
     identity = message_id(message.job_id, sender_address)
     headers = [
         f"Message-ID: {identity}",
-        f"Date: {format_datetime(as_datetime(now))}",
+        f"Date: {_date(now // 1000)}",
         f"From: {origin}",
         f"To: {to}",
         f"Subject: {_encoded(subject)}",
@@ -99,6 +99,12 @@ def _origin(sender: str) -> tuple[str, str]:
         return address, address
     quoted = '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return f"{quoted if name.isascii() else _encoded(name)} <{address}>", address
+
+
+@lru_cache(maxsize=10)
+def _date(second: int) -> str:
+    """Letters of one second have the same."""
+    return format_datetime(as_datetime(second * 1000))
 
 
 def _encoded(value: str) -> str:

@@ -6,6 +6,8 @@ four.
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, cast
 
 import aiosmtplib
@@ -55,7 +57,7 @@ class SmtpConnection(asyncio.Protocol):
         self._buffer = bytearray()
         self._answers: deque[Answer] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._error: ConnectionBroken | None = None
+        self._error: OSError | None = None
         self._is_pipelined = client.supports_extension("pipelining")
         self.speaks_utf8 = client.supports_extension("smtputf8")
         self.handed_over = False
@@ -78,10 +80,10 @@ class SmtpConnection(asyncio.Protocol):
     async def send(self, letter: Letter) -> str:
         """The server's answer to a letter it took; raises `Refused` or `ConnectionError`."""
         self.handed_over = False
-        async with asyncio.timeout(self._timeout):
+        with self._within(self._timeout):
             await self._offer(letter)
         self.handed_over = True
-        async with asyncio.timeout(LETTER_SECONDS + len(letter.content) / SLOWEST):
+        with self._within(LETTER_SECONDS + len(letter.content) / SLOWEST):
             (taken,) = await self._ask(_stuffed(letter.content), 1)
         self.handed_over = False
         if not taken.is_yes:
@@ -90,7 +92,7 @@ class SmtpConnection(asyncio.Protocol):
 
     async def offer_sender(self, sender: str) -> None:
         """Ask whether letters from this address are taken, and take the question back; raises `Refused`."""
-        async with asyncio.timeout(self._timeout):
+        with self._within(self._timeout):
             (answer,) = await self._ask(f"MAIL FROM:<{sender}>\r\n".encode(), 1)
             await self._ask(b"RSET\r\n", 1)
         if not answer.is_yes:
@@ -122,6 +124,15 @@ class SmtpConnection(asyncio.Protocol):
         raise Refused(answers[refusals[0]], is_recipient=refusals[0] == 1)
 
     # ── Commands and answers ──────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """Break the connection off if it takes longer than this."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._end, TimeoutError())
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def _ask(self, commands: bytes, answers: int) -> list[Answer]:
         if self._error:
@@ -161,7 +172,7 @@ class SmtpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._end(ConnectionBroken(str(error or "it closed the connection")))
 
-    def _end(self, error: ConnectionBroken) -> None:
+    def _end(self, error: OSError) -> None:
         self._error = self._error or error
         self._wake(self._error)
 
