@@ -13,6 +13,7 @@ import structlog
 
 from yamchi.clock import Clock, Millis, Span, SystemClock, to_millis
 from yamchi.errors import ConfigurationError, MissingExtra, UnknownQueue
+from yamchi.observe.logging import configure_unless_done
 from yamchi.observe.metrics import Metrics
 from yamchi.plugins import Plugin, find_plugins
 from yamchi.queues.blocking import Sync
@@ -353,7 +354,8 @@ class Yamchi:
         )
 
     async def work(self, queues: Sequence[str] | None = None) -> None:
-        """Run a worker until cancelled."""
+        """Run a worker until cancelled. It logs as the settings say, unless the program has set up logging itself."""
+        configure_unless_done(self.settings.log_format, self.settings.log_level)
         await self._settle()
         await self.worker(queues).run()
 

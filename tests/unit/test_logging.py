@@ -3,8 +3,11 @@
 import io
 import json
 import logging
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 import structlog
@@ -282,3 +285,42 @@ def test_fields_are_masked_as_everything_else(lines) -> None:
     logger().info("hello", fields={"error": "redis://user:hunter2@host refused"})
     (line,) = lines()
     assert line["error"] == "redis://user:***@host refused"
+
+
+PROGRAM = """
+import asyncio, logging, sys
+from yamchi import Job, Yamchi
+from yamchi.settings import Settings
+
+if sys.argv[2] == "own":
+    logging.basicConfig(format="mine: %(message)s", level="CRITICAL")
+app = Yamchi(Settings(home=sys.argv[1], plugins=()))
+
+@app.job("greetings")
+async def greet(job: Job) -> str:
+    await job.progress(50)
+    return "hi"
+
+async def main() -> None:
+    async with app:
+        working = asyncio.create_task(app.work())
+        await (await app.queue("greetings").add(id="one")).result(timeout="60s")
+        working.cancel()
+        await asyncio.wait([working])
+
+asyncio.run(main())
+print(len(logging.getLogger().handlers))
+"""
+
+
+@pytest.mark.parametrize("logging_of", ["nobody", "own"])
+def test_a_program_that_works_by_itself_logs_as_the_command_does(tmp_path: Path, logging_of: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), logging_of]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "1"
+    if logging_of == "nobody":
+        assert done.stdout == "1\n", "what the program prints is its own"
+        assert "[INFO] [greetings:sqlite] completed greet one in" in done.stderr
+        assert "progress" not in done.stderr, "which is below the level"
+    else:
+        assert "[INFO]" not in done.stderr

@@ -92,6 +92,12 @@ def configure(format: LogFormat = "console", level: LogLevel = "info", stream: T
     )
 
 
+def configure_unless_done(format: LogFormat, level: LogLevel) -> None:
+    """The same for a program that has set up neither structlog nor logging; one that has keeps what it has."""
+    if not structlog.is_configured() and not logging.getLogger().handlers:
+        configure(format, level)
+
+
 def configured_format() -> LogFormat:
     """How this process writes its lines."""
     pipes = [handler for handler in logging.getLogger().handlers if isinstance(handler, _Pipe)]
