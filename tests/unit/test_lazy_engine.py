@@ -12,6 +12,7 @@ from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.lazy import LazyEngine
 from yamchi.queues.records import NewJob
+from yamchi.testing import eventually
 
 
 class Counted(MemoryEngine):
@@ -54,6 +55,67 @@ async def test_it_is_made_and_opened_once_however_many_begin() -> None:
     await engine.close()
     await engine.close()
     assert made[0].closed == 1
+
+
+class Slow(Counted):
+    """Opens for as long as nobody stops it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = False
+
+    async def open(self) -> None:
+        try:
+            await super().open()
+            await asyncio.Event().wait()
+        finally:
+            self.ended = True
+
+
+@pytest.mark.timeout(60)
+async def test_one_that_is_closed_while_it_opens_is_closed_and_whoever_waits_is_told() -> None:
+    slow = Slow()
+    engine = LazyEngine(lambda: slow)
+    adding = asyncio.create_task(engine.add("mail", [NewJob("a", "work", b"null")]))
+    await eventually(lambda: slow.opened)
+    await engine.close()
+    assert (slow.closed, slow.ended, engine.is_open) == (1, True, False)
+    with pytest.raises(EngineUnavailable, match="was closed while it was being opened"):
+        await adding
+
+
+class SlowToClose(Counted):
+    """As one that closes in a thread; whether it is open is what it says itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_there = False
+        self.may_close = asyncio.Event()
+
+    async def open(self) -> None:
+        await super().open()
+        self.is_there = True
+
+    async def close(self) -> None:
+        await super().close()
+        await self.may_close.wait()
+        self.is_there = False
+
+
+async def test_one_that_is_used_while_it_closes_is_opened_after_that() -> None:
+    slow = SlowToClose()
+    engine = LazyEngine(lambda: slow)
+    await engine.ping()
+    closing = asyncio.create_task(engine.close())
+    await eventually(lambda: slow.closed)
+    pinging = asyncio.create_task(engine.ping())
+    await asyncio.wait([pinging], timeout=0.1)
+    slow.may_close.set()
+    await asyncio.gather(closing, pinging)
+    assert (slow.opened, slow.closed) == (2, 1)
+    assert slow.is_there
+    assert engine.is_open
+    await engine.close()
 
 
 async def test_one_that_was_away_is_opened_by_a_later_call() -> None:

@@ -199,6 +199,35 @@ async def test_a_job_that_arrives_after_the_stop_goes_back_untouched(app: Yamchi
     assert (back.state, back.attempts_made, runs) == ("waiting", 0, [])
 
 
+class Opening(MemoryEngine):
+    """One that does not get open."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.has_begun = asyncio.Event()
+
+    async def open(self) -> None:
+        self.has_begun.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_worker_that_is_cancelled_while_it_starts_leaves_nothing_behind() -> None:
+    engine, before = Opening(), asyncio.all_tasks()
+    app = Yamchi(Settings(plugins=()), engine=engine)
+
+    @app.job("mail")
+    async def send(job: Job[Any]) -> None:
+        """Nothing to do."""
+
+    running = asyncio.create_task(app.worker().run())
+    await engine.has_begun.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    await app.close()
+    await app.close()
+    assert asyncio.all_tasks() == before
+
+
 class Confused(Troubled):
     """While an exchange is under way, its look for stalled jobs meets a cancelled future; the exchange is answered a little later."""
 

@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from yamchi.errors import EngineUnavailable
@@ -21,6 +21,9 @@ from yamchi.queues.transactions import run_at_once, transactional
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
 Run = Callable[[Work[Any]], Any]
+
+LOOK_SECONDS = 1.0
+"""How often a thread that waits looks whether the loop that works for it is still there."""
 
 
 class Background:
@@ -107,13 +110,19 @@ def _run(work: Work[T], loop: asyncio.AbstractEventLoop) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        try:
-            return asyncio.run_coroutine_threadsafe(work(), loop).result()
-        except CancelledError:
-            raise RuntimeError("app.sync was closed before this was done.") from None
+        return _wait(asyncio.run_coroutine_threadsafe(work(), loop), loop)
     raise RuntimeError(
         "app.sync waits, and would stop the event loop that runs here: use await app.queue(…)."
     )
+
+
+def _wait(answer: "Future[T]", loop: asyncio.AbstractEventLoop) -> T:
+    """What is handed to a loop as it ends may never be done, and nobody else would tell."""
+    while not answer.done() and not loop.is_closed():
+        wait([answer], LOOK_SECONDS)
+    if answer.done() and not answer.cancelled():
+        return answer.result()
+    raise RuntimeError("app.sync was closed before this was done.")
 
 
 class _Blocking:

@@ -38,6 +38,7 @@ class LazyEngine:
         self._make = make
         self._home: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._of_parents: list[Engine] = []
         """Engines of the processes this one was forked from: kept, so that nothing of theirs is closed here."""
         self.is_open = False
@@ -50,7 +51,7 @@ class LazyEngine:
     def begin_anew(self) -> None:
         if engine := self.__dict__.pop("_engine", None):
             self._of_parents.append(engine)
-        self._home, self._opening, self.is_open = None, None, False
+        self._home, self._opening, self._closing, self.is_open = None, None, None, False
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
@@ -80,28 +81,53 @@ class LazyEngine:
             self._home, self._opening = asyncio.get_running_loop(), None
         if self._home is not asyncio.get_running_loop():
             raise EngineUnavailable(f"The {self._engine.type} engine is not open yet.")
+        await self._be_closed()
         if self._opening is None:
             self._opening = asyncio.create_task(self._engine.open())
         opening = self._opening
-        try:
-            await asyncio.shield(opening)
-            self.is_open = True
-        finally:
+        await asyncio.wait([opening])  # who gives up waiting leaves it to the others
+        is_last = self._opening is opening
+        if not opening.cancelled() and (error := opening.exception()):
             # Of many who waited, only those for whom this try is still the last one may call for another.
-            if not self.is_open and opening.done() and self._opening is opening:
-                self._opening = None
+            self._opening = None if is_last else self._opening
+            raise error
+        if not is_last:
+            raise EngineUnavailable(f"The {self._engine.type} engine was closed while it was being opened.")
+        self.is_open = True
 
     async def close(self) -> None:
-        if self.is_open:
-            self.is_open, self._opening = False, None
-            await self._close_at(self._home)
+        opening, self._opening, self.is_open = self._opening, None, False
+        if opening:
+            await self._close_at(self._home, opening)
 
-    async def _close_at(self, home: asyncio.AbstractEventLoop | None) -> None:
+    async def _close_at(
+        self, home: asyncio.AbstractEventLoop | None, opening: "asyncio.Task[None] | None" = None
+    ) -> None:
         """What it opened may belong to its home's event loop, so it is closed there."""
         if home and home.is_running() and home is not asyncio.get_running_loop():
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._engine.close(), home))
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close_here(opening), home))
         else:
-            await self._engine.close()
+            await self._close_here(opening)
+
+    async def _close_here(self, opening: "asyncio.Task[None] | None") -> None:
+        await self._be_closed()
+        self._closing = asyncio.create_task(self._end(opening))
+        await asyncio.shield(self._closing)
+
+    async def _end(self, opening: "asyncio.Task[None] | None") -> None:
+        if opening and not opening.done() and opening.get_loop() is asyncio.get_running_loop():
+            opening.cancel()
+            await asyncio.wait([opening])
+        await self._engine.close()
+
+    async def _be_closed(self) -> None:
+        """Wait while it closes: what is opened meanwhile would be closed with the rest, and taken for open."""
+        while (
+            (closing := self._closing)
+            and not closing.done()
+            and closing.get_loop() is asyncio.get_running_loop()
+        ):
+            await asyncio.wait([closing])
 
     async def move_here(self) -> None:
         """From now on its home is the event loop that runs here. Who calls on the old one meanwhile is told to come here."""

@@ -70,9 +70,9 @@ class Worker:
 
     async def _run(self) -> None:
         opening = [asyncio.create_task(runner.open()) for runner in self.runners]
-        # One engine that does not answer must not keep the others from being worked on.
-        await asyncio.wait(opening, timeout=OPENING_SECONDS)
         try:
+            # One engine that does not answer must not keep the others from being worked on.
+            await asyncio.wait(opening, timeout=OPENING_SECONDS)
             with self.services.watching("lease keeper", _nothing) as service:
                 self._keeper.start(service)
                 await self._work()
