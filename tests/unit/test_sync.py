@@ -17,9 +17,11 @@ import pytest
 from yamchi import Job, JobFailed, Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable, InvalidJob
+from yamchi.queues.blocking import _run
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.settings import Settings
+from yamchi.storage import forking
 from yamchi.storage.sqlite import SqliteFile
 from yamchi.testing import eventually
 
@@ -102,6 +104,25 @@ def test_it_can_be_used_again_right_after_it_was_closed(app: Yamchi) -> None:
         app.sync.close()
     assert app.sync.queue("sums").stats()["waiting"] == 20
     app.sync.close()
+
+
+def test_what_is_handed_to_a_loop_that_never_runs_again_is_given_up() -> None:
+    """As by a thread that is too late for the application's loop, and too early to see that it is closed."""
+    loop, outcomes = asyncio.new_event_loop(), SimpleQueue[object]()
+
+    async def work() -> None:
+        """Never run."""
+
+    def wait() -> None:
+        try:
+            outcomes.put(_run(work, loop))
+        except RuntimeError as error:
+            outcomes.put(str(error))
+
+    threading.Thread(target=wait, daemon=True).start()
+    asyncio.run(eventually(lambda: loop._ready))
+    loop.close()
+    assert outcomes.get(timeout=20) == "app.sync was closed before this was done."
 
 
 def test_who_waits_while_it_is_closed_is_told(app: Yamchi) -> None:
@@ -274,6 +295,31 @@ def test_a_process_that_is_forked_while_its_parent_writes_can_write_too(tmp_path
     assert app.sync.queue("sums").stats()["waiting"] == 1
     app.sync.close()
     file.close()
+
+
+@pytest.mark.parametrize("what", ["jobs", "tables"])
+def test_a_fork_does_not_wait_for_a_transaction_that_waits_for_another_process(
+    tmp_path: Path, what: str
+) -> None:
+    app = Yamchi(Settings(home=tmp_path, plugins=()))
+    app.define("sums")
+    write = {
+        "jobs": lambda: app.queue("sums").add([1]),
+        "tables": lambda: app.keys.incr("uses"),
+    }[what]
+    asyncio.run(write())
+    path = {"jobs": tmp_path / "var" / "yamchi.db", "tables": tmp_path / "var" / "data.db"}[what]
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")  # as another process that writes for long
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(asyncio.run, write())
+        asyncio.run(eventually(lambda: forking._uses._number))
+        assert has_ended_well(fork(lambda: None))
+        assert not writing.done(), "the lock is there still"
+        other.execute("COMMIT")
+        writing.result(20)
+    other.close()
+    asyncio.run(app.close())
 
 
 def test_a_forked_process_uses_the_tables_though_its_parent_did(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from sqlalchemy.exc import (
 
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, StorageFull, UnstorableValue
 from yamchi.storage.bulkinsert import write_rows
+from yamchi.storage.forking import IMPATIENT, in_use, using
 from yamchi.storage.forking import Connection as SqliteConnection
-from yamchi.storage.forking import in_use, using
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.locks import LoopLock
 from yamchi.storage.migrating import upgrade
@@ -174,6 +174,8 @@ class Database:
             engine.dispose()
             raise self._explain(error) from error
         transact, look = (using(_transact), using(_look)) if self.is_embedded else (_transact, _look)
+        if self.is_embedded:
+            writing.connection.driver_connection.execute(IMPATIENT)  # type: ignore[union-attr]
         self._writer = GroupCommit("database-writer", writing, transact, self._explain)
         self._reader = GroupCommit("database-reader", reading, look, self._explain)
         self._connections = (writing, reading)

@@ -11,13 +11,17 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic, sleep  # noqa: TID251 - waits for a lock of the file, whatever time it is
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 C = TypeVar("C")
 
 WAIT_SECONDS = 30.0
-"""How long a fork waits for transactions: as long as they wait for each other."""
+"""How long a transaction waits for those of other processes, and a fork for transactions."""
+
+IMPATIENT = "PRAGMA busy_timeout=100"
+"""For a connection that writes: so many milliseconds at a time it waits for another process, and in between a fork may go ahead."""
 
 
 class Connection(sqlite3.Connection):
@@ -93,13 +97,24 @@ def in_use() -> Iterator[None]:
 
 
 def using(transact: Callable[[C, Sequence[Any]], list[Any]]) -> Callable[[C, Sequence[Any]], list[Any]]:
-    """The same work, done while nobody forks."""
+    """The same work, done while nobody forks. While another process has the file locked, it is tried again and again."""
 
     def run(connection: C, ops: Sequence[Any]) -> list[Any]:
-        _uses.begin()
-        try:
-            return transact(connection, ops)
-        finally:
-            _uses.end()
+        give_up = monotonic() + WAIT_SECONDS
+        while True:
+            _uses.begin()
+            try:
+                return transact(connection, ops)
+            except Exception as error:
+                if monotonic() > give_up or not _is_locked(error):
+                    raise
+            finally:
+                _uses.end()
+            sleep(0.001)  # SQLite does not wait for every lock
 
     return run
+
+
+def _is_locked(error: Exception) -> bool:
+    cause = getattr(error, "orig", error)  # of SQLAlchemy, or SQLite's own
+    return getattr(cause, "sqlite_errorname", "").startswith("SQLITE_BUSY")

@@ -18,7 +18,7 @@ from yamchi.errors import (
     StorageFull,
     StorageReadOnly,
 )
-from yamchi.storage.forking import Connection, in_use, using
+from yamchi.storage.forking import IMPATIENT, Connection, in_use, using
 from yamchi.storage.groupcommit import GroupCommit
 from yamchi.storage.private import make_private
 
@@ -71,6 +71,7 @@ class SqliteFile:
             make_private(self.path)
             writing = self._connect()
             _migrate(writing, self._migrations, self.path)
+            writing.execute(IMPATIENT)
             reading, self._watcher = self._connect(readonly=True), self._connect(readonly=True)
             self._seen = _version(self._watcher)
         except (OSError, sqlite3.Error) as error:
