@@ -175,3 +175,14 @@ def test_no_limit_if_one_says_so(tmp_path: Path) -> None:
     assert app.define("any").timeout is None
     assert Yamchi(Settings(home=tmp_path)).define("any").timeout == 3_600_000
     assert app.define("short", timeout="5s").timeout == 5_000
+
+
+async def test_names_that_nobody_waits_for_any_more_are_forgotten() -> None:
+    """A handler may hold the host of each customer, for as long as the process runs."""
+    all_of_them = bulkheads.Bulkheads(SLOTS, SystemClock(), lambda: None)
+    with all_of_them.hold("slow"):
+        for number in range(3 * bulkheads.MOST_KNOWN):
+            with all_of_them.hold(f"customer-{number}"):
+                assert len(all_of_them._bulkheads) <= bulkheads.MOST_KNOWN
+        assert all_of_them._bulkheads["slow"].held == 1
+    assert all_of_them._bulkheads["slow"].held == 0

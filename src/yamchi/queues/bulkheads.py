@@ -38,6 +38,9 @@ RETURNS_PER_SECOND = 200.0
 
 SMOOTHING = 0.2
 
+MOST_KNOWN = 1_000
+"""So many providers are remembered; when there are more, those are forgotten that nobody waits for at the moment."""
+
 
 @dataclass(slots=True)
 class _Bulkhead:
@@ -73,11 +76,17 @@ class Bulkheads:
     def _take(self, name: str) -> None:
         bulkhead = self._bulkheads.get(name)
         if bulkhead is None:
+            self._forget_idle()
             bulkhead = self._bulkheads[name] = _Bulkhead()
         if bulkhead.held >= self._slots:
             wait = timedelta(seconds=self._place(bulkhead))
             raise Snooze(wait, f"all that may wait for {name} at once are waiting")
         bulkhead.held += 1
+
+    def _forget_idle(self) -> None:
+        """A name may be anything, such as each customer's host."""
+        if len(self._bulkheads) >= MOST_KNOWN:
+            self._bulkheads = {name: known for name, known in self._bulkheads.items() if known.held}
 
     def _place(self, bulkhead: _Bulkhead) -> float:
         """In how many seconds to come back: in the order of those who were sent back, as fast as the provider works."""
