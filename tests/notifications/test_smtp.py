@@ -1,5 +1,7 @@
 """The pool of connections to a mail server."""
 
+import asyncio
+
 import pytest
 
 from tests.services.mail import MailServer
@@ -36,3 +38,33 @@ async def test_a_server_that_thinks_over_a_letter_gets_it_once(mail_server: Mail
     assert await pool.send(letter("nurzhan@example.com")) == "Message accepted"
     assert mail_server.by_recipient()["nurzhan@example.com"] == 1
     await pool.close()
+
+
+async def test_a_server_that_waits_for_a_letter_it_has_refused_gets_an_empty_one() -> None:
+    """Of commands that were sent together it refuses one and goes on with the next, as RFC 2920 allows."""
+    taken: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 ready\r\n")
+        while line := await reader.readline():
+            match line.split()[0].upper():
+                case b"EHLO":
+                    writer.write(b"250-here\r\n250 PIPELINING\r\n")
+                case b"RCPT" if b"nobody" in line:
+                    writer.write(b"550 5.1.1 no such user\r\n")
+                case b"DATA":
+                    writer.write(b"354 go on\r\n")
+                    taken.append(await reader.readuntil(b".\r\n"))
+                    writer.write(b"250 taken\r\n")
+                case _:
+                    writer.write(b"250 ok\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        pool = SmtpPool(SmtpServer("127.0.0.1", server.sockets[0].getsockname()[1], security="none"))
+        async with asyncio.timeout(20):
+            with pytest.raises(Unrecoverable, match="no such user"):
+                await pool.send(letter("nobody@example.com"))
+            assert await pool.send(letter("nurzhan@example.com")) == "taken"
+        await pool.close()
+    assert taken == [b".\r\n", b"Subject: Hello\r\n\r\nHello\r\n.\r\n"]

@@ -16,6 +16,7 @@ from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, In
 from yamchi.queues.engines import EngineContext, make_engine
 from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.engines.pgmq import PgmqEngine
+from yamchi.queues.engines.pgmq.connections import Connections, explain
 from yamchi.queues.records import Completed, DeadLetter, Failed, JobOptions, NewJob, RetryAt
 from yamchi.testing.conformance.base import claim_all, complete, settle
 from yamchi.testing.waiting import eventually
@@ -71,6 +72,19 @@ async def test_a_database_that_is_not_there(database: Database, opened: Open) ->
     missing = urlsplit(database.url)._replace(path="/nowhere").geturl()
     with pytest.raises(EngineUnavailable, match="has no database nowhere: create it"):
         await opened(missing)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('FATAL:  role "shop" does not exist', "has no user shop: create it"),
+        ("FATAL:  sorry, too many clients already", "has no free connection: raise max_connections"),
+        ("FATAL:  the database system is starting up", "can't be reached"),
+    ],
+)
+def test_what_a_server_says_at_the_door_is_told_as_something_to_do(said: str, told: str) -> None:
+    at = Connections("postgresql://shop:secret@db.example:5432/jobs")
+    assert told in str(explain(psycopg.OperationalError(said), at))
 
 
 async def test_no_right_to_create_a_schema(database: Database, opened: Open) -> None:
