@@ -42,7 +42,7 @@ format: install ## Rewrite the code in the project's style
 bench: .venv-bench/.installed ## Measure Yamchi beside its peers on the same servers (options: ARGS)
 	.venv-bench/bin/python -m bench.run $(ARGS)
 
-mutants: install ## Plant faults in the code and see whether the tests notice (ARGS="--number 200 --seed 1 --whole")
+mutants: install ## Plant faults in the code and see whether the tests notice (ARGS="--number 200 --seed 1")
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 services: install ## Start the test servers (Redis, PostgreSQL, Kafka) and keep them until Ctrl-C

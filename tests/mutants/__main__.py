@@ -7,6 +7,7 @@ the quickest first. Both are kept in `.mutants/`, so a run that was stopped goes
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -62,7 +63,7 @@ def _servers() -> Iterator[dict[str, str]]:
     try:
         for name in KINDS:
             try:
-                environment[VARIABLES[name]] = servers.url(name)
+                environment[VARIABLES[name]] = os.environ.get(VARIABLES[name]) or servers.url(name)
             except ServerMissing as missing:
                 _say(str(missing))
         yield environment

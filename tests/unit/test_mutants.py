@@ -2,6 +2,7 @@
 
 import ast
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ CONTENT, STRICT, IN_A_PROCESS = (
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Tree:
+def program(tmp_path: Path) -> Iterator[Tree]:
     """A function, a constant, a test that is content with anything, one that is not, and one that fails anyway."""
     tree = tmp_path / "tree"
     (tree / "src/yamchi/queues").mkdir(parents=True)
@@ -105,7 +106,9 @@ def test_in_a_process():
 """
     )
     quickly = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_timeout"}
-    return Tree(tree, tmp_path / "copy", quickly)
+    program = Tree(tree, tmp_path / "copy", quickly)
+    yield program
+    program.close()
 
 
 def places(program: Tree, name: str) -> list[Mutant]:
