@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from yamchi.errors import MissingExtra
+from yamchi.perloop import PerLoop
 
 if TYPE_CHECKING:
     import httpx2
@@ -70,7 +71,7 @@ class TooMuch(NoAnswer):
 
 
 class Client:
-    """A pool of connections for one event loop, made by the first call. Each call is one request, repeated by nobody here."""
+    """A pool of connections for each event loop, made by its first call. Each call is one request, repeated by nobody here."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Client:
         self._extra, self._purpose = extra, purpose
         self._timeout, self._connections, self._idle_seconds = timeout, connections, idle_seconds
         self._options = options
-        self._made: httpx2.AsyncClient | None = None
+        self._pools: PerLoop[_Pool] = PerLoop(_Pool)
 
     async def ask(
         self,
@@ -99,7 +100,8 @@ class Client:
         **request: Any,
     ) -> Answer:
         """The answer, whatever it is, if it is all there in so many seconds and has no more than `most` bytes."""
-        client = self._made or await self._make()
+        pool = self._pools.get()
+        client = pool.client or await self._make(pool)
         import httpx2
 
         try:
@@ -117,22 +119,29 @@ class Client:
         return Answer(response.status_code, response.reason_phrase, response.headers, content)
 
     async def close(self) -> None:
-        made, self._made = self._made, None
-        if made:
-            await made.aclose()
+        here, _ = self._pools.take_all()  # one of another event loop can't be closed from this one
+        if here and here.client:
+            await here.client.aclose()
 
-    async def _make(self) -> "httpx2.AsyncClient":
+    async def _make(self, pool: "_Pool") -> "httpx2.AsyncClient":
         try:
             trusted = await asyncio.to_thread(_trusted)
             import httpx2
         except ImportError as error:
             raise MissingExtra(self._extra, self._purpose) from error
-        if self._made is None:  # by another call meanwhile
+        if pool.client is None:  # by another call meanwhile
             limits = httpx2.Limits(max_connections=self._connections, keepalive_expiry=self._idle_seconds)
-            self._made = httpx2.AsyncClient(
+            pool.client = httpx2.AsyncClient(
                 verify=trusted, timeout=self._timeout, limits=limits, **self._options
             )
-        return self._made
+        return pool.client
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Of one event loop."""
+
+    client: "httpx2.AsyncClient | None" = None
 
 
 @cache

@@ -1,24 +1,41 @@
 """An application outlives the event loop it was first used on: `asyncio.run` may be called again with the same one."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services.gateway import Gateway
+from tests.services.mail import MailServer
+from tests.services.webserver import Response, WebService
 from tests.unit.test_failover import Broker
 
 from yamchi import Job, Yamchi
 from yamchi.clock import Millis, SystemClock
+from yamchi.http.apikeys import ApiKeys
+from yamchi.notifications.channels import apprise
+from yamchi.notifications.channels.base import Message
+from yamchi.notifications.channels.email.mime import compose
+from yamchi.notifications.channels.email.smtp import SmtpPool, SmtpServer
+from yamchi.notifications.channels.push.client import PushClient
+from yamchi.notifications.templates.model import Rendered
+from yamchi.outgoing import Client
+from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.failover import with_failover
+from yamchi.queues.handlers import QueueDefinition
+from yamchi.queues.processes.limits import ProcessLimits
+from yamchi.queues.processes.pool import ProcessPool
+from yamchi.queues.queue import Queue
+from yamchi.queues.records import DEFAULT_OPTIONS, JobRecord
 from yamchi.queues.timeouts import CallTimeout
 from yamchi.settings import Settings
 from yamchi.storage.caching import CachedRead
 from yamchi.storage.database import Database
-from yamchi.testing import eventually
+from yamchi.testing import MovableClock, eventually
 
 CALLS = 40
 """Calls of the engine during which an idle worker is watched."""
@@ -182,3 +199,137 @@ def test_tables_are_opened_and_views_read_by_many_at_once_on_the_second_event_lo
 
     asyncio.run(use())
     asyncio.run(use())
+
+
+# ── What asks others ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def twice(use: Callable[[], Any]) -> None:
+    """On one event loop, and on another."""
+    asyncio.run(use())
+    asyncio.run(use())
+
+
+def test_keys_are_read_by_many_at_once_on_the_second_event_loop_too(tmp_path: Path) -> None:
+    database, clock = Database(f"sqlite:///{tmp_path}/data.db"), MovableClock()
+    keys = ApiKeys(database, clock)
+
+    async def use() -> None:
+        await clock.advance("1m")
+        assert await asyncio.gather(*(keys.get("nobody") for _ in range(5))) == [None] * 5
+        await database.close()
+
+    twice(use)
+
+
+def test_letters_are_sent_on_the_second_event_loop_too() -> None:
+    server = MailServer()
+    server.start()
+    pool = SmtpPool(SmtpServer(server.host, server.port, security="none", connections=1))
+    letter = compose(Message("1", "you@example.com", Rendered("hello")), "me@example.com", 0)
+
+    async def use() -> None:
+        await asyncio.gather(*(pool.send(letter) for _ in range(3)))
+
+    try:
+        twice(use)
+        assert len(server.letters) == 6
+    finally:
+        server.stop()
+
+
+def test_sms_are_sent_on_the_second_event_loop_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apprise, "MAX_CONCURRENT", 1)
+    gateway = Gateway()
+    gateway.start()
+    channel = apprise.SmsChannel(gateway.url)
+    messages = [Message(str(n), "+77010000000", Rendered("hello")) for n in range(3)]
+
+    async def use() -> None:
+        await asyncio.gather(*map(channel.send, messages))
+
+    try:
+        twice(use)
+        assert len(gateway.taken) == 6
+    finally:
+        gateway.stop()
+
+
+class Answering(WebService):
+    def respond(self, path: str, headers: dict[str, str], body: bytes) -> Response:
+        return Response(200, b"{}", {})
+
+
+@pytest.fixture
+def service() -> Iterator[WebService]:
+    service = Answering()
+    service.start()
+    yield service
+    service.stop()
+
+
+def test_others_are_asked_on_the_second_event_loop_too(service: WebService) -> None:
+    client = Client("telegram", "A test", timeout=5, connections=1)
+
+    async def use() -> None:
+        asked = (client.ask("POST", service.origin, seconds=10, most=100) for _ in range(3))
+        assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 3
+
+    twice(use)
+
+
+def test_push_services_are_asked_on_the_second_event_loop_too(service: WebService) -> None:
+    client = PushClient(SystemClock(), allows_private=True)
+
+    async def use() -> None:
+        asked = (client.send(f"{service.origin}/{n}", {}, b"", "a test") for n in range(3))
+        assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 3
+
+    twice(use)
+
+
+class HeardPage:
+    """An open page that keeps what it hears."""
+
+    user_id, since = "you", None
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def admit(self, frames: Sequence[str]) -> None:
+        self.heard.extend(frames)
+
+    def offer(self, frame: str) -> None:
+        self.heard.append(frame)
+
+    def beat(self, frame: str, now: Millis) -> None: ...
+
+
+def test_pages_are_let_in_on_the_second_event_loop_too(tmp_path: Path) -> None:
+    hub = Yamchi(Settings(home=tmp_path, plugins=("notifications",))).notifications.hub
+
+    async def use() -> None:
+        for _ in range(5):  # who lets them in waits for the next one, and comes to know of it
+            page = HeardPage()
+            assert hub.join(page)
+            await eventually(lambda page=page: page.heard)
+            hub.leave(page)
+
+    twice(use)
+    asyncio.run(hub.close())
+
+
+def test_child_processes_run_jobs_on_the_second_event_loop_too() -> None:
+    pool = ProcessPool("q", "double", double, ProcessLimits(1))
+    queue = Queue(QueueDefinition("q"), MemoryEngine(SystemClock()), SystemClock())
+    job: Job[int] = Job(queue, JobRecord("1", "q", "double", b"21", "active", 0, 0, DEFAULT_OPTIONS))
+
+    async def use() -> None:
+        assert await asyncio.gather(*(pool.run(job) for _ in range(2))) == [42, 42]
+
+    twice(use)
+    asyncio.run(pool.close())
+
+
+def double(job: Job[int]) -> int:
+    return 2 * job.data

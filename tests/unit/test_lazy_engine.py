@@ -7,9 +7,9 @@ import pytest
 
 from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable
+from yamchi.perloop import PerLoop
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.engines.memory import MemoryEngine
-from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.lazy import LazyEngine
 from yamchi.queues.records import NewJob
 from yamchi.testing import eventually

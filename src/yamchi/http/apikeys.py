@@ -22,6 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from yamchi.clock import Clock, Millis, Span, to_millis
 from yamchi.errors import ConfigurationError, EngineError, UnknownJob
 from yamchi.http.scopes import Caller, check_scopes
+from yamchi.perloop import PerLoop
 from yamchi.storage.database import Database
 from yamchi.storage.tables import api_keys as table
 from yamchi.storage.tables import sessions
@@ -89,7 +90,7 @@ class ApiKeys:
         self._clock = clock
         self._known: Mapping[str, ApiKey] = {}
         self._read_at: Millis | None = None
-        self._reading = asyncio.Lock()
+        self._reading = PerLoop(asyncio.Lock)
         self._noted: dict[str, Millis] = {}
 
     # ── Who comes with a key ──────────────────────────────────────────────────────────────────────────────────────
@@ -115,7 +116,7 @@ class ApiKeys:
     async def _all(self, fresh: Millis) -> Mapping[str, ApiKey]:
         if self._is_read(fresh):
             return self._known
-        async with self._reading:  # a thousand strangers at once are one look at the database
+        async with self._reading.get():  # a thousand strangers at once are one look at the database
             return self._known if self._is_read(fresh) else await self._read()
 
     def _is_read(self, fresh: Millis) -> bool:

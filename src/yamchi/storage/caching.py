@@ -1,9 +1,10 @@
 """What is read often and changes seldom is cached for a moment, and read anew after a change."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from yamchi.clock import Clock, Millis
-from yamchi.storage.locks import LoopLock
+from yamchi.perloop import PerLoop
 
 
 class CachedRead:
@@ -15,11 +16,11 @@ class CachedRead:
         self._max_age = max_age
         self._read_at: Millis = 0
         self._changes = 0
-        self._reading = LoopLock()
+        self._reading = PerLoop(asyncio.Lock)
 
     async def refresh(self) -> None:
         if self._is_old():
-            async with self._reading.here():
+            async with self._reading.get():
                 if self._is_old():
                     began, changes = self._clock.now(), self._changes
                     await self._read()

@@ -5,6 +5,7 @@ time becomes one `executemany`, or one call where the statement is a function of
 `get` is the same for hot looks: what many callers look up by the same function at the same time becomes one query.
 """
 
+import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -26,11 +27,11 @@ from sqlalchemy.exc import (
 )
 
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, StorageFull, UnstorableValue
+from yamchi.perloop import PerLoop
 from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.forking import IMPATIENT, in_use, using
 from yamchi.storage.forking import Connection as SqliteConnection
 from yamchi.storage.groupcommit import GroupCommit
-from yamchi.storage.locks import LoopLock
 from yamchi.storage.migrating import upgrade
 from yamchi.storage.private import make_private
 from yamchi.storage.revisions import CORE, Migrations
@@ -113,7 +114,7 @@ class Database:
         self._url = url.replace("postgresql://", "postgresql+psycopg://", 1)
         self.is_embedded = url.startswith("sqlite:")
         self._engine: Engine | None = None
-        self._opening = LoopLock()
+        self._opening = PerLoop(asyncio.Lock)
         self._life = threading.Lock()
         self._refusal: str | None = None
         self._of_parents: list[object] = []
@@ -135,12 +136,12 @@ class Database:
         """In a forked process: be as before the first use. The threads are the parent's, and so is what they have open."""
         if self._engine is not None:
             self._of_parents.append((self._engine, self._connections))
-        self._engine, self._opening, self._life = None, LoopLock(), threading.Lock()
+        self._engine, self._opening, self._life = None, PerLoop(asyncio.Lock), threading.Lock()
 
     async def open(self) -> None:
         """Connect and check the schema. Opening an open database does nothing."""
         if self._engine is None:
-            async with self._opening.here():
+            async with self._opening.get():
                 if self._engine is None:
                     await in_own_thread(self._open)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from urllib.parse import quote
 
 from yamchi.errors import MissingExtra, Outage, Snooze, Unrecoverable, YamchiError
@@ -19,6 +20,7 @@ from yamchi.notifications.channels.base import AnswerLost, Channel, Message, Rec
 from yamchi.notifications.channels.bounded_requests import bounded_answers
 from yamchi.notifications.channels.sms_parts import size_of
 from yamchi.observe.logging import MASK, mask
+from yamchi.perloop import PerLoop
 
 READ_TIMEOUT_SECONDS = 30.0
 """How long to wait for an answer, where the URL does not say `rto`."""
@@ -53,7 +55,7 @@ class AppriseChannel(Channel):
         self.provider = url.partition("://")[0][:40]
         self._url = url
         self._address = address
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+        self._slots = PerLoop(lambda: asyncio.Semaphore(MAX_CONCURRENT))
         self._threads = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix=f"apprise-{name}")
 
     def address(self, recipient: Recipient) -> str | None:
@@ -74,26 +76,22 @@ class AppriseChannel(Channel):
 
     async def _in_thread(self, to: str, text: str, title: str | None) -> tuple[bool, str]:
         """A thread can't be stopped: one whose headers come byte by byte keeps its slot until it ends; its message does not wait."""
+        slots = self._slots.get()
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
-                await self._slots.acquire()
+                await slots.acquire()
         except TimeoutError as error:
             said = f"{MAX_CONCURRENT} requests to {self.provider} wait for its answer already"
             raise Snooze(timedelta(seconds=READ_TIMEOUT_SECONDS), said) from error
         loop = asyncio.get_running_loop()
         answer = loop.run_in_executor(self._threads, _notify, self._url, to, text, title)
-        answer.add_done_callback(self._release_slot)
+        answer.add_done_callback(partial(_release_slot, slots))
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 return await asyncio.shield(answer)
         except TimeoutError as error:
             said = f"{self.provider} took longer than {DEADLINE_SECONDS:g} s to answer, and may have taken the message"
             raise AnswerLost(said) from error
-
-    def _release_slot(self, answer: "asyncio.Future[tuple[bool, str]]") -> None:
-        self._slots.release()
-        if not answer.cancelled():
-            answer.exception()  # mark it as seen: its message may not wait for it any more
 
     def _censor(self, said: str) -> str:
         """What was said, without anything of the URL that might be a secret."""
@@ -115,6 +113,12 @@ class SmsChannel(AppriseChannel):
             raise Unrecoverable(f"{message.to!r} is not a phone number: write it as +77010000000.")
         await self._notify(number, message.rendered.text)
         return str(size_of(message.rendered.text.strip()))
+
+
+def _release_slot(slots: asyncio.Semaphore, answer: "asyncio.Future[tuple[bool, str]]") -> None:
+    slots.release()
+    if not answer.cancelled():
+        answer.exception()  # mark it as seen: its message may not wait for it any more
 
 
 # ── In a thread ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -113,6 +113,8 @@ class Hub:
     def _start(self) -> None:
         if self._tasks:
             return
+        self._feed.listeners.discard(self._news.set)
+        self._news = asyncio.Event()  # the one before may be of an event loop that has ended
         self._feed.listeners.add(self._news.set)
         for work in (self._follow(), self._keep_beating()):
             task = asyncio.create_task(work, name="live")

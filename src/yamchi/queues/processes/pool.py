@@ -18,6 +18,7 @@ from typing import Any
 
 from yamchi.errors import Retryable
 from yamchi.observe.logging import configured_format
+from yamchi.perloop import PerLoop
 from yamchi.queues.job import Job
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.wire import Hello, Start, Stop, decode_error, packed, receive
@@ -50,8 +51,8 @@ class ProcessPool:
     def __init__(self, queue: str, name: str, function: Callable[..., Any], limits: ProcessLimits) -> None:
         self._hello = partial(_hello, queue, name, function, limits.memory)
         self._limits = limits
-        self._free = asyncio.Semaphore(limits.processes)
-        self._idle: list[_Child] = []
+        self._free = PerLoop(lambda: asyncio.Semaphore(limits.processes))
+        self._idle_children: PerLoop[list[_Child]] = PerLoop(list, _kill_all)
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def run(self, job: Job[Any], payload: bytes | None = None, *, within: Within | None = None) -> Any:
@@ -59,12 +60,13 @@ class ProcessPool:
 
         With a `payload` the child gets that instead of the job's own data: a part of the work, not all of it.
         """
+        free = self._free.get()
         with job.waiting():
-            await self._free.acquire()
+            await free.acquire()
         try:
             result = await self._run_in_any(job, payload, within)
         finally:
-            self._free.release()
+            free.release()
         await asyncio.sleep(0)  # whoever waits for the child gives it work before this job goes on
         return result
 
@@ -96,10 +98,17 @@ class ProcessPool:
                 self._retire(child)
         return result
 
+    @property
+    def _idle(self) -> "list[_Child]":
+        return self._idle_children.get()
+
     async def close(self) -> None:
         """End all children."""
-        while self._idle:
-            self._retire(self._idle.pop())
+        here, elsewhere = self._idle_children.take_all()
+        for child in here or ():
+            self._retire(child)
+        for children in elsewhere:
+            _kill_all(children)
         await asyncio.gather(*self._leaving)
 
     def _take_idle(self) -> "_Child | None":
@@ -115,6 +124,12 @@ class ProcessPool:
         task = asyncio.create_task(child.end())
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
+
+
+def _kill_all(children: "list[_Child]") -> None:
+    """Of an event loop that has ended, and what they were spoken to by with it."""
+    for child in children:
+        child.kill()
 
 
 class _HandlerFailed(Exception):
@@ -166,7 +181,7 @@ class _Child:
         return child
 
     async def _give_up(self) -> None:
-        self._kill()
+        self.kill()
         await self._wait()
         self._writer.close()
 
@@ -209,7 +224,7 @@ class _Child:
         raise (Retryable if has_begun else _NeverBegan)(await self._describe_death(job.name))
 
     async def _describe_death(self, name: str) -> str:
-        self._kill()
+        self.kill()
         code = await self._wait()
         if self._has_outgrown:
             limit = f"{(self._memory or 0) / 1024**2:g} MB"
@@ -230,7 +245,7 @@ class _Child:
             await asyncio.sleep(WATCH_SECONDS)
             if self._resident() > (self._memory or 0):
                 self._has_outgrown = True
-                self._kill()
+                self.kill()
                 return
 
     def _resident(self) -> int:
@@ -249,11 +264,11 @@ class _Child:
         try:
             await asyncio.wait_for(self._wait(), STOP_GRACE_SECONDS)
         except TimeoutError:
-            self._kill()
+            self.kill()
             await self._wait()
         self._writer.close()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
         self._process.kill()
 
     async def _wait(self) -> int:

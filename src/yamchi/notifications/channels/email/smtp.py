@@ -18,6 +18,7 @@ from yamchi.errors import Outage, Retryable, Unrecoverable
 from yamchi.notifications.channels.base import AnswerLost, Unreachable
 from yamchi.notifications.channels.email.mime import Letter
 from yamchi.notifications.channels.email.smtp_connection import Refused, SmtpConnection
+from yamchi.perloop import PerLoop
 
 Security = Literal["starttls", "tls", "none"]
 TIMEOUT_SECONDS = 30.0
@@ -45,16 +46,20 @@ class SmtpServer:
 
 
 class SmtpPool:
-    """At most `connections` at once, each reused for as long as the server likes."""
+    """At most `connections` at once, each reused for as long as the server likes, by the event loop it was made on."""
 
     def __init__(self, server: SmtpServer) -> None:
         self._server = server
-        self._idle: list[SmtpConnection] = []
-        self._slots = asyncio.Semaphore(server.connections)
+        self._slots = PerLoop(lambda: asyncio.Semaphore(server.connections))
+        self._idle_connections: PerLoop[list[SmtpConnection]] = PerLoop(list)
+
+    @property
+    def _idle(self) -> list[SmtpConnection]:
+        return self._idle_connections.get()
 
     async def send(self, letter: Letter) -> str:
         """The server's answer. A connection that failed is not used again."""
-        async with self._slots:
+        async with self._slots.get():
             connection = await self._connected()
             try:
                 _check_writable(letter, connection)

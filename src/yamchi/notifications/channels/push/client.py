@@ -23,6 +23,7 @@ from yamchi.clock import Clock, to_moment
 from yamchi.errors import Outage, Snooze
 from yamchi.notifications.channels.base import AnswerLost
 from yamchi.notifications.channels.push.endpoints import Lookups, NotFound, NotPublic, public_addresses
+from yamchi.perloop import PerLoop
 
 MAX_CONNECTIONS = 250
 """As many as ten messages at once need, each to the twenty browsers that one person may have, and some."""
@@ -65,16 +66,21 @@ _person: ContextVar[str] = ContextVar("push_person")
 
 
 class PushClient:
-    """One pool of connections for all push services."""
+    """One pool of connections for all push services, in each event loop."""
 
     def __init__(self, clock: Clock, *, allows_private: bool = False) -> None:
         self._clock = clock
         self._lookups = Lookups(LOOKUP_THREADS, "push-send")
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=ssl.create_default_context(),
+        self._trusted = ssl.create_default_context()
+        self._allows_private = allows_private
+        self._pools = PerLoop(self._make_pool)
+
+    def _make_pool(self) -> httpcore2.AsyncConnectionPool:
+        return httpcore2.AsyncConnectionPool(
+            ssl_context=self._trusted,
             max_connections=MAX_CONNECTIONS,
             keepalive_expiry=IDLE_SECONDS,
-            network_backend=None if allows_private else PublicNetwork(self._lookups),
+            network_backend=None if self._allows_private else PublicNetwork(self._lookups),
         )
 
     async def send(
@@ -109,12 +115,14 @@ class PushClient:
             raise BadEndpoint(str(error)) from error
 
     async def close(self) -> None:
-        await self._pool.aclose()
+        here, _ = self._pools.take_all()  # one of another event loop can't be closed from this one
+        if here:
+            await here.aclose()
         self._lookups.close()
 
     async def _exchange(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
         extensions = {"timeout": TIMEOUTS_SECONDS}
-        async with self._pool.stream(
+        async with self._pools.get().stream(
             "POST", url, headers=list(headers.items()), content=body, extensions=extensions
         ) as answer:
             content = await _beginning(answer)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, YamchiError
+from yamchi.perloop import PerLoop
 from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.connection import (
     ANSWER_SECONDS,
@@ -18,7 +19,6 @@ from yamchi.queues.engines.bull.connection import (
     pack,
 )
 from yamchi.queues.engines.bull.scripts import Script
-from yamchi.queues.engines.perloop import PerLoop
 
 CONNECT_SECONDS = 5.0
 _REFUSED = ("WRONGPASS", "NOAUTH", "NOPERM")

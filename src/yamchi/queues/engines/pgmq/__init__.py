@@ -16,6 +16,7 @@ from psycopg import errors as pg
 
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.errors import EngineUnavailable, YamchiError
+from yamchi.perloop import PerLoop
 from yamchi.queues.engines.base import (
     WORKER_TTL,
     Capabilities,
@@ -28,7 +29,6 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.batching import AddBatcher
-from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.pgmq import adding, leasing, letters, management, ratelimits, working
 from yamchi.queues.engines.pgmq.bounds import Place, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection, Connections

@@ -23,7 +23,7 @@ from yamchi.errors import (
     StorageReadOnly,
     YamchiError,
 )
-from yamchi.queues.engines.perloop import PerLoop
+from yamchi.perloop import PerLoop
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from yamchi.clock import Clock, Millis, to_millis
+from yamchi.perloop import PerLoop
 from yamchi.queues.engines.base import (
     WORKER_TTL,
     Capabilities,
@@ -28,7 +29,6 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.batching import AddBatcher
-from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.sqlite import adding, management, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.queues.engines.sqlite.within import within

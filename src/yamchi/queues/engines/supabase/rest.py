@@ -9,7 +9,6 @@ import orjson
 from yamchi.errors import EngineError, EngineUnavailable, InvalidJob
 from yamchi.outgoing import Answer, Client, NoAnswer, NotAsked, TooMuch
 from yamchi.queues.engines.names import pgmq_name
-from yamchi.queues.engines.perloop import PerLoop
 from yamchi.queues.engines.supabase.reading import Message, read_messages
 
 T = TypeVar("T")
@@ -34,16 +33,16 @@ class Uncountable(EngineError):
 
 
 class Rest:
-    """One Supabase project, for one event loop at a time."""
+    """One Supabase project."""
 
     def __init__(self, project: str, key: str) -> None:
         self.project = project.rstrip("/")
-        self._headers = {
+        headers = {
             **_credentials(key),
             "Content-Profile": "pgmq_public",
             "Content-Type": "application/json",
         }
-        self._clients = PerLoop(self._make_client)
+        self._client = Client("supabase", "Supabase", headers=headers, timeout=REQUEST_SECONDS)
 
     async def send(self, queue: str, bodies: Sequence[bytes], *, suffix: str = "") -> list[int]:
         """Messages at once; their numbers, in the same order."""
@@ -83,15 +82,13 @@ class Rest:
         return True
 
     async def close(self) -> None:
-        here, _ = self._clients.take_all()  # one of another event loop can't be closed from this one
-        if here:
-            await here.close()
+        await self._client.close()
 
     async def _call(self, function: str, body: dict[str, Any]) -> bytes:
         """What the function gives, as JSON."""
         url, content = f"{self.project}/rest/v1/rpc/{function}", orjson.dumps(body)
         try:
-            answer = await self._clients.get().ask(
+            answer = await self._client.ask(
                 "POST", url, seconds=CALL_SECONDS, most=LARGEST_ANSWER_BYTES, content=content
             )
         except TooMuch as error:
@@ -114,9 +111,6 @@ class Rest:
             raise EngineUnavailable(
                 f"What answers at {self.project} does not answer as Supabase does ({error}): check SUPABASE_URL."
             ) from error
-
-    def _make_client(self) -> Client:
-        return Client("supabase", "Supabase", headers=self._headers, timeout=REQUEST_SECONDS)
 
     def _explain(self, answer: Answer, function: str, queue: str) -> EngineError | InvalidJob:
         code, said = _read_error(answer)

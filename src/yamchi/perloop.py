@@ -1,4 +1,8 @@
-"""One value for each event loop, such as its connections: the worker's loop and the lease keeper's must not share one."""
+"""One value for each event loop, such as its connections: the worker's loop and the lease keeper's must not share one.
+
+Locks and events of asyncio are bound for ever to the first event loop on which somebody waited for them: in the next one,
+waiting raises. What outlives a loop has one of them for each.
+"""
 
 import asyncio
 import threading
