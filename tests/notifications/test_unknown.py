@@ -4,18 +4,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
 from tests.notifications.conftest import USER
+from tests.notifications.harness import ScriptedChannel
 from tests.processes import DEADLINE, Process
 from tests.services.gateway import Gateway
 from yamchi import Yamchi
 from yamchi.cli import cli
+from yamchi.clock import isoformat
 from yamchi.errors import WrongState
 from yamchi.notifications.campaigns.model import CampaignIn
+from yamchi.notifications.channels.base import AnswerLost
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.tables import notification_delivery as table
@@ -60,21 +64,23 @@ def template(home: Path) -> None:
     (home / "templates" / "nudge" / "sms.en.txt").write_text("Your cart waits")
 
 
-async def by_event(app: TestApp) -> None:
-    """As a foreign job, which Yamchi has no row of before it is sent."""
-    job = {
-        "job_id": "0a8cf1d8-6a5c-4f0e-9f0b-2f8d2d9f6c11",
-        "user_id": USER,
-        "channel": "sms",
-        "template_code": "nudge",
-        "locale": "en",
-        "data": {},
-        "meta": {"event_type": "t", "event_id": "e-1", "campaign_id": None, "priority": "normal"},
-        "created_at": "2025-11-14T12:35:10Z",
-        "send_after": None,
-        "expires_at": None,
-    }
-    await app.queue("notifications").add(job)
+FOREIGN = {
+    "job_id": "0a8cf1d8-6a5c-4f0e-9f0b-2f8d2d9f6c11",
+    "user_id": USER,
+    "channel": "sms",
+    "template_code": "nudge",
+    "locale": "en",
+    "data": {},
+    "meta": {"event_type": "t", "event_id": "e-1", "campaign_id": None, "priority": "normal"},
+    "created_at": "2025-11-14T12:35:10Z",
+    "send_after": None,
+    "expires_at": None,
+}
+
+
+async def by_another_program(app: TestApp) -> None:
+    """Yamchi has no row of it before it is sent."""
+    await app.queue("notifications").add(FOREIGN)
 
 
 async def by_campaign(app: TestApp) -> None:
@@ -99,7 +105,7 @@ async def by_scenario(app: TestApp) -> None:
 
 
 Origin = Callable[[TestApp], Awaitable[None]]
-ORIGINS = [by_event, by_campaign, by_text, by_template, by_scenario]
+ORIGINS = [by_another_program, by_campaign, by_text, by_template, by_scenario]
 
 
 async def lose_the_answer(app: TestApp, gateway: Gateway, origin: Origin) -> str:
@@ -166,6 +172,50 @@ async def test_what_an_earlier_version_has_not_kept_can_still_be_confirmed(
         await app.notifications.unknown_deliveries.send_again(job_id)
     await app.notifications.unknown_deliveries.mark_sent(job_id)
     assert await statuses(app) == [(job_id, "SENT")]
+
+
+async def test_what_may_have_arrived_is_not_said_to_have_expired(app: TestApp) -> None:
+    channel = ScriptedChannel("sms", answers=[AnswerLost("it hung up")])
+    app.notifications.register(channel)
+    await app.notifications.recipients.put(USER, User(telegram_id=777))
+    job = {**FOREIGN, "expires_at": isoformat(app.clock.now() + 500)}
+    await app.queue("notifications").add(job)
+    await app.clock.advance("1h")
+    assert channel.sent == []
+    assert [status for _, status in await statuses(app)] == ["UNKNOWN"]
+
+
+# ── What is kept, and for how long ────────────────────────────────────────────────────────────────────────────────
+
+
+async def kept(app: TestApp) -> Any:
+    ((job_id, _),) = await statuses(app)
+    return (await app.notifications.deliveries.get(job_id))["job"]
+
+
+@pytest.mark.parametrize("origin", [by_text, by_template, by_scenario])
+async def test_what_was_written_to_an_address_is_kept_no_longer_than_needed(
+    app: TestApp, gateway: Gateway, origin: Origin
+) -> None:
+    job_id = await lose_the_answer(app, gateway, origin)
+    assert PHONE in str(await kept(app))
+    await app.notifications.unknown_deliveries.mark_sent(job_id)
+    assert await kept(app) is None
+
+
+async def test_what_was_sent_to_an_address_is_not_kept(app: TestApp, gateway: Gateway) -> None:
+    await by_text(app)
+    await app.drain()
+    assert len(gateway.taken) == 1
+    assert await kept(app) is None
+
+
+async def test_what_was_written_to_the_address_of_a_person_is_erased_with_them(
+    app: TestApp, gateway: Gateway
+) -> None:
+    await lose_the_answer(app, gateway, by_text)
+    await app.notifications.erase(USER)
+    assert await kept(app) is None
 
 
 # ── From a terminal ───────────────────────────────────────────────────────────────────────────────────────────────

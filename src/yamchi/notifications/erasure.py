@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, or_, select, update
 
 from yamchi.errors import WrongState
+from yamchi.notifications.schemas.notification_job import AS_SENT, NOBODY
 from yamchi.notifications.sending.deliveries import FINAL
 from yamchi.notifications.sending.service import NotificationService
 from yamchi.notifications.tables import (
@@ -140,6 +141,9 @@ def _delete(connection: Connection, user_id: str) -> int:
     known = [address for address in connection.execute(addresses).first() or () if address]
     is_theirs = or_(suppressions.c.user_id == user_id, suppressions.c.address.in_(known))
     connection.execute(delete(suppressions).where(is_theirs))
+    sent_to = deliveries.c.job["meta"][AS_SENT]["to"].as_string()
+    to_them = (deliveries.c.status == "UNKNOWN") & (deliveries.c.user_id == str(NOBODY)) & sent_to.in_(known)
+    connection.execute(update(deliveries).where(to_them).values(job=None))
     listed = campaign_people.c.campaign_id.in_(select(campaigns.c.campaign_id))
     connection.execute(delete(campaign_people).where(listed & (campaign_people.c.user_id == user_id)))
     connection.execute(update(null_ledger).where(null_ledger.c.user_id == user_id).values(user_id=None))

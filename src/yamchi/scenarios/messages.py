@@ -10,7 +10,7 @@ from yamchi.clock import Clock, as_datetime
 from yamchi.notifications.channels.base import ADMIN_GROUP, Channel, NoAddress, Recipient, Unreachable
 from yamchi.notifications.people.suppressions import Suppressions
 from yamchi.notifications.policy.rules import DEFAULT_LOCALE
-from yamchi.notifications.schemas.notification_job import ALIASES, Meta, NotificationJob, derived_id
+from yamchi.notifications.schemas.notification_job import ALIASES, NOBODY, Meta, NotificationJob, derived_id
 from yamchi.notifications.sending import direct
 from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.processor import JobProcessor
@@ -156,4 +156,4 @@ def _uuid(user_id: str | None) -> UUID:
     try:
         return UUID(user_id or "")
     except ValueError:
-        return direct.NOBODY
+        return NOBODY

@@ -48,6 +48,15 @@ AS_SENT = "as_sent"
 NAMESPACE = uuid5(NAMESPACE_URL, "yamchi:notifications")
 
 
+def derived_id(*parts: str) -> UUID:
+    """The same parts give the same id, so that doing a thing twice is doing it once."""
+    return uuid5(NAMESPACE, "\x1f".join(parts))
+
+
+NOBODY = derived_id("nobody")
+"""The user of a message to an address."""
+
+
 class Meta(BaseModel):
     """Where a notification comes from."""
 
@@ -128,8 +137,3 @@ def _form(value: Any) -> str:
 AnyNotification = Annotated[
     Annotated[NotificationJob, Tag("job")] | Annotated[DirectMessage, Tag("direct")], Discriminator(_form)
 ]
-
-
-def derived_id(*parts: str) -> UUID:
-    """The same parts give the same id, so that doing a thing twice is doing it once."""
-    return uuid5(NAMESPACE, "\x1f".join(parts))

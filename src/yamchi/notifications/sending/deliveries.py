@@ -16,6 +16,7 @@ from sqlalchemy import (
     bindparam,
     case,
     desc,
+    null,
     or_,
     select,
     union_all,
@@ -24,7 +25,7 @@ from sqlalchemy import (
 
 from yamchi.clock import Clock, Millis, isoformat, to_moment
 from yamchi.errors import UnknownJob, WrongState
-from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.schemas.notification_job import NOBODY, NotificationJob
 from yamchi.notifications.sending.campaign_counts import CampaignCounts, Place
 from yamchi.notifications.tables import delivery_attempts, notification_delivery
 from yamchi.storage.bulkinsert import write_rows
@@ -80,7 +81,7 @@ class Deliveries:
             "due_at",
         )
         is_over = or_(table.c.status != "CANCELLED", and_(*(new.excluded.status != one for one in WAITING)))
-        kept = case((new.excluded.status == "UNKNOWN", new.excluded.job), else_=table.c.job)
+        kept = case((new.excluded.status == "UNKNOWN", new.excluded.job), else_=_kept_with(table.c.user_id))
         self._save = new.on_conflict_do_update(
             index_elements=["job_id"],
             set_={"job": kept, **{name: new.excluded[name] for name in changed}},
@@ -250,8 +251,9 @@ class Deliveries:
                 _move(moves, row.campaign_id, row.variant, row.status, status)
         self.campaign_counts.shift(connection, moves)
         now = self._clock.now()
-        values = {"status": status, "updated_at": now, "last_error": error, "due_at": None}
+        values: dict[str, Any] = {"status": status, "updated_at": now, "last_error": error, "due_at": None}
         values |= {"provider_message_id": provider_message_id, "sent_at": now if status == "SENT" else None}
+        values |= {"job": _kept_with(table.c.user_id)} if status in FINAL else {}
         ended = connection.execute(update(table).where(pending).values(values)).rowcount
         if status in NOT_SENT:
             self._tell_not_sent(connection, [row.job_id for row in found])
@@ -341,6 +343,11 @@ def _row(job: NotificationJob, status: Status, now: Millis, *, keep_job: bool = 
         "due_at": None if job.send_after is None else to_moment(job.send_after),
         "variant": _variant(job),
     }
+
+
+def _kept_with(user_id: ColumnElement[str | None]) -> ColumnElement[Any]:
+    """The job, except what was written to an address: whose that is nobody knows, and it could not be erased with them."""
+    return case((user_id == str(NOBODY), null()), else_=table.c.job)
 
 
 def _is_being_sent() -> ColumnElement[bool]:

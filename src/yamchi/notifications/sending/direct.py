@@ -18,6 +18,7 @@ from yamchi.notifications.channels.base import Message, Recipient
 from yamchi.notifications.policy.context import SendRequest
 from yamchi.notifications.schemas.notification_job import (
     AS_SENT,
+    NOBODY,
     TEST,
     DirectMessage,
     DirectOptions,
@@ -30,7 +31,6 @@ from yamchi.queues.handlers import decode_json, describe
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New
 
-NOBODY = derived_id("nobody")
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
