@@ -100,8 +100,7 @@ class Client:
         **request: Any,
     ) -> Answer:
         """The answer, whatever it is, if it is all there in so many seconds and has no more than `most` bytes."""
-        pool = self._pools.get()
-        client = pool.client or await self._make(pool)
+        client = self._pools.get().client or await self._make()
         import httpx2
 
         try:
@@ -123,12 +122,13 @@ class Client:
         if here and here.client:
             await here.client.aclose()
 
-    async def _make(self, pool: "_Pool") -> "httpx2.AsyncClient":
+    async def _make(self) -> "httpx2.AsyncClient":
         try:
             trusted = await asyncio.to_thread(_trusted)
             import httpx2
         except ImportError as error:
             raise MissingExtra(self._extra, self._purpose) from error
+        pool = self._pools.get()
         if pool.client is None:  # by another call meanwhile
             limits = httpx2.Limits(max_connections=self._connections, keepalive_expiry=self._idle_seconds)
             pool.client = httpx2.AsyncClient(
