@@ -1,6 +1,7 @@
 """Every shipped letter in a real Chromium: it fits phone and desk, light and dark, and is easy to read."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import Browser
@@ -47,7 +48,8 @@ def letters() -> dict[str, str]:
         url = "https://example.com/unsubscribe/1"
         return {str(t): render(t, t.sample or {}, unsubscribe_url=url).html or "" for t in found}
 
-    return asyncio.run(load())
+    with ThreadPoolExecutor(1) as thread:  # Playwright keeps an event loop in this one
+        return thread.submit(lambda: asyncio.run(load())).result()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
