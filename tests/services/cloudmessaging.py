@@ -30,12 +30,16 @@ DEVICE = 123456789
 
 @dataclass(kw_only=True)
 class CloudMessaging(WebService):
-    """`push(body)` hands a sealed message to the browser that registered last."""
+    """`push(body)` hands a sealed message to the browser that registered last, again if it hung up before it had it."""
 
     home: Path
     registration: dict[str, str] = field(default_factory=dict)
     logged_in: threading.Event = field(default_factory=threading.Event)
     _line: ssl.SSLSocket | None = None
+    _sent: dict[bytes, bytes] = field(
+        default_factory=dict
+    )  # by the id under which the browser says it has it
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         super().start()
@@ -66,13 +70,17 @@ class CloudMessaging(WebService):
         return Response(200, b"token=a-token:for-this-browser", {"Content-Type": "text/plain"})
 
     def push(self, body: bytes) -> None:
-        assert self._line is not None
         app_data = {"subtype": self.registration["X-subtype"], "content-encoding": "aes128gcm"}
         message = _text(2, "1") + _text(3, self.registration["sender"]) + _text(5, self.registration["app"])
         for key, value in app_data.items():
             message += _bytes(7, _text(1, key) + _text(2, value))
-        message += _text(9, "0:1") + _bytes(21, body)
-        self._line.sendall(bytes([DATA]) + _varint(len(message)) + message)
+        with self._lock:
+            assert self._line is not None
+            message_id = b"message-%d" % len(self._sent)
+            message += _bytes(9, message_id) + _bytes(21, body)
+            self._sent[message_id] = bytes([DATA]) + _varint(len(message)) + message
+            with suppress(OSError):  # it has hung up, and gets the message when it calls again
+                self._line.sendall(self._sent[message_id])
 
     def _serve_lines(self) -> None:
         with suppress(OSError):  # closed: the test is over
@@ -82,15 +90,19 @@ class CloudMessaging(WebService):
 
     def _talk(self, plain: socket.socket) -> None:
         with suppress(OSError), self._context.wrap_socket(plain, server_side=True) as line:
-            assert line.recv(1) == VERSION
-            tag = line.recv(1)[0]
-            assert tag == LOGIN_REQUEST
+            opening = _read(line, 2)
+            assert opening == VERSION + bytes([LOGIN_REQUEST]), opening
+            login = _read(line, _read_varint(line))
             answer = _text(1, "login-1")
-            line.sendall(VERSION + bytes([LOGIN_RESPONSE]) + _varint(len(answer)) + answer)
-            self._line = line
+            with self._lock:
+                line.sendall(VERSION + bytes([LOGIN_RESPONSE]) + _varint(len(answer)) + answer)
+                for message_id, message in self._sent.items():
+                    if message_id not in login:
+                        line.sendall(message)
+                self._line = line
             self.logged_in.set()
             while line.recv(4096):
-                continue  # what it acknowledges is of no interest
+                continue  # heartbeats: what it has received it says at the next login
 
 
 # ── Protocol Buffers, as far as needed ────────────────────────────────────────────────────────────────────────────
@@ -102,6 +114,24 @@ def _varint(number: int) -> bytes:
         out += bytes([number & 0x7F | 0x80])
         number >>= 7
     return out + bytes([number])
+
+
+def _read(line: ssl.SSLSocket, size: int) -> bytes:
+    out = b""
+    while len(out) < size:
+        part = line.recv(size - len(out))
+        if not part:
+            raise ConnectionResetError("hung up in the middle of a message")
+        out += part
+    return out
+
+
+def _read_varint(line: ssl.SSLSocket) -> int:
+    number = shift = 0
+    while (byte := _read(line, 1)[0]) > 0x7F:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+    return number | byte << shift
 
 
 def _number(place: int, value: int) -> bytes:
