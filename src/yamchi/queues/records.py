@@ -7,7 +7,7 @@ import os
 import random
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -132,6 +132,10 @@ class JobOptions:
         _check_count("attempts", self.attempts, 1, MOST_ATTEMPTS)
         _check_count("keep_completed", self.keep_completed, 0, MOST_KEPT)
         _check_count("keep_failed", self.keep_failed, 0, MOST_KEPT)
+
+    def keep(self, state: State) -> int:
+        """How many jobs that ended so are kept; 0 is said of this job alone, not of those before it."""
+        return self.keep_completed if state == "completed" else self.keep_failed
 
     def encode(self) -> str | None:
         """Compact JSON of what differs from the defaults; None when nothing does."""
@@ -324,10 +328,13 @@ class Released:
 Verdict = Completed | RetryAt | Failed | Expired | Cancelled | Released
 
 
-def last_kept(verdicts: Sequence[Verdict]) -> int:
-    """How many completed jobs stay, by the last of these that is kept itself; 0 if none of them is."""
-    keeps = (verdict.claim.job.options.keep_completed for verdict in reversed(verdicts))
-    return next(filter(None, keeps), 0)
+def last_kept(verdicts: Sequence[Verdict], state: State) -> int:
+    """How many jobs that ended so stay, by the last of these that is kept itself; 0 if none of them is."""
+    return first_kept((verdict.claim.job.options for verdict in reversed(verdicts)), state)
+
+
+def first_kept(options: Iterable[JobOptions], state: State) -> int:
+    return next((keep for one in options if (keep := one.keep(state))), 0)
 
 
 @dataclass(frozen=True, slots=True)

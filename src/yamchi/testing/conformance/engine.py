@@ -202,6 +202,22 @@ class EngineSuite(Suite):
         kept = {job.id for job in (await engine.page(queue, "completed", "", 0, 10)).jobs}
         assert kept == {"k1", "k2"}
 
+    async def test_a_failure_that_is_not_kept_leaves_the_others(self, engine: Engine, queue: str) -> None:
+        passing = JobOptions(keep_failed=0)
+        for batch in (["k1"], ["gone1"], ["k2", "gone2"]):
+            jobs = [new_job(one, options=passing if "gone" in one else JobOptions()) for one in batch]
+            await engine.add(queue, jobs)
+            held = await claim_all(engine, queue, len(batch))
+            held.sort(key=lambda one: batch.index(one.job.id))
+            await settle(engine, queue, [failure(one) for one in held])
+        await engine.recover(queue)
+        assert {job.id for job in (await engine.page(queue, "failed", "", 0, 10)).jobs} == {"k1", "k2"}
+        assert (await engine.counts(queue))["failed"] == 2
+        assert await engine.get(queue, "gone1") is None
+        assert sum(minute.failed for minute in await engine.history(queue, 60)) == 4, (
+            "they failed all the same"
+        )
+
     async def test_a_job_that_is_not_kept_leaves_no_log(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("gone", options=JobOptions(keep_completed=0))])
         held = await claim_all(engine, queue, 1)

@@ -91,6 +91,17 @@ class ManagementSuite(Suite):
         assert {job.id for job in (await engine.page(queue, "cancelled", "", 0, 10)).jobs} == set(ids[4:])
         assert await engine.get(queue, "c0") is None
 
+    async def test_a_cancelled_job_that_is_not_kept_leaves_the_others(
+        self, engine: Engine, queue: str
+    ) -> None:
+        later, passing = now() + 60_000, JobOptions(keep_failed=0)
+        await engine.add(queue, [new_job("k1", run_at=later), new_job("k2", run_at=later)])
+        await engine.add(queue, [new_job(one, run_at=later, options=passing) for one in ("gone1", "gone2")])
+        for batch in (["k1"], ["gone1"], ["k2", "gone2"]):
+            assert await engine.cancel(queue, batch) == dict.fromkeys(batch, "cancelled")
+        assert {job.id for job in (await engine.page(queue, "cancelled", "", 0, 10)).jobs} == {"k1", "k2"}
+        assert (await engine.counts(queue))["cancelled"] == 2
+
     async def test_cancel_while_running(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("r"), new_job("other")])
         held = {one.job.id: one for one in await claim_all(engine, queue, 2)}

@@ -172,8 +172,7 @@ class QueueContent:
             self.minutes[now - now % 60_000][state == "failed"] += 1
         kept, options = self.finished[state], entry.job.options
         kept[entry.job.id] = None
-        keep = options.keep_completed if state == "completed" else options.keep_failed
-        if keep:
+        if keep := options.keep(state):
             while len(kept) > keep:
                 self.forget(next(iter(kept)))
         else:  # said of this job, not of those before it

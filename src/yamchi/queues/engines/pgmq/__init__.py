@@ -171,7 +171,7 @@ class PgmqEngine(MadeAnew):
             if result.seen and result.seen.unprepared is not None:
                 got.claims += await self._take_up(queue, result.seen, want - len(got.claims), lease, worker)
             if settled:
-                if keep := last_kept(settled):
+                if keep := last_kept(settled, "completed"):
                     self._keep[queue] = keep
                 await self._send_events(events_of(queue, settled))
         return got

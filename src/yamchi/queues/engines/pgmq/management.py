@@ -23,7 +23,7 @@ from yamchi.queues.engines.pgmq.rows import (
 )
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.engines.pgmq.working import trim
-from yamchi.queues.records import FINISHED, STATES, Claim, JobOptions, JobRecord, State
+from yamchi.queues.records import FINISHED, STATES, Claim, JobOptions, JobRecord, State, first_kept
 
 Rows = list[tuple[Any, ...]]
 
@@ -164,13 +164,19 @@ SELECT id, 'cancelled', options FROM ended UNION ALL SELECT id, 'active', NULL F
 """
 
 
+_FORGET = "DELETE FROM yamchi.jobs WHERE queue = %(queue)s AND id = ANY(%(ids)s) AND ended IS NOT NULL"
+
+
 async def cancel(
     db: Connection, tables: Tables, job_ids: Sequence[str], position: Position
 ) -> dict[str, State]:
     await prepare(db, tables)
     rows = await ask(db, tables.sql(_CANCEL), {"queue": tables.queue, "ids": list(job_ids)})
-    if ended := [options for _, state, options in rows if state == "cancelled"]:
-        await trim(db, tables, "cancelled", JobOptions.decode(ended[-1]).keep_failed, position)
+    options = {row[0]: JobOptions.decode(row[2]) for row in rows if row[1] == "cancelled"}
+    if gone := [job_id for job_id, one in options.items() if not one.keep("cancelled")]:
+        await db.execute(_FORGET, {"queue": tables.queue, "ids": gone})
+    if keep := first_kept(reversed(options.values()), "cancelled"):
+        await trim(db, tables, "cancelled", keep, position)
     return {job_id: state for job_id, state, _ in rows}
 
 

@@ -243,7 +243,7 @@ async def _end(
 def _endings(verdicts: Sequence[Verdict], position: Position) -> dict[str, Any]:
     """The verdicts as `_ENDING` reads them, and how many completed jobs of before are spared."""
     rows: list[dict[str, Any]] = []
-    room = last_kept(verdicts) or MOST_KEPT
+    room = last_kept(verdicts, "completed") or MOST_KEPT
     for verdict in reversed(verdicts):
         row = _ending(verdict)
         if row["state"] == "completed":
@@ -257,7 +257,8 @@ def _endings(verdicts: Sequence[Verdict], position: Position) -> dict[str, Any]:
 
 def _ending(verdict: Verdict) -> dict[str, Any]:
     held = verdict.claim
-    row: dict[str, Any] = {"key": held.key, "token": held.token, "state": "cancelled", "keep": True}
+    keep = held.job.options.keep_failed > 0
+    row: dict[str, Any] = {"key": held.key, "token": held.token, "state": "cancelled", "keep": keep}
     match verdict:
         case Completed(result=result):
             row["state"] = "completed"
@@ -306,10 +307,9 @@ _BADLY_ENDED: Sequence[tuple[type[Verdict], State]] = (
 
 
 async def _trim(db: Connection, tables: Tables, verdicts: Sequence[Verdict], position: Position) -> None:
-    keep = verdicts[-1].claim.job.options.keep_failed
     kinds = {type(verdict) for verdict in verdicts}
     for kind, state in _BADLY_ENDED:
-        if kind in kinds:
+        if kind in kinds and (keep := last_kept(verdicts, state)):
             await trim(db, tables, state, keep, position)
 
 

@@ -11,8 +11,18 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.base import KEPT_PERMITS, LetterPage, Minute, Page, WorkerInfo
 from yamchi.queues.engines.sqlite.adding import add
 from yamchi.queues.engines.sqlite.rows import COLUMNS, record, shift
-from yamchi.queues.engines.sqlite.working import BATCH, drop_finished, drop_logs, trim
-from yamchi.queues.records import FINISHED, STATES, Claim, DeadLetter, JobOptions, JobRecord, NewJob, State
+from yamchi.queues.engines.sqlite.working import BATCH, drop_finished, drop_logs, forget, trim
+from yamchi.queues.records import (
+    FINISHED,
+    STATES,
+    Claim,
+    DeadLetter,
+    JobOptions,
+    JobRecord,
+    NewJob,
+    State,
+    first_kept,
+)
 
 Db = sqlite3.Connection
 
@@ -127,8 +137,7 @@ def _move(
 def remove(db: Db, queue: str, job_ids: Sequence[str]) -> list[str]:
     found = _locate(db, queue, job_ids, [state for state in STATES if state != "active"])
     seqs = [(seq,) for seq, _, _ in found]
-    db.executemany("DELETE FROM jobs WHERE seq = ?", seqs)
-    drop_logs(db, seqs)
+    forget(db, seqs)
     changes: Counter[State] = Counter()
     changes.subtract(state for _, _, state in found)
     shift(db, queue, changes)
@@ -141,12 +150,24 @@ def cancel(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> dict[str,
     pending = [row for row in found if row[2] != "active"]
     ended = _move(db, queue, pending, "cancelled", "finished_at = ?", now)
     if pending:
-        (options,) = db.execute("SELECT options FROM jobs WHERE seq = ?", (pending[-1][0],)).fetchone()
-        keep = JobOptions.decode(options).keep_failed
-        trim(db, queue, "cancelled", keep, max(BATCH, len(pending)))
+        _keep_cancelled(db, queue, [(seq,) for seq, _, _ in pending])
     db.executemany("UPDATE jobs SET cancelling = 1 WHERE seq = ?", [(seq,) for seq, _, _ in running])
     outcome: dict[str, State] = dict.fromkeys(ended, "cancelled")
     return outcome | {job_id: "active" for _, job_id, _ in running}
+
+
+def _keep_cancelled(db: Db, queue: str, seqs: Sequence[tuple[int]]) -> None:
+    options = [_options_of(db, seq) for seq in seqs]
+    gone = [seq for seq, one in zip(seqs, options, strict=True) if not one.keep("cancelled")]
+    forget(db, gone)
+    shift(db, queue, {"cancelled": -len(gone)})
+    if keep := first_kept(reversed(options), "cancelled"):
+        trim(db, queue, "cancelled", keep, max(BATCH, len(seqs)))
+
+
+def _options_of(db: Db, seq: tuple[int]) -> JobOptions:
+    (options,) = db.execute("SELECT options FROM jobs WHERE seq = ?", seq).fetchone()
+    return JobOptions.decode(options)
 
 
 def promote(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> list[str]:

@@ -15,6 +15,7 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.base import Event, Exchange, RateLimit, stalled_verdict
 from yamchi.queues.engines.sqlite.rows import CLAIMED, claim, count, each_or_all, shift
 from yamchi.queues.records import (
+    FINISHED,
     PENDING,
     Cancelled,
     Claim,
@@ -82,8 +83,8 @@ def settle(db: Db, queue: str, verdicts: Sequence[Verdict], now: Millis) -> Sett
     if outcome.settled:
         moved["active"] -= len(outcome.settled)
         shift(db, queue, moved)
-        completed = sum(how == "completed" for how, _, _ in outcome.ended)
-        _note_minute(db, queue, completed, moved["failed"], now)
+        how_many = Counter(how for how, _, _ in outcome.ended)
+        _note_minute(db, queue, how_many["completed"], how_many["failed"], now)
         _trim(db, queue, verdicts, moved)
     return outcome
 
@@ -106,7 +107,7 @@ def _settle_done(
 
 
 def _drop_held(db: Db, claims: Sequence[Claim]) -> list[bool]:
-    """Forget jobs with their logs; which of them were still held. A new job may get the number of one that is gone."""
+    """Forget jobs with their logs; which of them were still held."""
     mine = each_or_all(db, _DROP, [(held.key, held.token) for held in claims])
     drop_logs(db, [(held.key,) for held, is_mine in zip(claims, mine, strict=True) if is_mine])
     return mine
@@ -155,12 +156,22 @@ def _settle_one(db: Db, verdict: Verdict, now: Millis, outcome: Settlement, move
             raise AssertionError("completed jobs are settled together")
         case _:
             assert_never(verdict)
-    if state:
-        moved[state] += 1
-        outcome.settled.append(job.id)
-        outcome.woken |= state in ("waiting", "delayed")
-        if state in ("failed", "expired", "cancelled"):
-            outcome.ended.append((state, job, value))
+    if not state:
+        return
+    outcome.settled.append(job.id)
+    if state in ("failed", "expired", "cancelled"):
+        outcome.ended.append((state, job, value))
+        if not job.options.keep(state):
+            forget(db, [(held.key,)])
+            return
+    moved[state] += 1
+    outcome.woken |= state in ("waiting", "delayed")
+
+
+def forget(db: Db, seqs: Sequence[tuple[int]]) -> None:
+    """Remove jobs with their logs: a new job may get the number of one that is gone."""
+    db.executemany("DELETE FROM jobs WHERE seq = ?", seqs)
+    drop_logs(db, seqs)
 
 
 def _put_back(db: Db, values: tuple[Any, ...]) -> State | None:
@@ -196,16 +207,10 @@ def _note_minute(db: Db, queue: str, completed: int, failed: int, now: Millis) -
 
 
 def _trim(db: Db, queue: str, verdicts: Sequence[Verdict], moved: Counter[State]) -> None:
-    """Keep the last so many finished jobs, as the options of the latest verdict say, or of the latest that is kept at all."""
-    options = verdicts[-1].claim.job.options
-    for state, keep in (
-        ("completed", last_kept(verdicts)),
-        ("failed", options.keep_failed),
-        ("cancelled", options.keep_failed),
-        ("expired", options.keep_failed),
-    ):
-        if moved[state]:  # type: ignore[index]
-            trim(db, queue, state, keep, BATCH)  # type: ignore[arg-type]
+    """Keep the last so many finished jobs, as the options of the latest verdict say whose job is kept."""
+    for state in FINISHED:
+        if moved[state]:
+            trim(db, queue, state, last_kept(verdicts, state), BATCH)
 
 
 def trim(db: Db, queue: str, state: State, keep: int, limit: int) -> None:

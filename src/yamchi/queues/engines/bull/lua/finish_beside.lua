@@ -21,9 +21,10 @@ local function finish_beside(id, state, now)
   local set, keep = base .. 'ym:' .. state, keep_of(id)
   drop_deduplication(id)
   tell_parent(id, state, now)
+  rcall('XADD', base .. 'events', 'MAXLEN', '~', 10000, '*', 'event', state, 'jobId', id)
+  if keep == 0 then return forget(id) end -- said of this job, not of those before it
   rcall('HSET', base .. id, 'finishedOn', now)
   rcall('ZADD', set, now, id)
-  rcall('XADD', base .. 'events', 'MAXLEN', '~', 10000, '*', 'event', state, 'jobId', id)
   if keep < 0 then return end
   for _, old in ipairs(rcall('ZREVRANGE', set, keep, -1)) do
     forget(old)
