@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from tests.services.kafka import Kafka
 from tests.services.server import ServerFailed, ServerMissing
 from tests.services.shared import KINDS, VARIABLES
 
@@ -37,7 +38,7 @@ def _server(suite: str) -> Iterator[str]:
         yield given
         return
     try:
-        server = KINDS[suite]()
+        server = Kafka(java_options=()) if suite == "kafka" else KINDS[suite]()
         server.start()
     except (ServerMissing, ServerFailed) as error:
         raise CannotRun(str(error)) from error

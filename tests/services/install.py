@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.services.kafka import JARS
+from tests.services.kafka import CLASSES, FORMATTED, JARS, prepare_starts
 from tests.services.kafka import VERSION as KAFKA_VERSION
 from tests.services.postgres import POSTGRES_BIN
-from tests.services.server import ServerMissing, program
+from tests.services.server import ServerFailed, ServerMissing, program
 
 PACKAGES = {
     "redis-server": "redis-server",
@@ -42,7 +42,11 @@ class InstallFailed(Exception):
 def install(more: Mapping[str, str] | None = None) -> Sequence[str]:
     """Install everything missing, with the Debian packages of `more` programs, and say what could not be had."""
     packages = partial(_debian_packages, PACKAGES | dict(more or {}))
-    return [problem for step in (packages, _kafka_jars, _node_packages) if (problem := _attempt(step))]
+    return [
+        problem
+        for step in (packages, _kafka_jars, _kafka_starts, _node_packages)
+        if (problem := _attempt(step))
+    ]
 
 
 def _attempt(step: Callable[[], None]) -> str | None:
@@ -79,6 +83,16 @@ def _kafka_jars() -> None:
         ]
         _run(["mvn", "-q", "-B", "-f", str(POM), COPY_JARS, *where])
         Path(folder, "jars").rename(JARS)  # whole or not at all
+
+
+def _kafka_starts() -> None:
+    if not JARS.exists() or (CLASSES.exists() and FORMATTED.exists()):
+        return
+    print("  starting Kafka once, so that it starts sooner later", flush=True)
+    try:
+        prepare_starts()
+    except (ServerFailed, ServerMissing) as error:
+        raise InstallFailed(f"Kafka could not be started: {error}") from error
 
 
 def _node_packages() -> None:
