@@ -7,6 +7,7 @@ badly, cost a few statements more in the same transaction.
 
 import asyncio
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -164,21 +165,21 @@ class ExchangeResult:
         self.trimmed: int | None = None
 
     def read(self, tables: Tables, rows: Sequence[tuple[Any, ...]], worker: str) -> None:
-        due: list[Millis] = []
+        taken: list[tuple[Any, ...]] = []
         for row in rows:
             if row[0] is None:
                 self.seen, self.trimmed = read_scan(row), row[7]
             elif row[1] is None:
                 self.settled.add(row[0])
             else:
-                self.claims.append(read_claim(tables.queue, row, worker))
-                due.append(row[6])
-        self.taken = [millis * 1_000 - 500 for millis in due]  # they were rounded to the nearest one
-        self.claims.sort(key=_order)  # RETURNING promises no order
+                taken.append(row)
+        taken.sort(key=_BY_TURN)  # RETURNING promises no order
+        self.claims = [read_claim(tables.queue, row, worker) for row in taken]
+        self.taken = [row[6] * 1_000 - 500 for row in taken]  # they were rounded to the nearest millisecond
 
 
-def _order(held: Claim) -> tuple[int, int, int]:
-    return -held.job.priority, held.job.run_at, held.key
+_BY_TURN = itemgetter(6, 0)
+"""By `vt`, which has the priority in it."""
 
 
 async def exchange(
@@ -245,14 +246,23 @@ def _endings(verdicts: Sequence[Verdict], position: Position) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     room = last_kept(verdicts, "completed") or MOST_KEPT
     for verdict in reversed(verdicts):
-        row = _ending(verdict)
-        if row["state"] == "completed":
-            row["keep"] = room > 0 and verdict.claim.job.options.keep_completed > 0
-            room -= row["keep"]
-        rows.append(row)
+        if isinstance(verdict, Completed):
+            keep = room > 0 and verdict.claim.job.options.keep_completed > 0
+            room -= keep
+            rows.append(_completion(verdict, keep=keep))
+        else:
+            rows.append(_ending(verdict))
     rows.reverse()
     trimmed = position.trimmed["completed"].since or 0
     return {"verdicts": orjson.dumps(rows).decode(), "spared": max(room, 0), "trimmed": trimmed}
+
+
+def _completion(verdict: Completed, *, keep: bool) -> dict[str, Any]:
+    held = verdict.claim
+    row = {"key": held.key, "token": held.token, "state": "completed", "keep": keep}
+    if verdict.result is not None:
+        row["result"] = orjson.Fragment(clean_json(verdict.result))
+    return row
 
 
 def _ending(verdict: Verdict) -> dict[str, Any]:
@@ -260,10 +270,6 @@ def _ending(verdict: Verdict) -> dict[str, Any]:
     keep = held.job.options.keep_failed > 0
     row: dict[str, Any] = {"key": held.key, "token": held.token, "state": "cancelled", "keep": keep}
     match verdict:
-        case Completed(result=result):
-            row["state"] = "completed"
-            if result is not None:
-                row["result"] = orjson.Fragment(clean_json(result))
         case Failed(error=error, letter=letter, stacktrace=stack):
             row |= {"state": "failed", "reason": clean(error), "stack": clean(stack)}
             row |= {"letter": orjson.Fragment(clean_json(letter.body)), "failed_at": letter.failed_at}
