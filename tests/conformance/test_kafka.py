@@ -28,9 +28,9 @@ from yamchi.testing.conformance.base import Connect, claim_all, complete, new_jo
 from yamchi.testing.conformance.worker import working
 
 kafka = pytest.importorskip("yamchi.queues.engines.kafka", reason="confluent-kafka is not installed")
-from confluent_kafka import Consumer, KafkaError, KafkaException  # noqa: E402
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition  # noqa: E402
 
-from yamchi.queues.engines.kafka import partitions  # noqa: E402
+from yamchi.queues.engines.kafka import offsets, partitions  # noqa: E402
 
 
 class TestKafka(EngineSuite, ManagementSuite, WorkerSuite, ProcessSuite):
@@ -145,6 +145,26 @@ class TestManyMachines:
         assert again.job.id == slow.job.id
         assert await complete(second, queue, [again]) == [slow.job.id]
         assert (await second.exchange(queue, [], 5, 20_000, "tester")).claims == []
+
+    async def test_what_is_done_beyond_a_slow_job_is_known_at_every_moment(
+        self, machine: Machine, queue: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A machine may die, and then says no more: its other jobs must not take back what it has said."""
+        engine = await machine("only")
+        await engine.add(queue, [new_job(f"j{n}", b'{"user_id":"same"}') for n in range(5)])
+        held = await claim_all(engine, queue, 5)
+        await complete(engine, queue, held[1:])
+        said = await eventually(lambda: _said_beyond(engine, queue))
+        monkeypatch.setattr("yamchi.queues.engines.kafka.consumer.DONE_AFTER_SECONDS", 3_600)
+        before = await asyncio.to_thread(engine._cluster.committed, queue)
+        await engine.add(queue, [new_job(payload=b'{"user_id":"%d"}' % n) for n in range(20)])
+        await complete(engine, queue, await claim_all(engine, queue, 20))
+
+        async def is_committed() -> bool:
+            return await asyncio.to_thread(engine._cluster.committed, queue) != before
+
+        await eventually(is_committed)
+        assert await _said_beyond(engine, queue) == said
 
     async def test_a_retry_by_hand_on_another_machine_runs(
         self, machine: Machine, queue: str, tmp_path: Path
@@ -307,6 +327,13 @@ class TestAnAnswerThatDoesNotCome:
         assert last.job.id == "last"
 
 
+async def _said_beyond(engine: Any, queue: str) -> dict[int, list[int]]:
+    """What Kafka was told of each partition that is done beyond the committed offset."""
+    places = [TopicPartition(queue, number) for number in range(4)]
+    answers = await asyncio.to_thread(engine._cluster._observer(queue).committed, places, timeout=10)
+    return {at.partition: done for at in answers if (done := offsets.decode(at.offset, at.metadata))}
+
+
 async def _knows(engine: Any, queue: str) -> bool:
     """Whether a removal has reached this machine."""
     look = "SELECT 1 FROM tombstones WHERE queue = ?"
@@ -345,10 +372,12 @@ class TestAClusterThatSaysNo:
         held = await claim_all(engine, queue, 20)
         await asyncio.to_thread(server.kill)
         assert len(await complete(engine, queue, held)) == 20, "what was claimed is settled all the same"
+        firing = asyncio.create_task(engine.fire("nightly", 1, queue, new_job("nightly@1")))
         with pytest.raises(EngineUnavailable, match="can't be reached"):
             await engine.add(queue, [new_job("during")])
+        assert await firing, "a moment comes once, so its job is kept and sent later"
         await asyncio.to_thread(server.start)
         assert await engine.add(queue, [new_job("during")]) == [True], "an id that failed is free"
-        (again,) = await claim_all(engine, queue, 1)
-        assert again.job.id == "during"
+        after = await claim_all(engine, queue, 2)
+        assert {held.job.id for held in after} == {"during", "nightly@1"}
         await engine.close()
