@@ -364,6 +364,22 @@ async def test_an_upload_that_can_never_be_queued_stops_no_other(studio: Studio)
 
 
 @pytest.mark.services
+async def test_a_sync_of_unknown_pictures_is_refused_whole(tmp_path: Path, s3: S3) -> None:
+    async with a_studio(tmp_path, **s3.settings) as studio:
+        found = await studio.made(pictures.jpeg(1200, 900))
+        before = await studio.app.queue("media-sync").stats()
+        for strangers, named in (
+            (["nobody", "none", "nobody"], "There is no media 'nobody', 'none'."),
+            ([f"n{i}" for i in range(12)], "'n8', 'n9' and 2 others."),
+        ):
+            wanted = {"mediaIds": [found["id"], *strangers], "operation": "upload"}
+            answer = await studio.client.post("/api/admin/media/sync", json=wanted)
+            assert answer.status_code == 404
+            assert answer.json()["detail"].endswith(named)
+        assert await studio.app.queue("media-sync").stats() == before
+
+
+@pytest.mark.services
 async def test_copies_in_a_bucket(tmp_path: Path, s3: S3) -> None:
     async with a_studio(tmp_path, **s3.settings) as studio:
         found = await studio.made(pictures.jpeg(1200, 900))

@@ -7,6 +7,7 @@ import pytest
 from tests.media import pictures
 from tests.media.conftest import Studio, a_studio
 from tests.media.test_hostile import BROKEN_DECODER
+from yamchi.media.store import UnknownMedia
 
 
 async def add(studio: Studio, content: bytes) -> tuple[int, str]:
@@ -42,6 +43,15 @@ async def test_a_watermark_is_taken_off_again(studio: Studio) -> None:
     again = await studio.show(plain["id"])
     assert (again["watermark"], again["variants"]) == (None, plain["variants"])
     assert (await studio.client.delete("/api/admin/media/none/watermark")).status_code == 404
+
+
+async def test_a_catalogue_with_unknown_pictures_is_not_marked(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg(1200, 900))
+    logo = {"file": ("logo.png", pictures.white(80, 40))}
+    await studio.client.post("/api/admin/watermarks", files=logo, data={"id": "wm"})
+    with pytest.raises(UnknownMedia, match="There is no media 'nobody'"):
+        await studio.app.media.watermarks.apply_batch([found["id"], "nobody"], "wm")
+    assert await studio.app.queue("watermark").jobs() == []
 
 
 async def test_a_watermark_that_crashes_the_decoder_crashes_no_server(

@@ -43,6 +43,10 @@ _VARIANTS = select(media_variants).where(
 )
 
 
+MOST_NAMED = 10
+"""Ids that a refusal names."""
+
+
 class UnknownMedia(UnknownJob):
     """There is no such picture."""
 
@@ -118,8 +122,16 @@ class MediaStore:
 
     async def known_ids(self, ids: Sequence[str]) -> set[str]:
         """Those of these ids that a picture has."""
-        query = select(media.c.id).where(media.c.id.in_(ids))
-        return set(await self._database.read(lambda c: c.execute(query).scalars().all()))
+        return set(await self._database.get_all(_known, dict.fromkeys(ids)))
+
+    async def check_ids(self, ids: Sequence[str]) -> None:
+        """Refuse ids that no picture has, in one sentence."""
+        known = await self.known_ids(ids)
+        unknown = [one for one in dict.fromkeys(ids) if one not in known]
+        if unknown:
+            named = ", ".join(repr(one[:64]) for one in unknown[:MOST_NAMED])
+            others = len(unknown) - MOST_NAMED
+            raise UnknownMedia(f"There is no media {named}{f' and {others:,} others' if others > 0 else ''}.")
 
     async def is_retired(self, key: str) -> bool:
         """Whether a picture had this file until it changed, and pages may still name it."""
@@ -360,6 +372,11 @@ def _with_variants(connection: Connection, rows: Sequence[Row[Any]]) -> list[Pic
     return [
         Picture.of(row, tuple(sorted(parts[row.id], key=lambda one: (-one.width, one.name)))) for row in rows
     ]
+
+
+def _known(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+    found = connection.execute(select(media.c.id).where(media.c.id.in_(ids))).scalars()
+    return {media_id: media_id for media_id in found}
 
 
 def _files_of(media_ids: Collection[str]) -> Select[Any]:

@@ -88,8 +88,25 @@ class MediaSyncService:
         delete_source: bool = False,
         priority: int | None = None,
     ) -> list[str]:
-        """Queue a sync of these; the jobs' ids."""
+        """Queue a sync of these; the jobs' ids. If one is unknown, nothing is queued."""
         self._needed()
+        await self._store.check_ids(media_ids)
+        return await self._add(media_ids, operation, delete_source, priority)
+
+    async def sync_all(
+        self, operation: Operation, *, delete_source: bool = False, priority: int | None = None
+    ) -> AsyncIterator[int]:
+        """Queue a sync of every picture, page by page; how many so far, after each."""
+        self._needed()
+        done, after = 0, ""
+        while ids := await self._store.ids(after, PAGE):
+            await self._add(ids, operation, delete_source, priority)
+            done, after = done + len(ids), ids[-1]
+            yield done
+
+    async def _add(
+        self, media_ids: Sequence[str], operation: Operation, delete_source: bool, priority: int | None
+    ) -> list[str]:
         wanted = [
             MediaSyncJobData(
                 media_id=one, operation=operation, delete_source=delete_source, priority=priority
@@ -100,17 +117,6 @@ class MediaSyncService:
             [New(data, name=operation, priority=priority or NORMAL) for data in wanted]
         )
         return [job.id for job in jobs]
-
-    async def sync_all(
-        self, operation: Operation, *, delete_source: bool = False, priority: int | None = None
-    ) -> AsyncIterator[int]:
-        """Queue a sync of every picture, page by page; how many so far, after each."""
-        self._needed()
-        done, after = 0, ""
-        while ids := await self._store.ids(after, PAGE):
-            await self.sync(ids, operation, delete_source=delete_source, priority=priority)
-            done, after = done + len(ids), ids[-1]
-            yield done
 
     async def _finish(self, media_id: str) -> None:
         found = await self._store.get(media_id)

@@ -64,8 +64,9 @@ class WatermarkService:
         return job.id
 
     async def apply_batch(self, media_ids: Sequence[str], watermark_id: str, **how: Any) -> list[str]:
-        """Queue it for many pictures in one call; the jobs' ids."""
+        """Queue it for many pictures in one call; the jobs' ids. If one is unknown, nothing is queued."""
         await self._store.watermark(watermark_id)
+        await self._store.check_ids(media_ids)
         wanted = [WatermarkJobData(media_id=one, watermark_id=watermark_id, **how) for one in media_ids]
         jobs = await self._queue.add_many([New(data, name=APPLY) for data in wanted])
         return [job.id for job in jobs]
