@@ -12,6 +12,9 @@ INSTALL := $(PIP) install -c constraints.txt
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell \
     $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 
+# The tests start hundreds of processes; where nothing is kept of what was compiled, each of them compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # make test ARGS="tests/unit -k settings" runs a part; PYTEST_FLAGS= runs it in one process.
 PYTEST_FLAGS ?= -n auto --dist loadfile --no-loadscope-reorder
 ARGS ?=
