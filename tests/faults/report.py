@@ -52,7 +52,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not rows:
         return
     rows.sort(key=lambda row: (row["fault"], row["engine"]))
-    if config.cache:
+    if config.pluginmanager.hasplugin("cacheprovider"):
         config.cache.set(CACHE, rows)
     terminalreporter.section("faults")
     terminalreporter.write_line(as_table(rows))
