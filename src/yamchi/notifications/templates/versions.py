@@ -108,14 +108,14 @@ class VersionedTemplates:
     async def _try(self, key: Key, row: Any) -> Template | TemplateError:
         """One that can't be read any more stops nobody but those who want to send it."""
         try:
-            template = await in_thread(self._read, *key, row.body, row.meta["format"], row.subject)
+            template = await in_thread(self._read, *key, row.body, row.meta.get("format"), row.subject)
         except TemplateError as error:
             log.error("a template in the table can't be used", error=str(error), version=row.version)
             return error
         return replace(template, version=str(row.version))
 
     def _read(
-        self, code: str, channel: str, locale: str, text: str, format: Format, subject: str | None
+        self, code: str, channel: str, locale: str, text: str, format: Format | None, subject: str | None
     ) -> Template:
         return read_template(
             text,
