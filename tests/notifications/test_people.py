@@ -38,6 +38,13 @@ async def pages(harness: Harness, path: str, limit: int = 3) -> list[dict[str, A
     return items
 
 
+@pytest.mark.parametrize("given", [777000777, "777000777"])
+async def test_a_person_is_shown_as_they_were_answered(harness: Harness, given: str | int) -> None:
+    answer = (await harness.client.put(f"/users/{USER}", json={"telegram_id": given})).json()
+    assert answer["telegram_id"] == "777000777"
+    assert (await harness.client.get(f"/users/{USER}")).json() == answer
+
+
 async def test_pending_says_when_and_why(harness: Harness) -> None:
     jobs = [await harness.notify(send_after=f"2026-01-0{9 - day}T10:00:00Z") for day in range(7)]
     await harness.app.drain()

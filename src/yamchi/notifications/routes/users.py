@@ -11,6 +11,7 @@ from yamchi.http.access import TheirId
 from yamchi.http.audit import changes
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
+from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.preferences import Preferences
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.routes.dependencies import TheNotifications
@@ -30,10 +31,15 @@ class UserOut(BaseModel):
     user_id: UUID
     email: str | None
     phone: str | None
-    telegram_id: str | int | None
+    telegram_id: str | None
     locale: str | None
     timezone: str | None
     attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, user_id: UUID, known: Recipient) -> "UserOut":
+        fields: dict[str, Any] = {name: getattr(known, name) for name in User.model_fields}
+        return cls(user_id=user_id, **fields)
 
 
 class DeliveryOut(BaseModel):
@@ -76,8 +82,7 @@ class ErasedOut(BaseModel):
 @router.put(ONE, summary="Make or replace a person; what they chose stays")
 async def put_user(request: Request, notifications: TheNotifications, user_id: UUID, user: User) -> UserOut:
     changes(request, after=f"fields: {', '.join(sorted(user.model_fields_set)) or 'none'}")
-    await notifications.recipients.put(str(user_id), user)
-    return UserOut(user_id=user_id, **user.model_dump())
+    return UserOut.of(user_id, await notifications.recipients.put(str(user_id), user))
 
 
 @router.get(ONE, summary="A person")
@@ -85,8 +90,7 @@ async def show_user(notifications: TheNotifications, user_id: UUID) -> UserOut:
     known = await notifications.recipients.get(str(user_id))
     if known is None:
         raise UnknownJob(f"There is no user {user_id}.")
-    fields: dict[str, Any] = {name: getattr(known, name) for name in User.model_fields}
-    return UserOut(user_id=user_id, **fields)
+    return UserOut.of(user_id, known)
 
 
 @router.delete(ONE, summary="Erase a person: what says who they are is gone, the counts stay")
