@@ -13,10 +13,13 @@ from tests.notifications.harness import ADDRESS, Harness, open_harness
 from tests.services.mail import MailServer
 from yamchi import Yamchi
 from yamchi.notifications import erasure
+from yamchi.notifications.channels.base import AnswerLost
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.sending.deliveries import BEING_SENT
 from yamchi.notifications.tables import metadata
 from yamchi.settings import Settings
+from yamchi.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -55,6 +58,44 @@ async def test_pending_says_when_and_why(harness: Harness) -> None:
     await harness.at("2026-01-06T12:00:00")
     assert len(await pages(harness, "pending")) == 3
     assert {item["status"] for item in await pages(harness, "history")} == {"SENT"}
+
+
+@pytest.mark.parametrize("is_resent", [True, False])
+async def test_what_nobody_knows_of_is_pending_only_if_it_is_sent_again(
+    harness: Harness, is_resent: bool
+) -> None:
+    harness.channel.resends_unknown = is_resent
+    harness.channel.answers = [AnswerLost("it hung up")] * 3
+    job_id = await harness.notify(channel="telegram")
+    await harness.app.drain()
+
+    async def listed(path: str) -> list[tuple[str, str]]:
+        return [(item["job_id"], item["status"]) for item in await pages(harness, path)]
+
+    known = [(job_id, "UNKNOWN")]
+    assert (await listed("pending"), await listed("history")) == ((known, []) if is_resent else ([], known))
+    await harness.app.clock.advance("1h")  # its attempts are used up
+    ended = [(job_id, "FAILED" if is_resent else "UNKNOWN")]
+
+    async def is_over() -> bool:
+        return (await listed("pending"), await listed("history")) == ([], ended)
+
+    await eventually(is_over)
+
+
+async def test_what_is_being_sent_is_pending(harness: Harness) -> None:
+    channel, seen = harness.channel, []
+    channel.resends_unknown = False
+
+    async def send(message: Any) -> str:
+        seen.extend(await pages(harness, "pending"))
+        return "1"
+
+    channel.send = send
+    await harness.notify(channel="telegram")
+    await harness.app.drain()
+    assert [(item["status"], item["why"]) for item in seen] == [("UNKNOWN", BEING_SENT)]
+    assert await pages(harness, "pending") == []
 
 
 async def test_history_says_why_something_was_skipped(harness: Harness) -> None:

@@ -166,7 +166,7 @@ class Notifications(Plugin):
         self.dead_letters = DLQPublisher(queue)
         self.emails = EmailQueue(self.processor, self.deliveries, lambda: self.channels["email"], clock)
         self.unknown_deliveries = UnknownDeliveries(self.deliveries, digests, self.service, queue)
-        self.history = History(database, queue, clock)
+        self.history = History(database, queue, self.channels, clock)
         self.erasure = Erasure(database, self.service, queue)
         self.register(self._email())
         self.register(NullChannel(clock))

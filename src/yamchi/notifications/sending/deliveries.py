@@ -205,7 +205,7 @@ class Deliveries:
 
     async def being_sent_until(self, job_id: str) -> Millis | None:
         """Until when somebody may be sending this. None: who was will never say what became of it, if anybody was."""
-        is_it = (table.c.job_id == job_id) & _is_being_sent()
+        is_it = (table.c.job_id == job_id) & is_being_sent()
         lost = update(table).where(is_it & (table.c.updated_at <= self._clock.now() - LONGEST_RUN))
         lost = lost.values(last_error=LOST)
         began = select(table.c.updated_at).where(is_it)
@@ -350,8 +350,8 @@ def _kept_with(user_id: ColumnElement[str | None]) -> ColumnElement[Any]:
     return case((user_id == str(NOBODY), null()), else_=table.c.job)
 
 
-def _is_being_sent() -> ColumnElement[bool]:
-    return (table.c.status == "UNKNOWN") & (table.c.last_error == BEING_SENT)
+def is_being_sent() -> ColumnElement[bool]:
+    return (table.c.status == "UNKNOWN") & table.c.last_error.is_not_distinct_from(BEING_SENT)
 
 
 def _variant(job: NotificationJob) -> str | None:

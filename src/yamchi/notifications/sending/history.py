@@ -3,7 +3,7 @@
 Pages go by a cursor, so that new rows do not shift them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from sqlalchemy import ColumnElement, Row, asc, desc, func, literal, select, tup
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.http.cursors import make_cursor, read_cursor
-from yamchi.notifications.sending.deliveries import FINAL
+from yamchi.notifications.channels.base import Channel
+from yamchi.notifications.schemas.notification_job import ALIASES
+from yamchi.notifications.sending.deliveries import WAITING, is_being_sent
 from yamchi.notifications.tables import notification_delivery as table
 from yamchi.queues.queue import UNATTENDED_AFTER, Queue
 from yamchi.storage.database import Database
@@ -32,17 +34,18 @@ class HistoryPage:
 class History:
     """The table `notification_delivery`, by person."""
 
-    def __init__(self, database: Database, queue: Queue, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, queue: Queue, channels: Mapping[str, Channel], clock: Clock
+    ) -> None:
         self._database = database
         self._queue = queue
+        self._channels = channels
         self._clock = clock
 
     async def pending(self, user_id: str, cursor: str | None = None, limit: int = 50) -> HistoryPage:
         """What is still to come, soonest first. No `when` means: as soon as somebody is free to send it."""
         place = (_DUE, table.c.job_id)
-        query = select(table, _DUE.label("due")).where(
-            (table.c.user_id == user_id) & table.c.status.not_in(FINAL)
-        )
+        query = select(table, _DUE.label("due")).where((table.c.user_id == user_id) & self._is_to_come())
         if cursor is not None:
             query = query.where(tuple_(*place) > _tuple(cursor))
         rows = await self._page(query.order_by(*map(asc, place)), limit)
@@ -61,13 +64,23 @@ class History:
                 item["why"] = reason
 
     async def past(self, user_id: str, cursor: str | None = None, limit: int = 50) -> HistoryPage:
-        """What is over, newest first: sent, failed, or skipped, and why."""
+        """What is over, newest first: sent, failed, skipped, or left to a person, and why."""
         place = (table.c.created_at, table.c.job_id)
-        query = select(table).where((table.c.user_id == user_id) & table.c.status.in_(FINAL))
+        query = select(table).where((table.c.user_id == user_id) & ~self._is_to_come())
         if cursor is not None:
             query = query.where(tuple_(*place) < _tuple(cursor))
         rows = await self._page(query.order_by(*map(desc, place)), limit)
         return _page(rows, limit, "created_at", lambda row: row.sent_at or row.updated_at)
+
+    def _is_to_come(self) -> ColumnElement[bool]:
+        """What nobody knows the answer to is sent again only where twice does no harm."""
+        resent = [name for name in (*self._channels, *ALIASES) if self._resends(name)]
+        again = (table.c.status == "UNKNOWN") & table.c.channel.in_(resent)
+        return table.c.status.in_(WAITING) | is_being_sent() | again
+
+    def _resends(self, name: str) -> bool:
+        channel = self._channels.get(ALIASES.get(name, name))
+        return channel is not None and channel.resends_unknown
 
     async def _page(self, query: Any, limit: int) -> Sequence[Row[Any]]:
         found: Sequence[Row[Any]] = await self._database.read(
