@@ -16,6 +16,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -273,13 +274,19 @@ class Monkey:
         self._workers = [site.start_worker() for _ in range(workers)]
 
     async def rage(self, kills: int, jobs: int) -> None:
-        """Kill so many times at random points between the first job and nearly the last one."""
-        moments = sorted(random.sample(range(jobs // 20, jobs * 9 // 10), kills))
-        for moment in moments:
-            await self._site.ran(moment)
-            victim = await self._site.until(self._busy_worker)
-            await self._site.kill_worker(victim)
-            self._workers[self._workers.index(victim)] = self._site.start_worker()
+        """Add the jobs in parts and kill somebody at a random point of each but the last.
+
+        So there are jobs left for those who take the place of the killed, however late they start.
+        """
+        parts = pairwise(jobs * part // (kills + 1) for part in range(kills + 2))
+        for number, (first, last) in enumerate(parts):
+            producer = self._site.start_producer(first, last)
+            if number < kills:
+                await self._site.ran(random.randrange(first, last))
+                victim = await self._site.until(self._busy_worker)
+                await self._site.kill_worker(victim)
+                self._workers[self._workers.index(victim)] = self._site.start_worker()
+            assert await producer.ended() == 0, producer.log
 
     def _busy_worker(self) -> Process | None:
         """One that has done something already: killing one that is still starting proves nothing."""
