@@ -12,10 +12,8 @@ from tests.leads.harness import FORM, SECRET, Harness, open_harness
 from tests.services.sheets import SheetsServer
 from yamchi.errors import InvalidJob
 from yamchi.leads.contacts import read_form
-from yamchi.leads.entities import LINES
-from yamchi.leads.model import Lead, UnknownLead
+from yamchi.leads.model import Lead
 from yamchi.leads.sheets.cells import COLUMNS, cells_of, read_row
-from yamchi.notifications.schemas.event import TrialEvent
 
 
 @pytest.fixture(params=["table", "sheets"])
@@ -296,44 +294,8 @@ async def test_a_bad_event_does_not_harm_others_at_the_same_time(harness: Harnes
         harness.event("bot.activated", lead_id, "good"),
         harness.event("bot.activated", "nobody", "stranger"),
     )
-    assert [answer.status_code for answer in answers] == [422, 202, 404]
+    assert [answer.status_code for answer in answers] == [422, 202, 202]
     assert (await harness.get(lead_id))["bot_activated"] is True
-
-
-@pytest.mark.parametrize("event_type", [one for one in LINES if one != "lead.created"])
-async def test_an_event_about_nobody_is_refused(harness: Harness, event_type: str) -> None:
-    when = {"lesson_datetime": "2026-03-01T15:00:00Z"}
-    answer = await harness.event(event_type, "nobody", "e1", **when)
-    assert answer.status_code == 404
-    said = "data.lead_id: there is no lead 'nobody'; a new one is told of by lead.created."
-    assert answer.json()["detail"] == said
-    with pytest.raises(UnknownLead, match="there is no lead 'nobody'"):
-        await harness.leads.tell(event_type, "nobody", **when)
-    await harness.event("lead.created", "nobody", "e2", email="a@example.com")
-    assert (await harness.event(event_type, "nobody", "e1", **when)).status_code == 202
-    await harness.client.delete("/v1/leads/nobody")
-    again = await harness.event(event_type, "nobody", "e1", **when)
-    assert (again.status_code, again.json()["duplicate"]) == (202, True)
-
-
-async def test_a_lead_may_come_in_one_batch_with_what_happened_to_it(harness: Harness) -> None:
-    created = {
-        "event_type": "lead.created",
-        "event_id": "e1",
-        "data": {"lead_id": "own-1", "email": "a@b.kz"},
-    }
-    activated = {"event_type": "bot.activated", "event_id": "e2", "data": {"lead_id": "own-1"}}
-    wrong = await harness.client.post("/v1/events/batch", json=[activated, created])
-    assert wrong.status_code == 404
-    assert (await harness.client.get("/v1/leads/own-1")).status_code == 404
-    assert (await harness.client.post("/v1/events/batch", json=[created, activated])).status_code == 202
-    assert (await harness.get("own-1"))["bot_activated"] is True
-
-
-async def test_an_event_of_a_test_needs_no_lead(harness: Harness) -> None:
-    """With a test key lead.created makes none."""
-    event = TrialEvent(event_type="bot.activated", event_id="e1", data={"lead_id": "nobody"})
-    assert not (await harness.app.notifications.service.handle_event(event)).duplicate
 
 
 async def test_a_lead_may_come_as_an_event(harness: Harness) -> None:

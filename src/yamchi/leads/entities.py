@@ -1,6 +1,6 @@
 """Leads as scenarios see them: found by `data.lead_id`, told of by events, written by steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -9,14 +9,14 @@ import structlog
 from sqlalchemy import Connection, select
 
 from yamchi.clock import Clock, Millis, check_zone, in_short, isoformat
-from yamchi.errors import InvalidJob, YamchiError
+from yamchi.errors import InvalidJob
 from yamchi.leads import model
 from yamchi.leads.contacts import read_email, read_phone
-from yamchi.leads.model import Lead, UnknownLead, read_moment
+from yamchi.leads.model import Lead, read_moment
 from yamchi.leads.store import EVENT_LINE, LeadStore
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import Recipients
-from yamchi.notifications.schemas.event import Event, TrialEvent
+from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.tables import suppressions
 from yamchi.scenarios.entities import Change, Entity, LogLine
 from yamchi.storage.database import Database
@@ -158,32 +158,11 @@ class LeadEntities:
 
     # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def check(self, events: Sequence[Event], *, are_kept_here: bool = True) -> dict[int, YamchiError]:
-        """Refuse events that say something impossible of a lead, or are about one that is not here.
-
-        A lead that comes with the same events is here for those after it. Events of tests make no leads, so theirs need not be.
-        """
-        about = {place: event for place, event in enumerate(events) if _is_about_a_lead(event)}
-        known = await self._store.known(filter(None, map(self.id_of, about.values())))
-        refused: dict[int, YamchiError] = {}
-        for place, event in about.items():
-            try:
-                self._check_words(event)
-            except InvalidJob as error:
-                refused[place] = error
-                continue
-            lead_id = str(self.id_of(event))
-            if event.event_type == CREATED:
-                known.add(lead_id)
-            elif are_kept_here and lead_id not in known and not isinstance(event, TrialEvent):
-                refused[place] = UnknownLead(
-                    f"data.lead_id: there is no lead {lead_id!r}; a new one is told of by {CREATED}."
-                )
-        return refused
-
-    def _check_words(self, event: Event) -> None:
+    def check(self, event: Event) -> None:
         """Refuse, in a sentence, an event that says something impossible of a lead."""
         data = said_by(event)
+        if event.event_type not in LINES or "lead_id" not in data:
+            return
         if self.id_of(event) is None:
             raise InvalidJob(
                 f"data.lead_id: it should be a text of 1 to {LONGEST_ID} characters, not {in_short(data['lead_id'])}."
@@ -237,10 +216,6 @@ class LeadEntities:
         if self._bot_url:
             shown["bot_url"] = f"{self._bot_url}?start={lead.id}"
         return {**lead.extra, **shown}
-
-
-def _is_about_a_lead(event: Event) -> bool:
-    return event.event_type in LINES and "lead_id" in said_by(event)
 
 
 def said_by(event: Event) -> Mapping[str, Any]:

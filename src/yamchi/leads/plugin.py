@@ -1,6 +1,6 @@
 """The feature of leads: what an application gets as `app.leads`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +31,6 @@ from yamchi.leads.talk import Conversation
 from yamchi.leads.zoom import Zoom
 from yamchi.notifications.channels.telegram.bot_api import BotApi
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.schemas.event import Event
 from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
 from yamchi.queues.handlers import Handler
 from yamchi.scenarios.plugin import Scenarios
@@ -87,7 +86,7 @@ class Leads(Plugin):
         )
         self.sheet = self._open_sheet() if is_in_sheets else None
         self._scenarios.entities.register(KIND, self.entities)
-        notifications.service.checks.append(self._check)
+        notifications.service.checks.append(self.entities.check)
         self.meetings = self._meet()
         self.slots = Slots(app.database, self.store, app.clock, settings, zone)
         self.chat: Chat | None = None
@@ -118,11 +117,6 @@ class Leads(Plugin):
     async def tell(self, event_type: str, lead_id: str, **data: Any) -> None:
         """Something happened to a lead: `await app.leads.tell("lesson.booked", lead.id, lesson_datetime="…")`."""
         await self.service.tell(event_type, lead_id, **data)
-
-    async def _check(self, events: Sequence[Event]) -> Mapping[int, YamchiError]:
-        """Who keeps leads elsewhere knows which there are."""
-        are_kept_here = self._scenarios.entities.of(KIND) is self.entities
-        return await self.entities.check(events, are_kept_here=are_kept_here)
 
     # ── Google Sheets ─────────────────────────────────────────────────────────────────────────────────────────────
 

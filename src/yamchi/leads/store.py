@@ -1,6 +1,6 @@
 """The tables of leads: what scenarios, the API and the bot read and write, most of it within a transaction of theirs."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 import structlog
@@ -76,10 +76,6 @@ class LeadStore:
 
     async def find(self, lead_id: str) -> Lead | None:
         return await self._database.read(lambda connection: self.find_in(connection, lead_id))
-
-    async def known(self, lead_ids: Iterable[str]) -> set[str]:
-        """Those of these ids that a lead has."""
-        return set(await self._database.get_all(_known, dict.fromkeys(lead_ids)))
 
     def find_in(self, connection: Connection, lead_id: str, *, lock: bool = False) -> Lead | None:
         query = select(leads).where(leads.c.id == lead_id)
@@ -259,11 +255,6 @@ def _empty_events(connection: Connection, lead_id: str) -> None:
     told = func.substr(lead_log.c.id, len(EVENT_LINE) + 1)
     ids = select(told).where(lead_log.c.lead_id == lead_id, lead_log.c.id.startswith(EVENT_LINE))
     connection.execute(update(events).where(events.c.event_id.in_(ids)).values(data={}))
-
-
-def _known(connection: Connection, lead_ids: Sequence[str]) -> dict[str, str]:
-    found = connection.execute(select(leads.c.id).where(leads.c.id.in_(lead_ids))).scalars()
-    return {lead_id: lead_id for lead_id in found}
 
 
 def _filtered(status: str | None, search: str | None) -> Select[Any]:

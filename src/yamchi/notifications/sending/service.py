@@ -45,10 +45,6 @@ REPEATED_AT_ONCE = 500
 PRIORITIES = {"normal": 5, "high": 10}
 
 
-Check = Callable[[Sequence[Event]], Awaitable[Mapping[int, YamchiError]]]
-"""Says which of these events are refused, by their place, and why."""
-
-
 class EventFollower(Protocol):
     """A feature that takes part when events are stored: `notifications.service.followers.append(…)`."""
 
@@ -92,8 +88,8 @@ class NotificationService:
         )
         self._arriving: Batcher[Event, EventAnswer] = Batcher(self._accept_each)
         self.followers: list[EventFollower] = []
-        self.checks: list[Check] = []
-        """Each may refuse events before anything of them is stored."""
+        self.checks: list[Callable[[Event], None]] = []
+        """Each may refuse an event, by `InvalidJob`, before anything of it is stored."""
         self.before_answering: list[Callable[[Sequence[Event]], Awaitable[None]]] = []
         """Each is awaited after events were stored and followed, before whoever brought them is answered."""
 
@@ -186,35 +182,19 @@ class NotificationService:
         """The jobs of each event. People are looked up in one query."""
         users = {event.user_id: str(event.user_id) for event in batch if event.user_id}
         people = await self._recipients.get_all(users.values())
-        refused = await self._refused(batch)
         plans = []
-        for place, event in enumerate(batch):
+        for number, event in enumerate(batch, start=1):
             person = people.get(users[event.user_id]) if event.user_id else None
-            if place in refused:
-                plans.append(_Plan([], [], refused[place]))
-            else:
-                plans.append(await self._plan_one(event, person, now))
-            if (place + 1) % PLANNED_WITHOUT_PAUSE == 0:
+            plans.append(await self._plan_one(event, person, now))
+            if number % PLANNED_WITHOUT_PAUSE == 0:
                 await asyncio.sleep(0)  # a batch of thousands must not keep everybody else waiting
         return plans
-
-    async def _refused(self, batch: Sequence[Event]) -> Mapping[int, YamchiError]:
-        """What the checks refuse; an event that was accepted before is answered as it was, whatever has changed since."""
-        refused: dict[int, YamchiError] = {}
-        for check in self.checks:
-            refused = {**await check(batch), **refused}
-        if not refused:
-            return refused
-        kept = await self._kept([batch[place] for place in refused])
-        return {
-            place: why
-            for place, why in refused.items()
-            if not _is_same(batch[place], kept.get(batch[place].event_id))
-        }
 
     async def _plan_one(self, event: Event, person: Recipient | None, now: Millis) -> "_Plan":
         """The jobs of one event, encoded before anything is stored: an event whose jobs can't be queued is refused."""
         try:
+            for check in self.checks:
+                check(event)
             jobs = await self._rules.plan(event, person, now)
             if isinstance(event, TrialEvent):
                 jobs = [as_test(job) for job in jobs]
@@ -301,13 +281,11 @@ class NotificationService:
 
     async def _kept(self, some: Sequence[Event]) -> dict[str, Row[Any]]:
         """What is kept under the ids of these events."""
-        return await self._database.get_all(_kept, {event.event_id for event in some})
-
-
-def _kept(connection: Connection, event_ids: Sequence[str]) -> dict[str, Row[Any]]:
-    columns = (events.c[name] for name in ("event_id", "event_type", "user_id", "state"))
-    rows = connection.execute(select(*columns).where(events.c.event_id.in_(event_ids)))
-    return {row.event_id: row for row in rows}
+        query = select(*(events.c[name] for name in ("event_id", "event_type", "user_id", "state"))).where(
+            events.c.event_id.in_({event.event_id for event in some})
+        )
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {row.event_id: row for row in rows}
 
 
 def _is_same(event: Event, kept: Row[Any] | None) -> bool:
@@ -330,7 +308,7 @@ class _Plan:
 
     jobs: list[NotificationJob]
     prepared: list[NewJob]
-    refused: YamchiError | None = None
+    refused: InvalidJob | None = None
 
 
 def _reason(error: Exception) -> str:
