@@ -34,6 +34,8 @@ class Tree:
     def copy(self) -> None:
         shutil.rmtree(self.place, ignore_errors=True)
         shutil.copytree(self.root, self.place, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+        for installed in self.root.glob("tests/*/node_modules"):
+            (self.place / installed.relative_to(self.root)).symlink_to(installed)
 
     def compile(self) -> None:
         """So that no run has to; what has changed since is told by its hash, for a fault may keep a file's size and second."""

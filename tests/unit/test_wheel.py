@@ -38,9 +38,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command of an environment that has the wheel, what it needs, and nothing else."""
     place = tmp_path_factory.mktemp("venv")
-    _run(sys.executable, "-m", "venv", str(place))
-    pip = (str(place / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    _run(*pip, "-c", str(ROOT / "constraints.txt"), str(wheel))
+    _run(sys.executable, "-m", "venv", "--without-pip", str(place))
+    pip = (sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "--disable-pip-version-check")
+    # Few modules are imported here: what is not compiled at once is compiled when it is.
+    install = ("install", "--quiet", "--no-compile", "-c", str(ROOT / "constraints.txt"))
+    _run(*pip, *install, str(wheel))
     return place / "bin/yamchi"
 
 
