@@ -248,6 +248,32 @@ async def test_a_reminder_of_a_date_that_was_moved_confirms_nothing(telegram: Me
     assert (await harness.get(lead_id))["confirmed"] is True
 
 
+@pytest.mark.parametrize("new", ["2026-01-08T15:00:00+05:00", None], ids=["moved", "cancelled"])
+async def test_a_lesson_that_moves_while_it_is_confirmed_is_not_confirmed(
+    telegram: Messenger, monkeypatch: pytest.MonkeyPatch, new: str | None
+) -> None:
+    harness = telegram.harness
+    lead_id = await harness.lead(locale="en")
+    await telegram.say(MARAT, f"/start {lead_id}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-05")
+    await telegram.press(MARAT, keys(times)[0][1])
+    await harness.app.clock.advance("4d")
+    service, looked = harness.leads.service, harness.leads.service.has_moved_since
+
+    async def look_and_move(lead_id: str, message: int) -> bool:
+        found = await looked(lead_id, message)
+        change = {"lesson_datetime": new}
+        assert (await harness.client.patch(f"/v1/leads/{lead_id}", json=change)).status_code == 200
+        return found
+
+    monkeypatch.setattr(service, "has_moved_since", look_and_move)
+    (refused,) = await telegram.press(MARAT, f"confirm:{lead_id}", under=len(telegram.server.log))
+    assert (refused.method, refused.fields["text"] == MOVED["en"]) == ("answerCallbackQuery", new is not None)
+    assert (await harness.get(lead_id))["confirmed"] is False
+    assert "LESSON_CONFIRMED" not in await harness.log(lead_id)
+    assert len(await harness.jobs("reminders")) == (0 if new is None else 1)  # of the new date
+
+
 MOVE = {
     "ru": "📅 На какой день перенести урок?",
     "en": "📅 Which day shall we move the lesson to?",

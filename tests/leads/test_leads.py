@@ -278,6 +278,20 @@ async def test_confirming_stops_the_second_reminder(harness: Harness) -> None:
     assert [message.template_code for _, message in harness.telegram.sent] == ["remind_24h"]
 
 
+async def test_a_date_that_the_lesson_no_longer_has_is_not_confirmed(harness: Harness) -> None:
+    lead_id = await harness.lead()
+    await harness.event("lesson.booked", lead_id, "e1", lesson_datetime="2026-01-05T15:00:00Z")
+    wrong = await harness.event("lesson.confirmed", lead_id, "e2", lesson_datetime="2026-01-04T15:00:00Z")
+    assert wrong.status_code == 409
+    assert f"the lesson of '{lead_id}' is not at 2026-01-04T15:00:00Z" in wrong.json()["detail"]
+    assert (await harness.event("lesson.confirmed", lead_id, "e2", lesson_datetime="soon")).status_code == 422
+    assert (await harness.get(lead_id))["confirmed"] is False
+    assert len(await harness.jobs("reminders")) == 1
+    same = "2026-01-05T20:00:00+05:00"
+    assert (await harness.event("lesson.confirmed", lead_id, "e2", lesson_datetime=same)).status_code == 202
+    assert (await harness.get(lead_id))["confirmed"] is True
+
+
 @pytest.mark.parametrize("bad", ["tomorrow", "", None, 7, "2026-01-05", "9999-99-99T00:00", "x" * 100_000])
 async def test_a_lesson_without_a_date_is_refused(harness: Harness, bad: Any) -> None:
     lead_id = await harness.lead()

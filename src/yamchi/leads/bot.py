@@ -13,10 +13,9 @@ import structlog
 from sqlalchemy import Connection
 
 from yamchi.clock import as_datetime
-from yamchi.leads import entities
 from yamchi.leads.chat import Chat
 from yamchi.leads.datepicker import DatePickerScene
-from yamchi.leads.model import Lead
+from yamchi.leads.model import Lead, LessonMoved
 from yamchi.leads.speaking import BotServices, Speaker
 from yamchi.leads.updates import ButtonPress, IncomingMessage, Person, read_update
 from yamchi.leads.welcome import WelcomeScene
@@ -117,20 +116,35 @@ class Bot:
             await self._speaker.refuse(pressed, "bot_not_yours", None)
         elif not lead.has_lesson(self._services.clock.now()):
             await self._speaker.refuse(pressed, "bot_over", lead)
-        elif action == "confirm" and await self._is_outdated(pressed, lead):
-            await self._speaker.refuse(pressed, "bot_moved", lead)
         elif action == "confirm":
-            if not lead.confirmed:
-                by = f"telegram:{pressed.person.id}"
-                await self._services.service.tell(
-                    entities.CONFIRMED, lead.id, f"tg:{pressed.update_id}:{lead.id}", by=by
-                )
-            await self._chat.answer(pressed.query)
-            await self._speaker.say(pressed.chat, "bot_confirmed", lead, pressed.person)
+            await self._confirm(pressed, lead)
         else:
             await self._speaker.remember(pressed.person, lead)
             await self._chat.answer(pressed.query)
             await self._date_picker.offer_days(lead, pressed.person, pressed.chat)
+
+    async def _confirm(self, pressed: ButtonPress, lead: Lead) -> None:
+        if await self._has_confirmed(pressed, lead):
+            await self._chat.answer(pressed.query)
+            await self._speaker.say(pressed.chat, "bot_confirmed", lead, pressed.person)
+            return
+        moved = await self._services.store.get(lead.id)
+        has_lesson = moved.has_lesson(self._services.clock.now())
+        await self._speaker.refuse(pressed, "bot_moved" if has_lesson else "bot_over", moved)
+
+    async def _has_confirmed(self, pressed: ButtonPress, lead: Lead) -> bool:
+        """Whether the date under the button is the lesson's, and confirmed. Should it move after the look, it is not."""
+        if await self._is_outdated(pressed, lead):
+            return False
+        if lead.confirmed:
+            return True
+        try:
+            await self._services.service.confirm(
+                lead, f"tg:{pressed.update_id}:{lead.id}", by=f"telegram:{pressed.person.id}"
+            )
+        except LessonMoved:
+            return False
+        return True
 
     async def _is_outdated(self, pressed: ButtonPress, lead: Lead) -> bool:
         """Whether the button is under a reminder of a date that the lesson no longer has."""

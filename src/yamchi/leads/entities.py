@@ -12,7 +12,7 @@ from yamchi.clock import Clock, Millis, check_zone, in_short, isoformat
 from yamchi.errors import InvalidJob
 from yamchi.leads import model
 from yamchi.leads.contacts import read_email, read_phone
-from yamchi.leads.model import Lead, read_moment
+from yamchi.leads.model import Lead, LessonMoved, read_moment
 from yamchi.leads.store import EVENT_LINE, LeadStore
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import Recipients
@@ -130,7 +130,10 @@ class LeadEntities:
         return replace(person, attributes={}, preferences=replace(person.preferences, suppressed=known))
 
     def note_in(self, connection: Connection, event: Event) -> None:
-        """What an event says of its lead. What is wrong with it was said where it came in."""
+        """What an event says of its lead. What is wrong with it was said where it came in.
+
+        Whether the lesson is still at the date that is confirmed can only be said here, where nobody can move it.
+        """
         lead_id, line, data = self.id_of(event), LINES.get(event.event_type), said_by(event)
         if lead_id is None or line is None:
             return
@@ -140,6 +143,8 @@ class LeadEntities:
         if lead is None:
             log.warning(f"{event.event_type} came for the lead {lead_id!r}, which is not here")
             return
+        if event.event_type == CONFIRMED:
+            self._check_date(lead, data.get("lesson_datetime"))
         if event.event_type == CONFIRMED and not lead.has_lesson(self._clock.now()):
             log.warning(f"{event.event_type} came for the lead {lead_id!r}, which has no lesson to come")
             return
@@ -147,6 +152,11 @@ class LeadEntities:
             self._store.change_in(connection, lead_id, said)
         shown: dict[str, Any] = {name: data[name] for name in SHOWN if name in data}
         self._store.log_in(connection, lead_id, LogLine(f"{EVENT_LINE}{event.event_id}", line, shown))
+
+    def _check_date(self, lead: Lead, confirmed: str | None) -> None:
+        """Who confirms a date that the lesson no longer has, has not confirmed the one that it has now."""
+        if confirmed and read_moment(confirmed, lead.timezone or self._zone) != lead.lesson_datetime:
+            raise LessonMoved(f"data.lesson_datetime: the lesson of {lead.id!r} is not at {confirmed}.")
 
     def apply_in(self, connection: Connection, entity_id: str, change: Change) -> None:
         if self._store.find_in(connection, entity_id, lock=True) is None:
@@ -171,7 +181,7 @@ class LeadEntities:
             raise InvalidJob(
                 f"data.lead_id: a new lead's id may have {LONGEST_NEW_ID} bytes, so that it fits into the buttons of a chat."
             )
-        if event.event_type in DATED:
+        if event.event_type in DATED or (event.event_type == CONFIRMED and data.get("lesson_datetime")):
             try:
                 read_moment(data.get("lesson_datetime"), self._zone)
             except InvalidJob as error:

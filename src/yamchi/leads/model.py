@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import Row
 
 from yamchi.clock import Millis, check_zone, in_short, isoformat, to_moment
-from yamchi.errors import InvalidJob, UnknownJob
+from yamchi.errors import InvalidJob, UnknownJob, WrongState
 from yamchi.fields import check_json
 
 NEW = "NEW"
@@ -40,6 +40,10 @@ FIXED = frozenset({"id", "source", "created_at", "updated_at", "extra"})
 """What no scenario may write."""
 
 _LONGEST_MOMENT = 40
+
+
+class LessonMoved(WrongState):
+    """The lesson has another date than the one that is confirmed."""
 
 
 class UnknownLead(UnknownJob):

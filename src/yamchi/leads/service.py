@@ -85,6 +85,11 @@ class LeadService:
         event = event_of(event_type, lead_id, event_id or f"{event_type}:{uuid4()}", **given)
         return (await self._events.handle_event(event)).duplicate
 
+    async def confirm(self, lead: Lead, event_id: str, *, by: str) -> None:
+        """The lead comes to its lesson, as it is here; `LessonMoved` if that has another date by now."""
+        when = None if lead.lesson_datetime is None else isoformat(lead.lesson_datetime)
+        await self.tell(entities.CONFIRMED, lead.id, event_id, lesson_datetime=when, by=by)
+
     async def has_moved_since(self, lead_id: str, message: int) -> bool:
         """Whether a message of the bot, by its number in the chat, reminds of a date that the lesson no longer has."""
         actions = self._scenarios.actions

@@ -18,7 +18,7 @@ from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.sending.http_input import event_of_test
 from yamchi.queues.handlers import describe
 
-senders = APIRouter(tags=["events"], responses=documented(401, 403, 413, 422, 503))
+senders = APIRouter(tags=["events"], responses=documented(401, 403, 409, 413, 422, 503))
 
 MAX_EVENTS = 10_000
 """Events in one call."""
