@@ -20,6 +20,7 @@ from yamchi.notifications.channels.base import Message
 from yamchi.notifications.channels.email.mime import compose
 from yamchi.notifications.channels.email.smtp import SmtpPool, SmtpServer
 from yamchi.notifications.channels.push.client import PushClient
+from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.templates.model import Rendered
 from yamchi.outgoing import Client
 from yamchi.queues.engines.memory import MemoryEngine
@@ -105,6 +106,26 @@ class _Watched:
             self.errors.append(error)
             raise
         self.ended += 1
+
+
+def test_an_event_is_taken_after_loops_that_ended_amid_others(tmp_path: Path) -> None:
+    app = Yamchi(Settings(home=tmp_path, default_queue_url="memory://", plugins=("notifications",)))
+
+    async def tell(event_id: str) -> bool:
+        event = Event(event_type="nothing", event_id=event_id)
+        return (await app.notifications.service.handle_event(event)).duplicate
+
+    left = []
+
+    async def begin_and_leave(number: int) -> None:
+        left.append(asyncio.create_task(tell(f"left-{number}")))
+        for _ in range(number):
+            await asyncio.sleep(0)
+
+    for number in range(6):  # each leaves a step later
+        asyncio.run(begin_and_leave(number))
+    assert not asyncio.run(asyncio.wait_for(tell("last"), 20))
+    asyncio.run(app.close())
 
 
 def test_events_of_other_processes_are_heard_on_the_second_event_loop_too(tmp_path: Path) -> None:

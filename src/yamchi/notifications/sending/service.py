@@ -24,6 +24,7 @@ from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob, T
 from yamchi.notifications.schemas.notification_job import DirectMessage, NotificationJob, as_test
 from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.tables import events, notification_delivery
+from yamchi.perloop import PerLoop
 from yamchi.queues.handlers import describe
 from yamchi.queues.queue import New, Queue
 from yamchi.queues.records import NewJob
@@ -86,7 +87,7 @@ class NotificationService:
             give_up=self._give_up,
             what="events",
         )
-        self._arriving: Batcher[Event, EventAnswer] = Batcher(self._accept_each)
+        self._arriving: PerLoop[Batcher[Event, EventAnswer]] = PerLoop(lambda: Batcher(self._accept_each))
         self.followers: list[EventFollower] = []
         self.checks: list[Callable[[Event], None]] = []
         """Each may refuse an event, by `InvalidJob`, before anything of it is stored."""
@@ -99,7 +100,7 @@ class NotificationService:
         Events that come at the same time are accepted together.
         """
         try:
-            return await self._arriving.do(event)
+            return await self._arriving.get().do(event)
         finally:
             await self._before_answering([event])
 
