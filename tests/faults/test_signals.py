@@ -113,8 +113,8 @@ async def test_a_stale_worker_settles_nothing(make_site: MakeSite, engine_url: s
 
 
 async def test_a_blocked_event_loop_keeps_its_lease(make_site: MakeSite, engine_url: str) -> None:
-    site = make_site(engine_url, lease="1s")
-    await site.queue.add({"seconds": 2.2}, id="long", name="block")
+    site = make_site(engine_url, lease="3s")
+    await site.queue.add({"seconds": 6.5}, id="long", name="block")
     busy = site.start_worker()
     await site.until(lambda: site.entries("began"))
     rival = site.start_worker()
