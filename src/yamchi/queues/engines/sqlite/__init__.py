@@ -39,7 +39,10 @@ from yamchi.storage.sqlite import SqliteFile
 from yamchi.storage.threads import in_own_thread
 
 POLL_SECONDS = 0.01
-"""How often to look whether another process has committed."""
+"""How often to look whether another process has committed, while somebody waits for jobs."""
+
+EVENTS_POLL_SECONDS = 0.025
+"""The same while somebody only wants to hear of them: a worker whose slots are all taken should work, not look."""
 
 KEPT_EVENTS = 2_000
 LISTENER_TTL: Millis = 30_000
@@ -60,7 +63,8 @@ class SqliteEngine(MadeAnew):
         self._wakeups: dict[str, Wakeup] = defaultdict(Wakeup)
         self._add_batchers = PerLoop(lambda: AddBatcher(self._add_together))
         self._due: dict[str, Millis | None] = {}
-        self._poller: asyncio.Task[None] | None = None
+        self._next_poll: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
+        self._waiting = self._listening = 0
         self._has_events = Wakeup()
         self._last_event = 0
 
@@ -68,10 +72,9 @@ class SqliteEngine(MadeAnew):
         await in_own_thread(self._file.open)
 
     async def close(self) -> None:
-        if self._poller:
-            self._poller.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._poller
+        if self._next_poll:
+            self._next_poll[1].cancel()
+            self._next_poll = None
         await self._add_batchers.get().empty()
         await in_own_thread(self._file.close)
 
@@ -204,10 +207,14 @@ class SqliteEngine(MadeAnew):
         due = self._due.get(queue)
         if due is not None:
             timeout = min(timeout, max(due - self._clock.now(), 0))
-        self._watch()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout / 1000):
-                await self._wakeups[queue].wait()
+        self._waiting += 1
+        self._poll_within(POLL_SECONDS)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout / 1000):
+                    await self._wakeups[queue].wait()
+        finally:
+            self._waiting -= 1
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         now = self._clock.now()
@@ -307,22 +314,26 @@ class SqliteEngine(MadeAnew):
 
     async def events(self) -> AsyncIterator[Event]:
         last = await self._file.read(_last_event)
-        self._watch()
         announced = 0
-        while True:
-            if self._clock.now() - announced > LISTENER_TTL / 2:
-                announced = self._clock.now()
-                await self._listen()
-            self._has_events.clear()
-            rows = await self._file.read(lambda db, after=last: _events_after(db, after))  # type: ignore[misc]
-            for n, origin, body in rows:
-                last = n
-                if origin != self._origin:
-                    for event in _decode_events(body):
-                        yield event
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LISTENER_TTL / 2_000):
-                    await self._has_events.wait()
+        self._listening += 1
+        try:
+            while True:
+                if self._clock.now() - announced > LISTENER_TTL / 2:
+                    announced = self._clock.now()
+                    await self._listen()
+                self._poll_within(EVENTS_POLL_SECONDS)
+                self._has_events.clear()
+                rows = await self._file.read(lambda db, after=last: _events_after(db, after))  # type: ignore[misc]
+                for n, origin, body in rows:
+                    last = n
+                    if origin != self._origin:
+                        for event in _decode_events(body):
+                            yield event
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LISTENER_TTL / 2_000):
+                        await self._has_events.wait()
+        finally:
+            self._listening -= 1
 
     async def _listen(self) -> None:
         """Say that somebody here listens, so that other processes write their events down."""
@@ -358,15 +369,22 @@ class SqliteEngine(MadeAnew):
     def _wake_up(self, queue: str) -> None:
         self._wakeups[queue].set()
 
-    def _watch(self) -> None:
-        if self._poller is None or self._poller.done():
-            self._poller = asyncio.create_task(self._poll(), name="sqlite-poll")
+    def _poll_within(self, seconds: float) -> None:
+        """By a timer, which costs less than a task: a worker that waits does little else."""
+        loop = asyncio.get_running_loop()
+        if self._next_poll and not self._next_poll[0].is_closed():
+            where, timer = self._next_poll
+            if where is not loop or timer.when() <= loop.time() + seconds:
+                return  # it polls, or another loop of this process does
+            timer.cancel()
+        self._next_poll = loop, loop.call_later(seconds, self._poll)
 
-    async def _poll(self) -> None:
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            if self._file.changed_elsewhere():
-                self._file.peek(self._look)
+    def _poll(self) -> None:
+        self._next_poll = None  # should this fail, the next who waits begins again
+        if self._file.changed_elsewhere():
+            self._file.peek(self._look)
+        if self._waiting or self._listening:
+            self._poll_within(POLL_SECONDS if self._waiting else EVENTS_POLL_SECONDS)
 
     def _look(self, db: working.Db) -> None:
         """Wake up only where there is something to do: commits of other queues must not wake idle workers."""
