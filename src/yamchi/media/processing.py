@@ -290,9 +290,16 @@ def _placeholder(base: "pyvips.Image", frames: int) -> str:
     first = base.crop(0, 0, base.width, base.height // frames) if frames > 1 else base
     step = max(min(first.width, first.height) // (THUMB_SIDE * ENOUGH), 1)
     small = first.subsample(step, step).thumbnail_image(THUMB_SIDE, height=THUMB_SIDE, size="down")
-    small = small if small.hasalpha() else small.addalpha()
     pixels = bytes(small.cast("uchar").write_to_memory())
-    return thumbhash(small.width, small.height, pixels).hex()
+    return thumbhash(small.width, small.height, pixels if small.hasalpha() else _opaque(pixels)).hex()
+
+
+def _opaque(rgb: bytes) -> bytes:
+    """The same pixels with an alpha of 1."""
+    rgba = bytearray(b"\xff" * (len(rgb) // 3 * 4))
+    for part in range(3):
+        rgba[part::4] = rgb[part::3]
+    return bytes(rgba)
 
 
 def hash_of(path: Path) -> str:

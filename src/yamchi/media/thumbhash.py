@@ -5,6 +5,7 @@ The format is Evan Wallace's; decoders for pages exist in every language.
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from operator import mul
 
 LARGEST = 100
@@ -15,7 +16,7 @@ def thumbhash(width: int, height: int, rgba: Sequence[int]) -> bytes:
     """The hash of a small picture, given as red, green, blue and alpha of each pixel."""
     if not (0 < width <= LARGEST and 0 < height <= LARGEST):
         raise ValueError(f"{width} x {height} is not a thumbnail: {LARGEST} pixels a side are the most")
-    lightness, yellow, red, alpha = _channels(width, height, rgba)
+    lightness, yellow, red, alpha = _channels(rgba)
     has_alpha = min(alpha) < 1
     limit = 5 if has_alpha else 7
     longer = max(width, height)
@@ -38,23 +39,21 @@ def thumbhash(width: int, height: int, rgba: Sequence[int]) -> bytes:
     return bytes(found) + _packed(factors)
 
 
-def _channels(width: int, height: int, rgba: Sequence[int]) -> tuple[list[float], ...]:
+def _channels(rgba: Sequence[int]) -> tuple[list[float], ...]:
     """Lightness, yellow–blue, red–green and alpha, over the picture's mean color where it is transparent."""
-    count = width * height
-    alpha = [rgba[4 * place + 3] / 255 for place in range(count)]
-    total = sum(alpha)
-    mean = [
-        sum(rgba[4 * place + part] / 255 * alpha[place] for place in range(count)) / total if total else 0.0
-        for part in range(3)
-    ]
-    lightness, yellow, red = [], [], []
-    for place in range(count):
-        solid = alpha[place]
-        r, g, b = (mean[part] * (1 - solid) + rgba[4 * place + part] / 255 * solid for part in range(3))
-        lightness.append((r + g + b) / 3)
-        yellow.append((r + g) / 2 - b)
-        red.append(r - g)
+    *colors, alpha = ([one / 255 for one in rgba[part::4]] for part in range(4))
+    if min(alpha) < 1:
+        colors = [_over_its_mean(color, alpha) for color in colors]
+    lightness = [(r + g + b) / 3 for r, g, b in zip(*colors, strict=True)]
+    yellow = [(r + g) / 2 - b for r, g, b in zip(*colors, strict=True)]
+    red = [r - g for r, g, _ in zip(*colors, strict=True)]
     return lightness, yellow, red, alpha
+
+
+def _over_its_mean(color: list[float], alpha: list[float]) -> list[float]:
+    total = sum(alpha)
+    mean = sum(map(mul, color, alpha)) / total if total else 0.0
+    return [mean * (1 - solid) + one * solid for one, solid in zip(color, alpha, strict=True)]
 
 
 def _encode(
@@ -79,6 +78,7 @@ def _encode(
     return mean, parts, scale
 
 
+@cache
 def _waves(length: int, parts: int) -> list[list[float]]:
     return [[math.cos(math.pi / length * part * (x + 0.5)) for x in range(length)] for part in range(parts)]
 
