@@ -325,11 +325,13 @@ async def _all_finished(home: Path, accepted: set[str]) -> None:
 
 
 def _unfinished(home: Path, accepted: set[str]) -> list[Any]:
+    """Not what somebody's quiet hours hold up, which nonsense may set at any time of day: it has its moment."""
     with sqlite3.connect(home / "var" / "data.db", timeout=60) as db:
         events = dict(db.execute("SELECT event_id, state FROM events").fetchall())
         waiting = db.execute(
             "SELECT event_id, job_id, status, last_error FROM notification_delivery "
-            f"WHERE status NOT IN ({','.join('?' * len(FINAL))})",
+            f"WHERE status NOT IN ({','.join('?' * len(FINAL))}) "
+            "AND NOT (status = 'QUEUED' AND coalesce(last_error, '') LIKE 'waits until %: quiet hours%')",
             FINAL,
         ).fetchall()
     missing = [event_id for event_id in accepted if events.get(event_id) != "enqueued"]
