@@ -34,7 +34,7 @@ SCAN_SECONDS = 0.2
 LATE: Micros = 100_000
 """An empty band's bound stays so far behind, because an insert shows only when it is committed."""
 
-TICK: Micros = 100_000
+TICK: Micros = 10_000
 """The bounds of empty bands move together and once a tick, so that most scans find them where they were."""
 
 MANY_PUT = 4_096
