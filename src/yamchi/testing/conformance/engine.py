@@ -361,15 +361,15 @@ class EngineSuite(Suite):
 
     async def test_permits_are_spaced_for_each_key(self, engine: Engine, queue: str) -> None:
         limit = RateLimit(10, 1_000)
-        began = now()
         permits = await engine.reserve(queue, limit, ["a", "a", "b", "a"])
-        assert permits[0] <= began + 60
+        assert permits[0] <= now() + 60
         assert 80 <= permits[1] - permits[0] <= 120
         assert abs(permits[2] - permits[0]) <= 60, "another key has its own permits"
         assert 180 <= permits[3] - permits[0] <= 220
         await engine.refund(queue, limit, "a", 2)
         (after,) = await engine.reserve(queue, limit, ["a"])
-        assert abs(after - permits[1]) <= 60, "refunded permits are given out again"
+        # No permit lies in the past: on a busy machine it is late by then.
+        assert permits[1] - 60 <= after <= max(permits[1], now()) + 60, "refunded permits are given out again"
 
     async def test_a_schedule_fires_once(self, connect: Connect, engine: Engine, queue: str) -> None:
         other = await connect() if engine.can.shared else engine
