@@ -34,9 +34,6 @@ SCAN_SECONDS = 0.2
 LATE: Micros = 100_000
 """An empty band's bound stays so far behind, because an insert shows only when it is committed."""
 
-TICK: Micros = 10_000
-"""The bounds of empty bands move together and once a tick, so that most scans find them where they were."""
-
 MANY_PUT = 4_096
 """So many places are remembered where something was put; a scan that missed more of them moves no bound."""
 
@@ -83,8 +80,6 @@ class Bounds:
         self._begins: tuple[Micros | None, ...] = (None, *ends)
         self._ends: tuple[Micros | None, ...] = (*ends, None)
         self._lows = list(self._begins)
-        self._empty_lows: list[Micros | None] = []
-        self._tick = 0
         self._prepared: Micros | None = None
         self._scans = self._newest = self._put = 0
         self._puts: deque[Place] = deque(maxlen=MANY_PUT)
@@ -108,14 +103,9 @@ class Bounds:
             return
         self._newest = scan.number
         firsts_taken = self._firsts(taken)
-        self._move_empty(seen.at - seen.at % TICK)
         for band, (first, mine) in enumerate(zip(seen.firsts, firsts_taken, strict=True)):
-            reached = first if mine is None else mine
-            if reached is not None:
-                self._lows[band] = self._within(band, reached)
-            if first is not None and (mine is None or first < mine):
-                self._may_be_below = True  # somebody has it locked, and may let go of it
-        self._prepared = self._tick - LATE if seen.unprepared is None else seen.unprepared
+            self._move(band, seen.at, first, mine)
+        self._prepared = seen.at - LATE if seen.unprepared is None else seen.unprepared
         for place in islice(reversed(self._puts), missed):
             self._go_back(place)  # it may have come after the scan's snapshot
         self.pause = (
@@ -134,17 +124,15 @@ class Bounds:
                 firsts[self._band(vt)] = vt
         return firsts
 
-    def _move_empty(self, tick: Micros) -> None:
-        """All of them, as if they were; those that are not are moved after it."""
-        if tick != self._tick:
-            lows = ((band, tick - LATE - (BANDS - 1 - band) * STEP * 1_000) for band in range(BANDS))
-            self._tick, self._empty_lows = tick, [self._within(band, low) for band, low in lows]
-        self._lows = self._empty_lows.copy()
-
-    def _within(self, band: int, low: Micros) -> Micros:
+    def _move(self, band: int, at: Micros, first: Micros | None, mine: Micros | None) -> None:
+        if first is not None and (mine is None or first < mine):
+            self._may_be_below = True  # somebody has it locked, and may let go of it
+        reached = mine if mine is not None else first
+        if reached is None:
+            reached = at - LATE - (BANDS - 1 - band) * STEP * 1_000
         begin, end = self._begins[band], self._ends[band]
-        low = low if begin is None else max(begin, low)
-        return low if end is None else min(end, low)
+        reached = reached if begin is None else max(begin, reached)
+        self._lows[band] = reached if end is None else min(end, reached)
 
     def lower(self, vt: Micros, *, is_unprepared: bool = False) -> None:
         """A message was put at this time by ourselves or somebody else, or found there."""

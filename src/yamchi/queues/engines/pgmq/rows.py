@@ -9,7 +9,6 @@ reading a row never fails (see `foreign`).
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -52,7 +51,6 @@ def micros(column: str) -> str:
     return f"(extract(epoch FROM {_bounded(column)}) * 1000000)::bigint"
 
 
-@lru_cache(maxsize=256)
 def instant(micros: int | None, otherwise: str = "-infinity") -> str:
     """A moment of PostgreSQL, exact to the microsecond; another one if there is none, or it is older than anybody's clock."""
     if micros is None or micros <= _LONG_AGO:
