@@ -269,7 +269,8 @@ async def test_a_table_that_was_analyzed_empty_is_not_walked_over_when_it_is_lon
         body = [{"key": one.key, "token": one.token, "state": "completed", "keep": True} for one in claims]
         values = _claiming(FIRST) | _settling(engine) | {"verdicts": orjson.dumps(body).decode()}
         touched.append(await _touched(engine, working._SETTLE_AND_TAKE, **values))
-    assert touched[-1] <= 1.3 * touched[0] + 20, touched
+    # The first has the indexes of an empty table. One that walks doubles from the second to the last.
+    assert touched[-1] <= 1.3 * touched[1] + 20, touched
 
 
 def test_every_statement_of_the_hot_path_is_bounded() -> None:
