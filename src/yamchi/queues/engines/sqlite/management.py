@@ -157,17 +157,14 @@ def cancel(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> dict[str,
 
 
 def _keep_cancelled(db: Db, queue: str, seqs: Sequence[tuple[int]]) -> None:
-    options = [_options_of(db, seq) for seq in seqs]
-    gone = [seq for seq, one in zip(seqs, options, strict=True) if not one.keep("cancelled")]
+    given = orjson.dumps([seq for (seq,) in seqs]).decode()
+    rows = db.execute("SELECT seq, options FROM jobs WHERE seq IN (SELECT value FROM json_each(?))", (given,))
+    by_seq = {seq: JobOptions.decode(options) for seq, options in rows}
+    gone = [(seq,) for (seq,) in seqs if not by_seq[seq].keep("cancelled")]
     forget(db, gone)
     shift(db, queue, {"cancelled": -len(gone)})
-    if keep := first_kept(reversed(options), "cancelled"):
+    if keep := first_kept((by_seq[seq] for (seq,) in reversed(seqs)), "cancelled"):
         trim(db, queue, "cancelled", keep, max(BATCH, len(seqs)))
-
-
-def _options_of(db: Db, seq: tuple[int]) -> JobOptions:
-    (options,) = db.execute("SELECT options FROM jobs WHERE seq = ?", seq).fetchone()
-    return JobOptions.decode(options)
 
 
 def promote(db: Db, queue: str, job_ids: Sequence[str], now: Millis) -> list[str]:
