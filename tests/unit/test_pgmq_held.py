@@ -273,6 +273,20 @@ async def test_a_table_that_was_analyzed_empty_is_not_walked_over_when_it_is_lon
     assert touched[-1] <= 1.3 * touched[1] + 20, touched
 
 
+async def test_renewals_find_what_is_held_in_a_table_that_was_analyzed_empty(engine: PgmqEngine) -> None:
+    await _ours(engine, 0)
+    await _drain(engine)
+    async with engine._connections.lend() as db:
+        await db.execute("VACUUM (ANALYZE, TRUNCATE false) pgmq.q_mail")
+    for number in (1, 2, 3, 4, 5, 6):
+        await _ours(engine, number)
+    claims = await claim(engine, "mail", BATCH)
+    held = orjson.dumps([{"key": one.key, "token": one.token} for one in claims]).decode()
+    plan = await _explain(engine, leasing._RENEW, lease=60_000, held=held)
+    assert _most_rows(plan) <= BATCH, plan
+    assert sorted(await engine.renew("mail", claims, 60_000)) == sorted(one.job.id for one in claims)
+
+
 def test_every_statement_of_the_hot_path_is_bounded() -> None:
     """A `vt` that is only compared with now would be looked for from the beginning."""
     for template in (
