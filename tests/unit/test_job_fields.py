@@ -1,9 +1,12 @@
 """What a handler sees of its job, and what the log says of its progress."""
 
+from dataclasses import asdict, fields
+
+import pytest
 from structlog.testing import capture_logs
 
 from yamchi import Job
-from yamchi.queues.records import Backoff
+from yamchi.queues.records import Backoff, JobRecord
 from yamchi.testing import TestApp
 
 
@@ -22,3 +25,13 @@ async def test_a_job_knows_its_backoff_and_progress_is_logged() -> None:
     assert seen == [job.record.options.backoff]
     said = [(line["log_level"], line["event"]) for line in lines if "progress" in line["event"]]
     assert said == [("debug", f'[films:in-memory] progress of cut {job.id}: {{"percent":50}}')]
+
+
+def test_a_changed_copy_keeps_everything_else() -> None:
+    """Of each field, also of those that are yet to come; and a field that there is not is refused."""
+    values = {one.name: one.name for one in fields(JobRecord)}
+    job = JobRecord(**values)  # type: ignore[arg-type]
+    assert asdict(job.changed(state="active", worker="w")) == values | {"state": "active", "worker": "w"}
+    assert asdict(job) == values
+    with pytest.raises(AttributeError):
+        job.changed(stat="active")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
@@ -234,7 +234,7 @@ class Job(Generic[T]):
         """Append lines to this job's log; what looks like a secret is not kept."""
         lines = tuple(mask(str(line)) for line in lines)
         # A new record: in memory the old one is the engine's own.
-        self.record = replace(self.record, logs=[*self.record.logs, *lines])
+        self.record = self.record.changed(logs=[*self.record.logs, *lines])
         return self._do(self.queue.engine.log(self.record.queue, self.id, lines))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:

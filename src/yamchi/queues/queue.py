@@ -192,13 +192,16 @@ class Queue:
 
     def _options(self, new: New) -> JobOptions:
         given: dict[str, Any] = {}
-        for option in ("attempts", "keep_completed", "keep_failed"):
-            if (value := getattr(new, option)) is not None:
-                given[option] = value
+        if new.attempts is not None:
+            given["attempts"] = new.attempts
         if new.backoff is not None:
             given["backoff"] = Backoff.parse(new.backoff)
         if new.timeout is not None:
             given["timeout"] = check_timeout(new.timeout)
+        if new.keep_completed is not None:
+            given["keep_completed"] = new.keep_completed
+        if new.keep_failed is not None:
+            given["keep_failed"] = new.keep_failed
         return replace(self.definition.options, **given) if given else self.definition.options
 
     async def take_permit(self, limit: RateLimit, key: str) -> Millis:

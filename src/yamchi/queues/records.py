@@ -8,10 +8,11 @@ import random
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import lru_cache
 from itertools import count
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 import orjson
@@ -209,7 +210,8 @@ def _backoff_span(span: Span) -> Millis:
 # ── A job on its way in, and as it is kept ────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody changes one: freezing costs 0.7 µs a job where it is added, and 3 µs where it is claimed.
+@dataclass(slots=True)
 class NewJob:
     """What `add` hands to an engine. `run_at` None means at once."""
 
@@ -222,7 +224,6 @@ class NewJob:
     expires_at: Millis | None = None
 
 
-# Not frozen, though nobody changes one: freezing costs 3 µs a job on the claim path, more than the claim itself.
 @dataclass(slots=True)
 class JobRecord:
     """Everything an engine knows of a job. `attempts_made` counts deliveries, the present one included."""
@@ -247,6 +248,13 @@ class JobRecord:
     worker: str | None = None
     logs: list[str] = field(default_factory=list)
 
+    def changed(self, **changes: Any) -> "JobRecord":
+        """The same with other values, at a third of what `dataclasses.replace` costs."""
+        job = JobRecord(*_values_of(self))
+        for name, value in changes.items():
+            setattr(job, name, value)
+        return job
+
     def as_new(self, **changes: Any) -> NewJob:
         """The same job to be added afresh, for example to another engine or from its dead letter."""
         fresh = NewJob(
@@ -257,6 +265,9 @@ class JobRecord:
     def log_fields(self, **more: Any) -> dict[str, Any]:
         """What a log line about this job has as keys, beside its sentence."""
         return {"queue": self.queue, "job": self.name, "id": self.id, "attempt": self.attempts_made, **more}
+
+
+_values_of = attrgetter(*(one.name for one in fields(JobRecord)))
 
 
 @dataclass(slots=True)

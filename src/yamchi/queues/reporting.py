@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -70,7 +69,7 @@ def emit_outcomes(queue: Queue, outcomes: Sequence[Outcome]) -> None:
         return
     emit = queue.listeners.emit
     for outcome in outcomes:
-        job = Job[object](queue, replace(outcome.job, **_changes(outcome.verdict)))
+        job = Job[object](queue, outcome.job.changed(**_changes(outcome.verdict)))
         match outcome.verdict:
             case Completed():
                 emit("completed", job, outcome.returned)

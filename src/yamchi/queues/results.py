@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -85,8 +84,8 @@ def _listen(queue: Heard, hear: Callable[..., None]) -> Callable[[], None]:
 def _ended(record: JobRecord, state: State, value: Any) -> JobRecord:
     """A job as its last event tells of it: it may not be kept."""
     if state == "completed":
-        return replace(record, state=state, result=orjson.dumps(value))
-    return replace(record, state=state, failed_reason=None if value is None else str(value))
+        return record.changed(state=state, result=orjson.dumps(value))
+    return record.changed(state=state, failed_reason=None if value is None else str(value))
 
 
 async def _either(told: asyncio.Event, pause: Millis) -> None:

@@ -8,7 +8,6 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.queues.engines.base import (
@@ -219,7 +218,7 @@ class MemoryEngine(MadeAnew):
 
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
         entry = self._contents[queue].jobs.get(job_id)
-        return replace(entry.job, logs=list(entry.job.logs)) if entry else None
+        return entry.job.changed(logs=list(entry.job.logs)) if entry else None
 
     async def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Page:
         with self._lock:
@@ -280,7 +279,7 @@ class MemoryEngine(MadeAnew):
             "result": None,
         }
         for entry in found:
-            entry.job = replace(entry.job, progress=None, **fresh)  # type: ignore[arg-type]
+            entry.job = entry.job.changed(progress=None, **fresh)
             entry.cancelling = entry.has_permit = False
             self._contents[queue].letters.pop(entry.job.id, None)
         return self._put_again(queue, found)
@@ -297,18 +296,18 @@ class MemoryEngine(MadeAnew):
         with self._lock:
             found = self._known(queue, [job_id], [state for state in STATES if state != "active"])
             for entry in found:
-                entry.job = replace(entry.job, payload=payload)
+                entry.job = entry.job.changed(payload=payload)
             return bool(found)
 
     async def progress(self, claim: Claim, value: bytes) -> None:
         with self._lock:
             if entry := self._held(claim):
-                entry.job = replace(entry.job, progress=value)
+                entry.job = entry.job.changed(progress=value)
 
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
         with self._lock:
             for entry in self._known(queue, [job_id], STATES):
-                entry.job = replace(entry.job, logs=[*entry.job.logs, *lines])
+                entry.job = entry.job.changed(logs=[*entry.job.logs, *lines])
 
     async def pause(self, queue: str) -> None:
         self._contents[queue].paused = True

@@ -5,7 +5,7 @@ A heap may hold stale entries; an entry counts only while the job still is in th
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
@@ -128,7 +128,7 @@ class QueueContent:
         # A copy, so that a record handed out earlier does not change under its reader.
         self.leave(entry)
         self.counts[to] += 1
-        entry.job = replace(entry.job, state=to, **changes)  # type: ignore[arg-type]
+        entry.job = entry.job.changed(state=to, **changes)
 
     def leave(self, entry: Entry) -> None:
         self.counts[entry.job.state] -= 1
@@ -155,12 +155,12 @@ class QueueContent:
             case _ if entry.cancelling:
                 self.end(entry, "cancelled", now)
             case RetryAt(moment=moment, error=error, stacktrace=trace):
-                entry.job = replace(entry.job, failed_reason=error, stacktrace=trace)
+                entry.job = entry.job.changed(failed_reason=error, stacktrace=trace)
                 entry.has_permit = False
                 self.put(entry, moment, now)
             case Released(until=until, reason=reason, has_permit=has_permit):
                 made, why = entry.job.attempts_made - 1, reason or entry.job.failed_reason
-                entry.job = replace(entry.job, attempts_made=made, failed_reason=why)
+                entry.job = entry.job.changed(attempts_made=made, failed_reason=why)
                 entry.has_permit = has_permit
                 self.put(entry, until or entry.job.run_at, now)
         self.wakeup.set()
