@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,8 +28,11 @@ STOP_GRACE_SECONDS = 2.0
 START_SECONDS = 120.0
 """Seconds that a child has to start and to import its function."""
 
-WATCH_SECONDS = 0.1
-"""Seconds between two looks at how much memory a child uses."""
+WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.1, 1.0
+"""Seconds between two looks at how much memory a child uses: more where there is much left, as each look costs the children time."""
+
+FAST_GROWTH = 1024**3
+"""Bytes a second. A child that grows faster may take more than its memory between two looks, until the system refuses it more."""
 
 RECYCLE_ABOVE = 0.75
 """A child that keeps more than this share of its memory between jobs is replaced."""
@@ -198,7 +200,7 @@ class _Child:
 
     async def run(self, job: Job[Any], payload: bytes | None) -> Any:
         """One job, with its progress and log lines passed on as they come."""
-        record = job.record if payload is None else replace(job.record, payload=payload)
+        record = job.record if payload is None else job.record.changed(payload=payload)
         watch = asyncio.create_task(self._watch_memory()) if self._memory else None
         has_begun = False
         try:
@@ -241,12 +243,15 @@ class _Child:
         return self._memory is not None and self._resident() > self._memory * RECYCLE_ABOVE
 
     async def _watch_memory(self) -> None:
+        pause = WATCH_SECONDS
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            if self._resident() > (self._memory or 0):
+            await asyncio.sleep(pause)
+            left = (self._memory or 0) - self._resident()
+            if left < 0:
                 self._has_outgrown = True
                 self.kill()
                 return
+            pause = min(max(left / FAST_GROWTH, WATCH_SECONDS), LONGEST_WATCH_SECONDS)
 
     def _resident(self) -> int:
         """Bytes it has in memory; 0 where the system does not tell."""

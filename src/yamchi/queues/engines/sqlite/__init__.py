@@ -41,7 +41,7 @@ from yamchi.storage.threads import in_own_thread
 POLL_SECONDS = 0.01
 """How often to look whether another process has committed, while somebody waits for jobs."""
 
-EVENTS_POLL_SECONDS = 0.025
+EVENTS_POLL_SECONDS = 0.05
 """The same while somebody only wants to hear of them: a worker whose slots are all taken should work, not look."""
 
 KEPT_EVENTS = 2_000
