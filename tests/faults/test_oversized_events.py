@@ -55,14 +55,14 @@ def test_one_that_an_older_version_stored_is_given_up_and_said(home: Path) -> No
     first = Process(home, "up", "--port", "0")
     with httpx2.Client(base_url=first.url, timeout=60) as client:
         assert client.post("/api/v1/events", json=event("old", {})).status_code == 202
+        # Its job must be gone: one that is still queued would be worked on by the second process.
+        first.wait_for(lambda: _failed(client), "the end of its job")
     first.end(signal.SIGTERM)
     _make_it_large_and_interrupted(home, "old")
     again = Process(home, "up", "--port", "0")
     try:
         with httpx2.Client(base_url=again.url, timeout=60) as client:
-            (row,) = again.wait_for(  # type: ignore[misc]
-                lambda: client.get("/api/v1/notifications", params={"status": "FAILED"}).json(), "giving up"
-            )
+            (row,) = again.wait_for(lambda: _failed(client), "giving up")  # type: ignore[misc]
             assert "can't be queued" in row["last_error"]
             assert "1,048,576" in row["last_error"]
             again.wait_for(lambda: _states(home) == {"old": "enqueued"}, "the end of the event")
@@ -116,6 +116,11 @@ def _job(job_id: str, data: dict[str, Any]) -> dict[str, Any]:
         "meta": {"event_type": "user_registered", "event_id": "odd"},
         "created_at": "2026-01-01T00:00:00Z",
     }
+
+
+def _failed(client: httpx2.Client) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client.get("/api/v1/notifications", params={"status": "FAILED"}).json()
+    return rows
 
 
 def _stored(home: Path) -> list[str]:
