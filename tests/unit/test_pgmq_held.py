@@ -4,7 +4,7 @@ Counted in buffers that a plan touches, not in time: a busy machine touches no m
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -13,12 +13,12 @@ import pytest
 from tests.services.databases import Database
 
 from yamchi.clock import SystemClock
-from yamchi.queues.engines.pgmq import PgmqEngine, adding, leasing, scanning, working
+from yamchi.queues.engines.pgmq import PgmqEngine, adding, leasing, management, scanning, working
 from yamchi.queues.engines.pgmq.bounds import Bounds, Scan
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import instant
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.records import Completed, JobOptions, NewJob
+from yamchi.queues.records import Claim, Completed, JobOptions, NewJob
 from yamchi.testing.conformance.base import claim, failure
 from yamchi.testing.waiting import eventually
 
@@ -118,9 +118,9 @@ def _claiming(scan: Scan) -> dict[str, Any]:
     return {"want": BATCH, "lease": 60_000, "worker": "{}", **scanning.span(scan)}
 
 
-def _settling(engine: PgmqEngine) -> dict[str, Any]:
+def _settling(engine: PgmqEngine, claims: Sequence[Claim] = (), *, keep: bool = True) -> dict[str, Any]:
     return {
-        "verdicts": "[]",
+        **working._completions([Completed(one) for one in claims], [keep] * len(claims)),
         "spared": 10,
         "trimmed": engine._scanner.of("mail").trimmed["completed"].since or 0,
     }
@@ -185,8 +185,7 @@ async def test_settling_looks_only_for_what_is_settled(engine: PgmqEngine) -> No
         claims = await claim(engine, "mail", BATCH)
         async with engine._connections.lend() as db:
             await db.execute("VACUUM ANALYZE pgmq.q_mail")
-        body = [{"key": one.key, "token": one.token, "state": "completed", "keep": True} for one in claims]
-        values = _claiming(_bounds(engine)) | _settling(engine) | {"verdicts": orjson.dumps(body).decode()}
+        values = _claiming(_bounds(engine)) | _settling(engine, claims)
         plan = await _explain(engine, working._SETTLE_AND_TAKE, **values)
         assert _most_rows(plan) <= 2 * BATCH, plan
         touched.append(_buffers(plan))
@@ -254,21 +253,25 @@ async def test_forgetting_what_others_took_stays_as_short_as_it_was(
     await eventually(is_forgotten)
 
 
+@pytest.mark.parametrize("keep", [True, False])
 async def test_a_table_that_was_analyzed_empty_is_not_walked_over_when_it_is_long(
-    engine: PgmqEngine,
+    engine: PgmqEngine, keep: bool
 ) -> None:
     """PostgreSQL goes on taking it for empty, and a plan that walks over all of it seems as good as any."""
     await _ours(engine, 0)
     await _drain(engine)
     async with engine._connections.lend() as db:
-        await db.execute("VACUUM (ANALYZE, TRUNCATE false) pgmq.q_mail")
+        await db.execute("DELETE FROM yamchi.jobs")
+        await db.execute("VACUUM (ANALYZE, TRUNCATE false) pgmq.q_mail, yamchi.jobs")
+    template = working._SETTLE_AND_TAKE if keep else working._SETTLE_DROP_AND_TAKE
     touched = []
     for number in (1, 2, 3, 4, 5, 6):
         await _ours(engine, number)
         claims = await claim(engine, "mail", BATCH)
-        body = [{"key": one.key, "token": one.token, "state": "completed", "keep": True} for one in claims]
-        values = _claiming(FIRST) | _settling(engine) | {"verdicts": orjson.dumps(body).decode()}
-        touched.append(await _touched(engine, working._SETTLE_AND_TAKE, **values))
+        values = _claiming(FIRST) | _settling(engine, claims, keep=keep)
+        plan = await _explain(engine, template, **values)
+        assert _most_rows(plan) <= 2 * BATCH, plan
+        touched.append(_buffers(plan))
     # The first has the indexes of an empty table. One that walks doubles from the second to the last.
     assert touched[-1] <= 1.3 * touched[1] + 20, touched
 
@@ -287,11 +290,25 @@ async def test_renewals_find_what_is_held_in_a_table_that_was_analyzed_empty(eng
     assert sorted(await engine.renew("mail", claims, 60_000)) == sorted(one.job.id for one in claims)
 
 
+@pytest.mark.parametrize("change", ["_DROP_PENDING", "_CANCEL", "_PROMOTE", "_RETRY", "FORGET"])
+async def test_changes_find_their_jobs_in_a_table_that_was_analyzed_empty(
+    engine: PgmqEngine, change: str
+) -> None:
+    await _ours(engine, 0)
+    await _drain(engine)
+    async with engine._connections.lend() as db:
+        await db.execute("VACUUM (ANALYZE, TRUNCATE false) pgmq.q_mail")
+    for number in (1, 2, 3, 4, 5, 6):
+        await _ours(engine, number)
+    plan = await _explain(engine, getattr(management, change), ids=["1-1", "2-2"])
+    assert _most_rows(plan) <= BATCH, plan
+
+
 def test_every_statement_of_the_hot_path_is_bounded() -> None:
     """A `vt` that is only compared with now would be looked for from the beginning."""
     for template in (
         scanning.SEEING,
-        scanning.SEEN,
+        scanning.seen(),
         scanning._NEXT_DUE,
         leasing._STALLED,
         adding._PREPARE,

@@ -125,6 +125,16 @@ class ManagementSuite(Suite):
         assert await complete(engine, queue, [again]) == ["f"]
         assert await state_of(engine, queue, "f") == "completed"
 
+    async def test_a_job_named_twice_is_retried_once(self, engine: Engine, queue: str) -> None:
+        await engine.add(queue, [new_job("f")])
+        (held,) = await claim_all(engine, queue, 1)
+        await settle(engine, queue, [failure(held)])
+        assert set(await engine.retry(queue, ["f", "f"])) == {"f"}
+        assert (await engine.counts(queue))["waiting"] == 1
+        (again,) = await claim_all(engine, queue, 1)
+        assert await complete(engine, queue, [again]) == ["f"]
+        assert (await engine.counts(queue))["waiting"] == 0
+
     async def test_update_data(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("u")])
         assert await engine.update(queue, "u", b'{"n":2}')

@@ -5,7 +5,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -216,7 +216,8 @@ class PgmqEngine(MadeAnew):
             await self._do(queue, lambda db, tables: leasing.adopt(db, tables, position))
         stalled = await self._do(queue, lambda db, tables: leasing.recover(db, tables, position))
         with self._beside(queue, is_spared=bool(stalled)):
-            await self._send_events([Event("stalled", queue, job.id, job.name) for job, _ in stalled])
+            if stalled:
+                await self._send_events(Event("stalled", queue, job.id, job.name) for job, _ in stalled)
             await self._trim(queue)
             if self._may_tidy(queue, TIDY_SECONDS):
                 await self._tidy(queue)
@@ -365,11 +366,11 @@ class PgmqEngine(MadeAnew):
         value = job.result if event.type == "completed" else orjson.dumps(job.failed_reason)
         return Event(event.type, event.queue, event.job_id, event.name, value)
 
-    async def _send_events(self, events: Sequence[Event]) -> None:
-        """Tell other processes, if any listens: finding that out costs a look a second."""
+    async def _send_events(self, events: Iterable[Event]) -> None:
+        """Tell other processes, if any listens: finding that out costs a look a second. Events are made only if one does."""
         now = asyncio.get_running_loop().time()
         must_ask = now - self._asked_at > LISTENERS_CHECKED_SECONDS
-        if not events or not (must_ask or now < self._listened_to_until):
+        if not (must_ask or now < self._listened_to_until):
             return
         async with self._connections.lend() as db:
             if must_ask:

@@ -16,9 +16,9 @@ from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import (
     OURS,
     SHIFT,
-    among,
     envelope,
     instant,
+    looked_up,
     micros,
     millis,
     moment,
@@ -134,9 +134,9 @@ WITH foreigners AS MATERIALIZED (
     UPDATE {{q}} q SET headers = (CASE WHEN jsonb_typeof(q.headers) = 'object' THEN q.headers ELSE '{{}}' END - {OURS})
         || jsonb_strip_nulls(jsonb_build_object('yamchi_id', fresh.id, 'name', CASE
             WHEN jsonb_typeof(q.headers->'name') = 'string' THEN left(q.headers->>'name', {foreign.LONGEST_NAME}) END))
-    FROM fresh WHERE q.msg_id = fresh.msg_id AND {among("q.msg_id", "msg_id", "fresh")}
+    FROM fresh WHERE {looked_up("q.msg_id", "fresh.msg_id")}
 ), repeated AS (
-    DELETE FROM {{q}} q USING named WHERE q.msg_id = named.msg_id AND {among("q.msg_id", "msg_id", "named")}
+    DELETE FROM {{q}} q USING named WHERE {looked_up("q.msg_id", "named.msg_id")}
     AND named.is_own AND NOT EXISTS (SELECT FROM fresh WHERE fresh.msg_id = named.msg_id)
 ), risen AS (
     UPDATE {{q}} q SET vt = {raised("q.vt", "q.headers")}, headers = q.headers - 'rise'

@@ -11,9 +11,10 @@ from yamchi.queues.engines.base import stalled_verdict
 from yamchi.queues.engines.pgmq.adding import BATCH, prepare
 from yamchi.queues.engines.pgmq.bounds import Micros, Position
 from yamchi.queues.engines.pgmq.connections import Connection
+from yamchi.queues.engines.pgmq.rows import claim as read_claim
 from yamchi.queues.engines.pgmq.rows import (
-    among,
     instant,
+    looked_up,
     micros,
     millis,
     read_headers,
@@ -21,7 +22,6 @@ from yamchi.queues.engines.pgmq.rows import (
     said,
     still_held,
 )
-from yamchi.queues.engines.pgmq.rows import claim as read_claim
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.engines.pgmq.working import ExchangeResult, ask, exchange
 from yamchi.queues.records import Claim, Failed, JobRecord, RetryAt
@@ -31,7 +31,7 @@ WITH held AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%(held)s::json) AS held(key bigint, token timestamptz)
 )
 UPDATE {{q}} q SET vt = statement_timestamp() + %(lease)s * interval '1 millisecond'
-FROM held WHERE q.msg_id = held.key AND {among("q.msg_id", "key", "held")} AND {still_held("held.token")} RETURNING q.msg_id
+FROM held WHERE {looked_up("q.msg_id", "held.key")} AND {still_held("held.token")} RETURNING q.msg_id
 """
 _STALLED = f"""
 SELECT msg_id, last_read_at::text, {reads("read_ct")}, message::text, headers::text, {millis("enqueued_at")},

@@ -7,6 +7,7 @@ from yamchi.queues import foreign
 from yamchi.queues.engines.base import LetterPage
 from yamchi.queues.engines.pgmq.adding import add
 from yamchi.queues.engines.pgmq.connections import Connection
+from yamchi.queues.engines.pgmq.management import FORGET
 from yamchi.queues.engines.pgmq.rows import compact, millis, read_headers, said
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.records import DeadLetter, NewJob
@@ -47,7 +48,6 @@ def _letter(tables: Tables, row: tuple[Any, ...]) -> DeadLetter:
 
 
 _PURGE = "DELETE FROM {dlq} WHERE headers->>'yamchi_id' = ANY(%(ids)s) RETURNING headers->>'yamchi_id'"
-_CLEAR_ENDED = "DELETE FROM yamchi.jobs WHERE queue = %(queue)s AND id = ANY(%(ids)s) AND ended IS NOT NULL"
 
 
 async def replay(db: Connection, tables: Tables, jobs: Mapping[str, NewJob]) -> list[str]:
@@ -57,7 +57,7 @@ async def replay(db: Connection, tables: Tables, jobs: Mapping[str, NewJob]) -> 
         replayed = [letter_id for letter_id in jobs if letter_id in found]
         revived = [jobs[letter_id] for letter_id in replayed]
         if revived:
-            await db.execute(_CLEAR_ENDED, {"queue": tables.queue, "ids": [job.id for job in revived]})
+            await db.execute(FORGET, {"queue": tables.queue, "ids": [job.id for job in revived]})
             await add(db, tables, revived)
     return replayed
 

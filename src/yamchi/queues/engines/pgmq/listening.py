@@ -4,7 +4,7 @@ import asyncio
 import random
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import orjson
@@ -112,24 +112,22 @@ def read_places(note: str) -> tuple[str, list[Place]]:
 # ── Events on the wire ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def events_of(queue: str, verdicts: Sequence[Verdict]) -> list[Event]:
+def events_of(queue: str, verdicts: Iterable[Verdict]) -> Iterator[Event]:
     """What verdicts tell."""
-    told = []
     for verdict in verdicts:
         job = verdict.claim.job
         match verdict:
             case Completed(result=result):
-                told.append(Event("completed", queue, job.id, job.name, result))
+                yield Event("completed", queue, job.id, job.name, result)
             case Failed(error=error):
-                told.append(Event("failed", queue, job.id, job.name, orjson.dumps(clean(error))))
+                yield Event("failed", queue, job.id, job.name, orjson.dumps(clean(error)))
             case Expired():
-                told.append(Event("expired", queue, job.id, job.name))
+                yield Event("expired", queue, job.id, job.name)
             case Cancelled():
-                told.append(Event("cancelled", queue, job.id, job.name))
-    return told
+                yield Event("cancelled", queue, job.id, job.name)
 
 
-def write_events(origin: str, events: Sequence[Event]) -> Iterator[str]:
+def write_events(origin: str, events: Iterable[Event]) -> Iterator[str]:
     """Events as notifications, each within PostgreSQL's limit; a value too long for that is left out, and says so."""
     batch: list[bytes] = []
     room = LONGEST_BYTES

@@ -17,9 +17,11 @@ from yamchi.queues.engines.pgmq.rows import (
     PENDING,
     SHIFT,
     clean_json,
+    looked_up,
     millis,
     priority,
     record,
+    row_of,
 )
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.engines.pgmq.working import trim
@@ -32,11 +34,14 @@ async def ask(db: Connection, statement: str, values: Mapping[str, Any] | None =
     return await (await db.execute(statement, values)).fetchall()
 
 
+_GIVEN = "given AS MATERIALIZED (SELECT DISTINCT %(queue)s::text AS queue, unnest(%(ids)s::text[]) AS id)"
+_ITS_ROW, _ITS_MESSAGE = row_of("given"), looked_up("q.msg_id", "j.msg_id")
+
 # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _GET = f"""
 SELECT {COLUMNS} FROM (
-    SELECT {PENDING}, j.logs FROM yamchi.jobs j JOIN {{q}} q ON q.msg_id = j.msg_id
+    SELECT {PENDING}, j.logs FROM yamchi.jobs j JOIN {{q}} q ON {_ITS_MESSAGE}
     WHERE j.queue = %(queue)s AND j.id = %(id)s AND j.ended IS NULL
     UNION ALL
     SELECT {ENDED}, j.logs FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = %(id)s AND j.ended IS NOT NULL
@@ -130,13 +135,12 @@ async def history(db: Connection, queue: str, minutes: int) -> list[Minute]:
 
 # ── Changing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_DROP_PENDING = """
-WITH gone AS (
-    DELETE FROM {q} q USING yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)s) AND j.ended IS NULL
-    AND q.msg_id = j.msg_id AND q.last_read_at IS NULL RETURNING j.id
+_DROP_PENDING = f"""
+WITH {_GIVEN}, gone AS (
+    DELETE FROM {{q}} q USING given, yamchi.jobs j WHERE {_ITS_ROW} AND j.ended IS NULL
+    AND {_ITS_MESSAGE} AND q.last_read_at IS NULL RETURNING j.id
 )
-DELETE FROM yamchi.jobs j WHERE j.queue = %(queue)s
-AND (j.id IN (SELECT id FROM gone) OR j.id = ANY(%(ids)s) AND j.ended IS NOT NULL) RETURNING j.id
+DELETE FROM yamchi.jobs j USING given WHERE {_ITS_ROW} AND (j.ended IS NOT NULL OR j.id IN (SELECT id FROM gone)) RETURNING j.id
 """
 
 
@@ -146,25 +150,24 @@ async def remove(db: Connection, tables: Tables, job_ids: Sequence[str]) -> list
     return [row[0] for row in rows]
 
 
-_CANCEL = """
-WITH gone AS (
-    DELETE FROM {q} q USING yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)s) AND j.ended IS NULL
-    AND q.msg_id = j.msg_id AND q.last_read_at IS NULL
-    RETURNING j.id, q.message, q.headers, q.read_ct, q.enqueued_at, q.vt
+_CANCEL = f"""
+WITH {_GIVEN}, gone AS (
+    DELETE FROM {{q}} q USING given, yamchi.jobs j WHERE {_ITS_ROW} AND j.ended IS NULL
+    AND {_ITS_MESSAGE} AND q.last_read_at IS NULL
+    RETURNING j.queue, j.id, q.message, q.headers, q.read_ct, q.enqueued_at, q.vt
 ), ended AS (
     UPDATE yamchi.jobs j SET state = 'cancelled', ended = nextval('yamchi.ended'), finished_at = statement_timestamp(),
         run_at = gone.vt, enqueued_at = gone.enqueued_at, read_ct = gone.read_ct, message = gone.message, headers = gone.headers
-    FROM gone WHERE j.queue = %(queue)s AND j.id = gone.id RETURNING j.id, gone.headers->>'options' AS options
+    FROM gone WHERE {row_of("gone")} RETURNING j.id, gone.headers->>'options' AS options
 ), asked AS (
-    UPDATE {q} q SET headers = q.headers || '{"cancelling": true}' FROM yamchi.jobs j
-    WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)s) AND j.ended IS NULL AND q.msg_id = j.msg_id
-    AND q.last_read_at IS NOT NULL RETURNING j.id
+    UPDATE {{q}} q SET headers = q.headers || '{{"cancelling": true}}' FROM given, yamchi.jobs j
+    WHERE {_ITS_ROW} AND j.ended IS NULL AND {_ITS_MESSAGE} AND q.last_read_at IS NOT NULL RETURNING j.id
 )
 SELECT id, 'cancelled', options FROM ended UNION ALL SELECT id, 'active', NULL FROM asked
 """
 
 
-_FORGET = "DELETE FROM yamchi.jobs WHERE queue = %(queue)s AND id = ANY(%(ids)s) AND ended IS NOT NULL"
+FORGET = f"WITH {_GIVEN} DELETE FROM yamchi.jobs j USING given WHERE {_ITS_ROW} AND j.ended IS NOT NULL"
 
 
 async def cancel(
@@ -174,7 +177,7 @@ async def cancel(
     rows = await ask(db, tables.sql(_CANCEL), {"queue": tables.queue, "ids": list(job_ids)})
     options = {row[0]: JobOptions.decode(row[2]) for row in rows if row[1] == "cancelled"}
     if gone := [job_id for job_id, one in options.items() if not one.keep("cancelled")]:
-        await db.execute(_FORGET, {"queue": tables.queue, "ids": gone})
+        await db.execute(FORGET, {"queue": tables.queue, "ids": gone})
     if keep := first_kept(reversed(options.values()), "cancelled"):
         await trim(db, tables, "cancelled", keep, position)
     return {job_id: state for job_id, state, _ in rows}
@@ -191,9 +194,9 @@ async def cancelled(db: Connection, tables: Tables, claims: Sequence[Claim]) -> 
 
 
 _PROMOTE = f"""
-UPDATE {{q}} q SET headers = q.headers - 'rise',
+WITH {_GIVEN} UPDATE {{q}} q SET headers = q.headers - 'rise',
     vt = statement_timestamp() - {priority("q.headers")} {SHIFT}
-FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)s) AND j.ended IS NULL AND q.msg_id = j.msg_id
+FROM given, yamchi.jobs j WHERE {_ITS_ROW} AND j.ended IS NULL AND {_ITS_MESSAGE}
 AND q.last_read_at IS NULL AND q.vt > statement_timestamp() RETURNING j.id
 """
 
@@ -205,19 +208,19 @@ async def promote(db: Connection, tables: Tables, job_ids: Sequence[str]) -> lis
 
 
 _RETRY = f"""
-WITH found AS MATERIALIZED (
-    SELECT id, message, headers - {NOTES} AS headers, enqueued_at FROM yamchi.jobs
-    WHERE queue = %(queue)s AND id = ANY(%(ids)s) AND ended IS NOT NULL ORDER BY id FOR UPDATE
+WITH {_GIVEN}, found AS MATERIALIZED (
+    SELECT j.id, j.message, j.headers - {NOTES} AS headers, j.enqueued_at FROM given, yamchi.jobs j
+    WHERE {_ITS_ROW} AND j.ended IS NOT NULL ORDER BY j.id FOR UPDATE OF j
 ), sent AS (
     INSERT INTO {{q}} (vt, message, headers, enqueued_at)
     SELECT statement_timestamp() - {priority("headers")} {SHIFT}, message, headers, enqueued_at
-    FROM found RETURNING msg_id, headers->>'yamchi_id' AS id
+    FROM found RETURNING %(queue)s::text AS queue, msg_id, headers->>'yamchi_id' AS id
 ), forgotten AS (
     DELETE FROM {{dlq}} WHERE headers->>'yamchi_id' IN (SELECT id FROM found)
 )
 UPDATE yamchi.jobs j SET msg_id = sent.msg_id, state = NULL, ended = NULL, finished_at = NULL, started_at = NULL,
     run_at = NULL, message = NULL, headers = NULL, result = NULL, reason = NULL, stack = NULL
-FROM sent WHERE j.queue = %(queue)s AND j.id = sent.id RETURNING j.id
+FROM sent WHERE {row_of("sent")} RETURNING j.id
 """
 
 
@@ -226,10 +229,10 @@ async def retry(db: Connection, tables: Tables, job_ids: Sequence[str]) -> list[
     return [row[0] for row in rows]
 
 
-_UPDATE = """
+_UPDATE = f"""
 WITH pending AS (
-    UPDATE {q} q SET message = %(payload)s::jsonb FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = %(id)s
-    AND j.ended IS NULL AND q.msg_id = j.msg_id AND q.last_read_at IS NULL RETURNING 1
+    UPDATE {{q}} q SET message = %(payload)s::jsonb FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = %(id)s
+    AND j.ended IS NULL AND {_ITS_MESSAGE} AND q.last_read_at IS NULL RETURNING 1
 ), ended AS (
     UPDATE yamchi.jobs SET message = %(payload)s::jsonb WHERE queue = %(queue)s AND id = %(id)s AND ended IS NOT NULL
     RETURNING 1

@@ -7,13 +7,11 @@ from functools import lru_cache
 from math import inf
 from typing import Any, Protocol, TypeVar
 
-import orjson
-
 from yamchi.clock import Clock
 from yamchi.errors import EngineError
-from yamchi.queues.engines.pgmq.bounds import Bounds, Micros, Place, Position, Scan, ScanResult
+from yamchi.queues.engines.pgmq.bounds import BANDS, Bounds, Micros, Place, Position, Scan, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection
-from yamchi.queues.engines.pgmq.rows import instant, instants, micros
+from yamchi.queues.engines.pgmq.rows import given_instant, instant, instants, micros
 from yamchi.queues.engines.pgmq.schema import UNPREPARED
 from yamchi.queues.engines.pgmq.tables import Tables
 
@@ -22,7 +20,12 @@ T = TypeVar("T")
 LONGEST_WAIT_SECONDS = 10
 """Nobody waits for longer without asking again: the ends of leases lie beyond."""
 
-_BANDS = "unnest(%(lows)s::timestamptz[], %(highs)s::timestamptz[]) WITH ORDINALITY AS bands(low, high, n)"
+_BANDS = f"""
+(
+    SELECT n, {given_instant("low", "-infinity")} AS low, {given_instant("high", "infinity")} AS high
+    FROM unnest(%(lows)s::bigint[], %(highs)s::bigint[]) WITH ORDINALITY AS given(low, high, n)
+) AS bands
+"""
 
 # The first due message of each band. Messages are picked from there on, so that what is dead before it is walked over once.
 SEEING = f"""
@@ -33,15 +36,19 @@ seen AS MATERIALIZED (
     FROM {_BANDS}
 )"""
 
-# A row without a number: what was seen, when, and the first message that waits to be prepared.
-SEEN = f"""
-SELECT NULL::bigint, NULL, NULL::integer, (SELECT json_agg({micros("first")} ORDER BY n)::text FROM seen), NULL,
+
+def seen(settled: str = "NULL") -> str:
+    """A row without a number: what was seen, what was settled, when, and the first message that waits to be prepared."""
+    return f"""
+SELECT NULL::bigint, NULL, NULL::integer, (SELECT string_agg(n || ' ' || {micros("first")}, ',') FROM seen), {settled},
     {micros("statement_timestamp()")}, (
         SELECT {micros("vt")} FROM {{q}} WHERE vt >= %(prepared)s::timestamptz
         AND vt < %(below)s::timestamptz AND vt <= statement_timestamp() AND {UNPREPARED}
         ORDER BY vt LIMIT 1)
 """
-_SCAN = f"WITH {SEEING} {SEEN}"
+
+
+_SCAN = f"WITH {SEEING} {seen()}"
 
 _NEXT_DUE = f"""
 SELECT extract(epoch FROM min(vt) - statement_timestamp()) * 1000 FROM {_BANDS}, LATERAL (
@@ -54,13 +61,13 @@ SELECT extract(epoch FROM min(vt) - statement_timestamp()) * 1000 FROM {_BANDS},
 @lru_cache(maxsize=64)
 def _highs(highs: tuple[Micros | None, ...]) -> str:
     """They are the same for every scan from the bounds on."""
-    return instants(highs, "infinity")
+    return instants(highs)
 
 
 def span(scan: Scan) -> dict[str, Any]:
     """A scan's range, as the SQL names it."""
     return {
-        "lows": instants(scan.lows, "-infinity"),
+        "lows": instants(scan.lows),
         "highs": _highs(scan.highs),
         "prepared": instant(scan.prepared),
         "below": "infinity",
@@ -68,7 +75,11 @@ def span(scan: Scan) -> dict[str, Any]:
 
 
 def read_scan(row: Sequence[Any]) -> ScanResult:
-    return ScanResult(row[5], orjson.loads(row[3]), row[6])
+    firsts: list[Micros | None] = [None] * BANDS
+    for band in row[3].split(",") if row[3] else ():
+        number, first = band.split()
+        firsts[int(number) - 1] = int(first)
+    return ScanResult(row[5], firsts, row[6])
 
 
 async def scan_below(db: Connection, tables: Tables, scan: Scan) -> ScanResult:

@@ -23,7 +23,7 @@ class Tables:
     def dead(self) -> str:
         return f"pgmq.q_{self.name}_dlq"
 
-    def numbered(self, template: str) -> tuple[str, tuple[str, ...]]:
+    def numbered(self, template: str) -> tuple[bytes, tuple[str, ...]]:
         """The same with `$1`, `$2` in place of names, and the names in that order."""
         return _number(_fill(template, self))
 
@@ -43,6 +43,6 @@ def _fill(template: str, tables: Tables) -> str:
 
 
 @lru_cache(maxsize=4_096)
-def _number(statement: str) -> tuple[str, tuple[str, ...]]:
+def _number(statement: str) -> tuple[bytes, tuple[str, ...]]:
     names = tuple(dict.fromkeys(_NAME.findall(statement)))
-    return _NAME.sub(lambda found: f"${names.index(found[1]) + 1}", statement), names
+    return _NAME.sub(lambda found: f"${names.index(found[1]) + 1}", statement).encode(), names

@@ -18,19 +18,21 @@ from yamchi.queues.engines.pgmq.bounds import Micros, Position, Scan, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import (
     SHIFT,
-    among,
+    array,
     clean,
     clean_json,
+    looked_up,
     micros,
     millis,
     moment,
     priority,
     reads,
+    row_of,
     sane,
     still_held,
 )
 from yamchi.queues.engines.pgmq.rows import claim as read_claim
-from yamchi.queues.engines.pgmq.scanning import SEEING, SEEN, read_scan, span
+from yamchi.queues.engines.pgmq.scanning import SEEING, read_scan, seen, span
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.records import (
     MOST_KEPT,
@@ -50,27 +52,36 @@ from yamchi.queues.records import (
 
 
 _STILL_HELD = still_held("said.token")
-_AMONG_IDS = among("j.id", 'id COLLATE "C"', "ended")
+_ITS_ROW = row_of("e")
 
 
-# One process at a time trims, and the others do not wait for it.
-_ENDING = f"""
+_SAID = """
 said AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%(verdicts)s::json) AS said(
         key bigint, token timestamptz, state text, result json, reason text, stack text, keep boolean,
         letter json, failed_at bigint)
-), ended AS (
-    DELETE FROM {{q}} q USING said WHERE q.msg_id = said.key AND {among("q.msg_id", "key", "said")}
-    AND {_STILL_HELD}
-    RETURNING q.msg_id, q.read_ct, q.enqueued_at, q.last_read_at, q.message, q.headers, q.headers->>'yamchi_id' AS id,
+)"""
+
+# Jobs that completed, as nearly all do: arrays are read in a tenth of the time.
+_SAID_COMPLETED = """
+said AS MATERIALIZED (
+    SELECT key, token, 'completed' AS state, CASE WHEN result::text <> 'null' THEN result END AS result,
+        NULL AS reason, NULL AS stack, keep, NULL::json AS letter, NULL::bigint AS failed_at
+    FROM ROWS FROM (unnest(%(keys)s::bigint[]), unnest(%(tokens)s::timestamptz[]), unnest(%(keeps)s::boolean[]),
+        json_array_elements(%(results)s::json)) AS said(key, token, keep, result)
+)"""
+
+# One process at a time trims, and the others do not wait for it.
+_ENDING = f"""
+ended AS (
+    DELETE FROM {{q}} q USING said WHERE {looked_up("q.msg_id", "said.key")} AND {_STILL_HELD}
+    RETURNING %(queue)s::text AS queue, q.msg_id, q.read_ct, q.enqueued_at, q.last_read_at, q.message, q.headers, q.headers->>'yamchi_id' AS id,
         said.state, said.result, said.reason, said.stack, said.keep, said.letter, said.failed_at
 ), kept AS (
     UPDATE yamchi.jobs j SET state = e.state, ended = nextval('yamchi.ended'), finished_at = statement_timestamp(),
         started_at = e.last_read_at, run_at = e.last_read_at, enqueued_at = e.enqueued_at, read_ct = e.read_ct,
         message = e.message, headers = e.headers, result = e.result, reason = e.reason, stack = e.stack
-    FROM ended e WHERE j.queue = %(queue)s AND j.id = e.id AND {_AMONG_IDS} AND e.keep
-), dropped AS (
-    DELETE FROM yamchi.jobs j USING ended e WHERE j.queue = %(queue)s AND j.id = e.id AND {_AMONG_IDS} AND NOT e.keep
+    FROM ended e WHERE {_ITS_ROW} AND e.keep
 ), trimmed AS (
     DELETE FROM yamchi.jobs WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM yamchi.jobs WHERE queue = %(queue)s AND state = 'completed' AND ended >= %(trimmed)s AND ended <= (
@@ -85,6 +96,12 @@ said AS MATERIALIZED (
         FROM ended) AS sums WHERE done + broken > 0
     ON CONFLICT (queue, minute, backend) DO UPDATE
     SET completed = m.completed + excluded.completed, failed = m.failed + excluded.failed
+)"""
+
+# Apart from `_ENDING`: usually all are kept, and a part of a statement costs time even if it has nothing to do.
+_DROPPED = f"""
+dropped AS (
+    DELETE FROM yamchi.jobs j USING ended e WHERE {_ITS_ROW} AND NOT e.keep
 )"""
 
 # Dead letters go in with the verdicts that cause them; a job has one, so an older one makes way.
@@ -108,7 +125,7 @@ _TAKING = f"""
     UPDATE {{q}} q SET vt = statement_timestamp() + %(lease)s * interval '1 millisecond',
         last_read_at = statement_timestamp(), read_ct = {reads("q.read_ct")} + 1,
         headers = {sane("q")} || %(worker)s::jsonb
-    FROM picked WHERE q.msg_id = picked.msg_id AND {among("q.msg_id", "msg_id", "picked")}
+    FROM picked WHERE {looked_up("q.msg_id", "picked.msg_id")}
     RETURNING q.msg_id, q.read_ct, q.message, q.headers, q.enqueued_at, picked.vt
 )"""
 
@@ -117,15 +134,17 @@ SELECT msg_id, (SELECT statement_timestamp()::text), read_ct, message::text, hea
     {millis("vt")}, (SELECT {millis("statement_timestamp()")}) FROM taken
 """
 _TRIMMED = "(SELECT min(ended) FROM trimmed)"
-_SETTLED = "UNION ALL SELECT msg_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM ended"
+_SETTLED = "(SELECT string_agg(msg_id::text, ',') FROM ended)"
 
-_SETTLE_AND_TAKE = f"WITH {_ENDING}, {_TAKING} {_CLAIMS} UNION ALL {SEEN}, {_TRIMMED} {_SETTLED}"
-_SETTLE = f"WITH {_ENDING}, {_LETTERS} SELECT msg_id FROM ended"
-_TAKE = f"WITH {_TAKING} {_CLAIMS} UNION ALL {SEEN}, NULL"
+_THEN_TAKE = f"{_TAKING} {_CLAIMS} UNION ALL {seen(_SETTLED)}, {_TRIMMED}"
+_SETTLE_AND_TAKE = f"WITH {_SAID_COMPLETED}, {_ENDING}, {_THEN_TAKE}"
+_SETTLE_DROP_AND_TAKE = f"WITH {_SAID_COMPLETED}, {_ENDING}, {_DROPPED}, {_THEN_TAKE}"
+_SETTLE = f"WITH {_SAID}, {_ENDING}, {_DROPPED}, {_LETTERS} SELECT msg_id FROM ended"
+_TAKE = f"WITH {_TAKING} {_CLAIMS} UNION ALL {seen()}, NULL"
 
 # A job that somebody asked to stop does not go back to the queue, whatever its verdict: the first statement takes those.
 _STOP = f"""
-WITH {_ENDING.replace(_STILL_HELD, f"{_STILL_HELD} AND q.headers ? 'cancelling'")}
+WITH {_SAID}, {_ENDING.replace(_STILL_HELD, f"{_STILL_HELD} AND q.headers ? 'cancelling'")}, {_DROPPED}
 SELECT msg_id FROM ended
 """
 _PUT_BACK = f"""
@@ -139,7 +158,7 @@ UPDATE {{q}} q SET last_read_at = NULL, read_ct = q.read_ct - said.back,
     headers = (({sane("q")} - 'slotted' - 'rise' - 'worker') || said.notes::jsonb) ||
         CASE WHEN q.headers ? 'priority' AND {moment("said.due")} > statement_timestamp() THEN '{{"rise": true}}'::jsonb
         ELSE '{{}}'::jsonb END
-FROM said WHERE q.msg_id = said.key AND {among("q.msg_id", "key", "said")} AND {_STILL_HELD} AND NOT q.headers ? 'cancelling'
+FROM said WHERE {looked_up("q.msg_id", "said.key")} AND {_STILL_HELD} AND NOT q.headers ? 'cancelling'
 RETURNING q.msg_id, {micros("q.vt")}, pg_notify('yamchi_wake', {{table}})
 """
 _TRIM = """
@@ -167,12 +186,12 @@ class ExchangeResult:
     def read(self, tables: Tables, rows: Sequence[tuple[Any, ...]], worker: str) -> None:
         taken: list[tuple[Any, ...]] = []
         for row in rows:
-            if row[0] is None:
-                self.seen, self.trimmed = read_scan(row), row[7]
-            elif row[1] is None:
-                self.settled.add(row[0])
-            else:
+            if row[0] is not None:
                 taken.append(row)
+                continue
+            self.seen, self.trimmed = read_scan(row), row[7]
+            if row[4] is not None:
+                self.settled.update(map(int, row[4].split(",")))
         taken.sort(key=_BY_TURN)  # RETURNING promises no order
         self.claims = [read_claim(tables.queue, row, worker) for row in taken]
         self.taken = [row[6] * 1_000 - 500 for row in taken]  # they were rounded to the nearest millisecond
@@ -210,10 +229,11 @@ async def _exchange(
     }
     if not verdicts:
         result.read(tables, await ask(db, tables, _TAKE, taking), worker)
-    elif want and all(type(verdict) is Completed for verdict in verdicts):
-        result.read(
-            tables, await ask(db, tables, _SETTLE_AND_TAKE, taking | _endings(verdicts, position)), worker
-        )
+    elif want and (completed := _if_all_completed(verdicts)):
+        keeps, limits = _kept(completed, position)
+        template = _SETTLE_AND_TAKE if all(keeps) else _SETTLE_DROP_AND_TAKE
+        settling = taking | _completions(completed, keeps) | limits
+        result.read(tables, await ask(db, tables, template, settling), worker)
     else:
         async with db.transaction():
             await _put_back(db, tables, verdicts, result, position)
@@ -223,12 +243,17 @@ async def _exchange(
     return result
 
 
+def _if_all_completed(verdicts: Sequence[Verdict]) -> list[Completed] | None:
+    completed = [verdict for verdict in verdicts if type(verdict) is Completed]
+    return completed if len(completed) == len(verdicts) else None
+
+
 async def ask(db: Connection, tables: Tables, template: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
     """What a statement answers. It is sent as it is: psycopg would read one as long as ours anew each time."""
     values["queue"] = tables.queue
     statement, names = tables.numbered(template)
     cursor = AsyncRawCursor(db)
-    await cursor.execute(statement.encode(), [values[name] for name in names])
+    await cursor.execute(statement, [values[name] for name in names])
     return await cursor.fetchall()
 
 
@@ -242,19 +267,36 @@ async def _end(
 
 
 def _endings(verdicts: Sequence[Verdict], position: Position) -> dict[str, Any]:
-    """The verdicts as `_ENDING` reads them, and how many completed jobs of before are spared."""
-    rows: list[dict[str, Any]] = []
+    """The verdicts as `_SAID` reads them."""
+    keeps, limits = _kept(verdicts, position)
+    rows = [
+        _completion(verdict, keep=keep) if isinstance(verdict, Completed) else _ending(verdict)
+        for verdict, keep in zip(verdicts, keeps, strict=True)
+    ]
+    return {"verdicts": orjson.dumps(rows).decode(), **limits}
+
+
+def _completions(verdicts: Sequence[Completed], keeps: Sequence[bool]) -> dict[str, Any]:
+    """The verdicts as `_SAID_COMPLETED` reads them."""
+    results = [b"null" if verdict.result is None else clean_json(verdict.result) for verdict in verdicts]
+    return {
+        "keys": array([str(verdict.claim.key) for verdict in verdicts]),
+        "tokens": array([f'"{verdict.claim.token}"' for verdict in verdicts]),
+        "keeps": array(["t" if keep else "f" for keep in keeps]),
+        "results": f"[{b','.join(results).decode()}]",
+    }
+
+
+def _kept(verdicts: Sequence[Verdict], position: Position) -> tuple[list[bool], dict[str, int]]:
+    """Which of those that completed are kept, and for the trim how many of before are spared and from where on it looks."""
+    keeps: list[bool] = []
     room = last_kept(verdicts, "completed") or MOST_KEPT
     for verdict in reversed(verdicts):
-        if isinstance(verdict, Completed):
-            keep = room > 0 and verdict.claim.job.options.keep_completed > 0
-            room -= keep
-            rows.append(_completion(verdict, keep=keep))
-        else:
-            rows.append(_ending(verdict))
-    rows.reverse()
-    trimmed = position.trimmed["completed"].since or 0
-    return {"verdicts": orjson.dumps(rows).decode(), "spared": max(room, 0), "trimmed": trimmed}
+        keep = type(verdict) is Completed and room > 0 and verdict.claim.job.options.keep_completed > 0
+        room -= keep
+        keeps.append(keep)
+    keeps.reverse()
+    return keeps, {"spared": max(room, 0), "trimmed": position.trimmed["completed"].since or 0}
 
 
 def _completion(verdict: Completed, *, keep: bool) -> dict[str, Any]:
