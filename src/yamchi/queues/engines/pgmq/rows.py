@@ -27,6 +27,9 @@ NOTES = "'worker' - 'reason' - 'stack' - 'progress' - 'slotted' - 'cancelling' -
 OURS = f"{NOTES} - 'name' - 'options' - 'priority' - 'expires_at'"
 
 
+NOW = "statement_timestamp()"
+"""SQL for the moment of a statement."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANCIENT, _FAR = "'1000-01-01 UTC'::timestamptz", "'9999-12-31 UTC'::timestamptz"
 _LONG_AGO = (datetime(1000, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -38,6 +41,8 @@ def millis(column: str) -> str:
 
 
 def _bounded(column: str) -> str:
+    if column == NOW:
+        return column
     return f"CASE WHEN {column} < {_ANCIENT} THEN {_ANCIENT} WHEN {column} > {_FAR} THEN {_FAR} ELSE {column} END"
 
 
@@ -118,8 +123,8 @@ def sane(row: str) -> str:
     """SQL for the headers of a message that can be claimed: an object that has an id."""
     headers, number = f"{row}.headers", f"{row}.msg_id"
     return (
-        f"CASE WHEN jsonb_typeof({headers}) = 'object' AND jsonb_typeof({headers}->'yamchi_id') = 'string' "
-        f"AND length({headers}->>'yamchi_id') BETWEEN 1 AND {foreign.LONGEST_ID} THEN {headers} "
+        f"CASE WHEN length({headers}->>'yamchi_id') BETWEEN 1 AND {foreign.LONGEST_ID} "
+        f"AND jsonb_typeof({headers}->'yamchi_id') = 'string' THEN {headers} "
         f"ELSE CASE WHEN jsonb_typeof({headers}) = 'object' THEN {headers} ELSE '{{}}'::jsonb END "
         f"|| jsonb_build_object('yamchi_id', 'msg-' || {number}) END"
     )

@@ -11,7 +11,7 @@ from yamchi.clock import Clock
 from yamchi.errors import EngineError
 from yamchi.queues.engines.pgmq.bounds import BANDS, Bounds, Micros, Place, Position, Scan, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection
-from yamchi.queues.engines.pgmq.rows import given_instant, instant, instants, micros
+from yamchi.queues.engines.pgmq.rows import NOW, given_instant, instant, instants, micros
 from yamchi.queues.engines.pgmq.schema import UNPREPARED
 from yamchi.queues.engines.pgmq.tables import Tables
 
@@ -41,7 +41,7 @@ def seen(settled: str = "NULL") -> str:
     """A row without a number: what was seen, what was settled, when, and the first message that waits to be prepared."""
     return f"""
 SELECT NULL::bigint, NULL, NULL::integer, (SELECT string_agg(n || ' ' || {micros("first")}, ',') FROM seen), {settled},
-    {micros("statement_timestamp()")}, (
+    {micros(NOW)}, (
         SELECT {micros("vt")} FROM {{q}} WHERE vt >= %(prepared)s::timestamptz
         AND vt < %(below)s::timestamptz AND vt <= statement_timestamp() AND {UNPREPARED}
         ORDER BY vt LIMIT 1)

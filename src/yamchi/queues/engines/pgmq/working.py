@@ -17,6 +17,7 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.pgmq.bounds import Micros, Position, Scan, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import (
+    NOW,
     SHIFT,
     array,
     clean,
@@ -114,10 +115,11 @@ replaced AS (
     FROM ended e WHERE e.letter IS NOT NULL
 )"""
 
+# What was picked is locked, so that it stays in its place until it is taken.
 _TAKING = f"""
 {SEEING}, picked AS MATERIALIZED (
-    SELECT next.msg_id, next.vt FROM (SELECT first, high FROM seen WHERE first IS NOT NULL ORDER BY n) AS band, LATERAL (
-        SELECT msg_id, vt FROM {{q}} WHERE vt >= band.first AND vt < band.high AND vt <= statement_timestamp()
+    SELECT next.place, next.vt FROM (SELECT first, high FROM seen WHERE first IS NOT NULL ORDER BY n) AS band, LATERAL (
+        SELECT ctid AS place, vt FROM {{q}} WHERE vt >= band.first AND vt < band.high AND vt <= statement_timestamp()
         AND last_read_at IS NULL AND headers ? 'yamchi_id'
         ORDER BY vt LIMIT %(want)s FOR UPDATE SKIP LOCKED) AS next
     WHERE NOT (SELECT paused FROM yamchi.queues WHERE name = %(queue)s) LIMIT %(want)s
@@ -125,13 +127,13 @@ _TAKING = f"""
     UPDATE {{q}} q SET vt = statement_timestamp() + %(lease)s * interval '1 millisecond',
         last_read_at = statement_timestamp(), read_ct = {reads("q.read_ct")} + 1,
         headers = {sane("q")} || %(worker)s::jsonb
-    FROM picked WHERE {looked_up("q.msg_id", "picked.msg_id")}
+    FROM picked WHERE q.ctid = picked.place
     RETURNING q.msg_id, q.read_ct, q.message, q.headers, q.enqueued_at, picked.vt
 )"""
 
 _CLAIMS = f"""
 SELECT msg_id, (SELECT statement_timestamp()::text), read_ct, message::text, headers::text, {millis("enqueued_at")},
-    {millis("vt")}, (SELECT {millis("statement_timestamp()")}) FROM taken
+    {millis("vt")}, (SELECT {millis(NOW)}) FROM taken
 """
 _TRIMMED = "(SELECT min(ended) FROM trimmed)"
 _SETTLED = "(SELECT string_agg(msg_id::text, ',') FROM ended)"
