@@ -42,7 +42,7 @@ def millis(column: str) -> str:
 
 def _bounded(column: str) -> str:
     if column == NOW:
-        return column
+        return NOW
     return f"CASE WHEN {column} < {_ANCIENT} THEN {_ANCIENT} WHEN {column} > {_FAR} THEN {_FAR} ELSE {column} END"
 
 
@@ -70,10 +70,8 @@ def instants(micros: Iterable[int | None]) -> str:
 
 def given_instant(micros: str, otherwise: str) -> str:
     """SQL for a moment of PostgreSQL, exact to the microsecond; another one if there is none."""
-    seconds, rest = (
-        f"{micros} / 1000000 * interval '1 second'",
-        f"mod({micros}, 1000000) * interval '1 microsecond'",
-    )
+    seconds = f"{micros} / 1000000 * interval '1 second'"
+    rest = f"mod({micros}, 1000000) * interval '1 microsecond'"
     return f"coalesce(to_timestamp(0) + {seconds} + {rest}, '{otherwise}')"
 
 

@@ -1,6 +1,6 @@
 """The SQL of working: settle and claim.
 
-Cost of an exchange of n completed jobs for n new ones: one statement, one round result, one commit. Of each job's rows pgmq's is
+Cost of an exchange of n completed jobs for n new ones: one statement, one result, one commit. Of each job's rows pgmq's is
 updated (claim) and deleted (end), ours is updated (end) and deleted (trimmed). Verdicts that put jobs back, or that end them
 badly, cost a few statements more in the same transaction.
 """
@@ -76,8 +76,8 @@ said AS MATERIALIZED (
 _ENDING = f"""
 ended AS (
     DELETE FROM {{q}} q USING said WHERE {looked_up("q.msg_id", "said.key")} AND {_STILL_HELD}
-    RETURNING %(queue)s::text AS queue, q.msg_id, q.read_ct, q.enqueued_at, q.last_read_at, q.message, q.headers, q.headers->>'yamchi_id' AS id,
-        said.state, said.result, said.reason, said.stack, said.keep, said.letter, said.failed_at
+    RETURNING %(queue)s::text AS queue, q.headers->>'yamchi_id' AS id, q.msg_id, q.read_ct, q.enqueued_at, q.last_read_at,
+        q.message, q.headers, said.state, said.result, said.reason, said.stack, said.keep, said.letter, said.failed_at
 ), kept AS (
     UPDATE yamchi.jobs j SET state = e.state, ended = nextval('yamchi.ended'), finished_at = statement_timestamp(),
         started_at = e.last_read_at, run_at = e.last_read_at, enqueued_at = e.enqueued_at, read_ct = e.read_ct,
