@@ -12,7 +12,7 @@ from yamchi.clock import SystemClock
 from yamchi.queues.engines.pgmq import PgmqEngine
 from yamchi.queues.engines.pgmq.bounds import BANDS, LATE, MANY_PUT, SCAN_SECONDS, Bounds, Place, ScanResult
 from yamchi.queues.engines.pgmq.listening import Listener, read_places
-from yamchi.queues.engines.pgmq.rows import STEP
+from yamchi.queues.engines.pgmq.rows import STEP, given_instant, instants, micros
 from yamchi.queues.records import Claim, Completed, NewJob, Released, RetryAt
 from yamchi.storage.sweeping import FULL_SWEEP_FACTOR, Sweep
 from yamchi.testing.conformance.base import claim, claim_all, complete, failure, settle
@@ -37,6 +37,26 @@ def moved(firsts: list[int | None] = EMPTY, taken: list[int] | None = None) -> B
 def banded(first: int, priority: int = 0) -> list[int | None]:
     """Messages seen in one band only."""
     return [first if band == BANDS - 1 - priority else None for band in range(BANDS)]
+
+
+def test_a_bound_reaches_postgresql_to_the_microsecond(postgres_database: Callable[[], Database]) -> None:
+    """One that is rounded up would leave out the message it stands at."""
+    exact = [
+        -30_000_000_000_000_001,
+        -62_135_596_800_000,
+        -1_500_001,
+        -1,
+        0,
+        1,
+        AT + 1,
+        9_007_199_254_740_993,
+    ]
+    selected = f"SELECT n, {micros(given_instant('given', 'infinity'))} FROM unnest(%s::bigint[]) WITH ORDINALITY AS x(given, n)"
+    with psycopg.connect(postgres_database().url) as db:
+        rows = db.execute(selected, (instants([*exact, None]),)).fetchall()
+        assert [given for _, given in sorted(rows)][:-1] == exact
+        beyond = f"SELECT {given_instant('given', '-infinity')} = '-infinity' FROM unnest(%s::bigint[]) AS x(given)"
+        assert db.execute(beyond, (instants([None, -40_000_000_000_000_000]),)).fetchall() == [(True,)] * 2
 
 
 def test_a_quarter_of_a_second_is_kept() -> None:
