@@ -412,3 +412,34 @@ async def test_what_was_claimed_and_settled_is_told_though_the_listeners_can_not
     got = await engine.exchange("mail", [Completed(held)], 1, 30_000, "tester")
     assert got.settled == ["a"]
     assert [held.job.id for held in got.claims] == ["b"]
+
+
+@pytest.mark.parametrize("change", ["vt = vt - interval '1 microsecond'", "headers = headers"])
+async def test_what_another_program_changes_while_it_is_claimed_is_run_once(
+    database: Database, opened: Open, change: str
+) -> None:
+    """Claims are taken where they were locked: a row that moves in between is left for a later exchange."""
+    jobs, engines = 1_000, [await opened(database.url) for _ in range(2)]
+    await engines[0].add("mail", [NewJob(f"j{n}", "email", b"{}") for n in range(jobs)])
+    claimed: list[str] = []
+
+    async def disturb() -> None:
+        first = "SELECT msg_id FROM pgmq.q_mail WHERE last_read_at IS NULL ORDER BY vt LIMIT 20 FOR UPDATE SKIP LOCKED"
+        async with await psycopg.AsyncConnection.connect(database.url, autocommit=True) as db:
+            while True:
+                await db.execute(f"UPDATE pgmq.q_mail SET {change} WHERE msg_id IN ({first})")
+
+    async def work(engine: PgmqEngine) -> None:
+        verdicts: list[Completed] = []
+        while verdicts or len(claimed) < jobs:
+            got = await engine.exchange("mail", verdicts, 10, 60_000, "w")
+            claimed.extend(one.job.id for one in got.claims)
+            verdicts = [Completed(one) for one in got.claims]
+
+    disturbing = asyncio.create_task(disturb())
+    async with asyncio.timeout(60):
+        await asyncio.gather(*map(work, engines))
+    assert not disturbing.done(), "nothing was disturbed to the end: this shows little"
+    disturbing.cancel()
+    await asyncio.wait([disturbing])
+    assert sorted(claimed) == sorted(f"j{n}" for n in range(jobs))
