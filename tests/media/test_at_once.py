@@ -411,18 +411,25 @@ async def test_made_by_somebody_else_while_a_job_fails(
 async def test_the_sweeper_leaves_what_somebody_waits_for(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, swept = studio.app.media.service, []
+    service, now = studio.app.media.service, studio.app.clock.now
+    swept: list[int] = []
+    touches: list[int] = []
+    written = service.store.touch
 
-    async def is_touched(found: Picture) -> bool:
-        """Now or the time before: whoever is writing a touch down as the clock moves begins to wait too late for this one."""
-        return studio.app.clock.now() - (await service.store.get(found.id)).updated_at <= TOUCH_EVERY
+    async def touch(media_id: str) -> None:
+        await written(media_id)
+        touches.append(now())
 
     async def meanwhile(found: Picture, _news: News) -> None:
+        await asyncio.sleep(0)  # whoever touches it has begun to wait
         for _ in range(6):
-            await studio.app.clock.advance(timedelta(seconds=10))
-            await eventually(lambda: is_touched(found))
+            # The clock moves only when the last touch is written: one who begins to wait later would come too late.
+            await studio.app.clock.advance(timedelta(milliseconds=TOUCH_EVERY))
+            await eventually(lambda: touches[-1:] == [now()])
+            assert (await service.store.get(found.id)).updated_at == now()
         swept.append(await service.sweep())
 
+    monkeypatch.setattr(service.store, "touch", touch)
     monkeypatch.setattr(service, "_on_news", meanwhile)
     file = pictures.write(studio.home, "mine.jpg", pictures.jpeg())
     assert (await studio.app.media.process_upload(file, "user_avatar")).status == "ready"
