@@ -292,6 +292,16 @@ async def test_renewals_find_what_is_held_in_a_table_that_was_analyzed_empty(eng
     assert sorted(await engine.renew("mail", claims, 60_000)) == sorted(one.job.id for one in claims)
 
 
+async def test_cleaning_forgets_its_jobs_one_by_one(engine: PgmqEngine) -> None:
+    await _analyze_empty(engine)
+    for number in (1, 2, 3, 4, 5, 6):
+        await _ours(engine, number)
+    where, _ = management._IN_STATE["waiting"]
+    plan = await _explain(engine, management._CLEAN_PENDING.replace("{where}", where), age=0, limit=2)
+    (forgotten,) = [part for part in plan["Plans"] if part.get("Subplan Name") == "CTE forgotten"]
+    assert _most_rows(forgotten) <= BATCH, plan
+
+
 @pytest.mark.parametrize("change", ["_DROP_PENDING", "_CANCEL", "_PROMOTE", "_RETRY", "FORGET"])
 async def test_changes_find_their_jobs_in_a_table_that_was_analyzed_empty(
     engine: PgmqEngine, change: str

@@ -276,13 +276,13 @@ DELETE FROM yamchi.jobs WHERE ctid = ANY(ARRAY(
     AND finished_at <= statement_timestamp() - %(age)s * interval '1 millisecond'
     ORDER BY ended LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1
 """
-_CLEAN_PENDING = """
+_CLEAN_PENDING = f"""
 WITH gone AS (
-    DELETE FROM {q} WHERE msg_id = ANY(ARRAY(
-        SELECT q.msg_id FROM {q} q WHERE {where} AND q.enqueued_at <= statement_timestamp() - %(age)s * interval '1 millisecond'
-        ORDER BY q.vt LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING headers->>'yamchi_id' AS id
+    DELETE FROM {{q}} WHERE msg_id = ANY(ARRAY(
+        SELECT q.msg_id FROM {{q}} q WHERE {{where}} AND q.enqueued_at <= statement_timestamp() - %(age)s * interval '1 millisecond'
+        ORDER BY q.vt LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING %(queue)s::text AS queue, headers->>'yamchi_id' AS id
 ), forgotten AS (
-    DELETE FROM yamchi.jobs j USING gone WHERE j.queue = %(queue)s AND j.id = gone.id
+    DELETE FROM yamchi.jobs j USING gone WHERE {row_of("gone")}
 )
 SELECT 1 FROM gone
 """
