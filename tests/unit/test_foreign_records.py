@@ -55,7 +55,8 @@ READS = [1, 5, foreign.MOST_ATTEMPTS + 1]
 def test_a_message_of_pgmq(seed: int) -> None:
     chance = random.Random(seed)
     message, headers = chance.choice(DATA).decode("utf-8", "replace"), json.dumps(odd_headers(chance))
-    claim = rows.claim("q", (7, "token", chance.choice(READS), message, headers, 0, -(10**14), 0), "w")
+    row = (7, chance.choice(READS), message, headers, 0, -(10**14))
+    claim = rows.claim("q", row, "token", 0, "w")
     check(claim.job)
     assert claim.job.id
     state = chance.choice(STATES)

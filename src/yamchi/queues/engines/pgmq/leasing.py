@@ -34,8 +34,8 @@ UPDATE {{q}} q SET vt = statement_timestamp() + %(lease)s * interval '1 millisec
 FROM held WHERE {looked_up("q.msg_id", "held.key")} AND {still_held("held.token")} RETURNING q.msg_id
 """
 _STALLED = f"""
-SELECT msg_id, last_read_at::text, {reads("read_ct")}, message::text, headers::text, {millis("enqueued_at")},
-    {millis("last_read_at")}, {millis("last_read_at")}, {millis("statement_timestamp()")}
+SELECT msg_id, {reads("read_ct")}, message::text, headers::text, {millis("enqueued_at")}, {millis("last_read_at")},
+    last_read_at::text, {millis("statement_timestamp()")}
 FROM {{q}} WHERE last_read_at IS NOT NULL AND vt >= %(since)s::timestamptz
 AND vt <= statement_timestamp() AND headers ? 'yamchi_id' ORDER BY vt LIMIT {BATCH}
 """
@@ -87,7 +87,8 @@ async def adopt(db: Connection, tables: Tables, position: Position) -> None:
 
 
 def _verdict_on_stalled(tables: Tables, row: tuple[Any, ...]) -> Failed | RetryAt:
-    *fields, now = row
-    held = read_claim(tables.queue, tuple(fields), said(read_headers(fields[4]), "worker") or "")
+    *fields, token, now = row
+    worker = said(read_headers(fields[3]), "worker") or ""
+    held = read_claim(tables.queue, fields, token, fields[5], worker)
     held.job.run_at = now  # its priority is kept: this is when it is due again
     return stalled_verdict(held, now)

@@ -7,7 +7,7 @@ Anybody may write a row, with any headers and any moments: what SQL says here ab
 reading a row never fails (see `foreign`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -158,9 +158,9 @@ def run_at(vt: Millis, headers: dict[str, Any]) -> Millis:
     )
 
 
-def claim(queue: str, row: tuple[Any, ...], worker: str) -> Claim:
-    """A claim from (msg_id, token, reads, message, headers, enqueued, due, now)."""
-    msg_id, token, reads, message, envelope, enqueued, due, now = row
+def claim(queue: str, row: Sequence[Any], token: str, started: Millis, worker: str) -> Claim:
+    """A claim from (msg_id, reads, message, headers, enqueued, due)."""
+    msg_id, reads, message, envelope, enqueued, due = row
     headers = read_headers(envelope)
     get = headers.get
     own = get("yamchi_id")
@@ -168,7 +168,7 @@ def claim(queue: str, row: tuple[Any, ...], worker: str) -> Claim:
         own if type(own) is str and own else f"msg-{msg_id}", queue, foreign.name(get("name")), compact(message), "active", enqueued,
         run_at(due, headers), JobOptions.decode(get("options")), _priority(headers) if "priority" in headers else 0,
         foreign.moment(headers["expires_at"]) if "expires_at" in headers else None, reads,
-        _progress(headers) if "progress" in headers else None, None, None, None, now, None, worker,
+        _progress(headers) if "progress" in headers else None, None, None, None, started, None, worker,
     )  # fmt: skip
     return Claim(job, token, msg_id, "slotted" in headers)
 

@@ -37,10 +37,10 @@ seen AS MATERIALIZED (
 )"""
 
 
-def seen(settled: str = "NULL") -> str:
-    """A row without a number: what was seen, what was settled, when, and the first message that waits to be prepared."""
+def seen(settled: str = "NULL", trimmed: str = "NULL::bigint") -> str:
+    """A row without a number of reads: what was trimmed, seen and settled, when, and the first message that waits to be prepared."""
     return f"""
-SELECT NULL::bigint, NULL, NULL::integer, (SELECT string_agg(n || ' ' || {micros("first")}, ',') FROM seen), {settled},
+SELECT {trimmed}, NULL::integer, (SELECT string_agg(n || ' ' || {micros("first")}, ',') FROM seen), {settled},
     {micros(NOW)}, (
         SELECT {micros("vt")} FROM {{q}} WHERE vt >= %(prepared)s::timestamptz
         AND vt < %(below)s::timestamptz AND vt <= statement_timestamp() AND {UNPREPARED}
@@ -76,10 +76,10 @@ def span(scan: Scan) -> dict[str, Any]:
 
 def read_scan(row: Sequence[Any]) -> ScanResult:
     firsts: list[Micros | None] = [None] * BANDS
-    for band in row[3].split(",") if row[3] else ():
+    for band in row[2].split(",") if row[2] else ():
         number, first = band.split()
         firsts[int(number) - 1] = int(first)
-    return ScanResult(row[5], firsts, row[6])
+    return ScanResult(row[4], firsts, row[5])
 
 
 async def scan_below(db: Connection, tables: Tables, scan: Scan) -> ScanResult:

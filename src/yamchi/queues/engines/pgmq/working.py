@@ -17,11 +17,11 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.pgmq.bounds import Micros, Position, Scan, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import (
-    NOW,
     SHIFT,
     array,
     clean,
     clean_json,
+    instant,
     looked_up,
     micros,
     millis,
@@ -132,17 +132,16 @@ _TAKING = f"""
 )"""
 
 _CLAIMS = f"""
-SELECT msg_id, (SELECT statement_timestamp()::text), read_ct, message::text, headers::text, {millis("enqueued_at")},
-    {millis("vt")}, (SELECT {millis(NOW)}) FROM taken
+SELECT msg_id, read_ct, message::text, headers::text, {millis("enqueued_at")}, {millis("vt")} FROM taken
 """
 _TRIMMED = "(SELECT min(ended) FROM trimmed)"
 _SETTLED = "(SELECT string_agg(msg_id::text, ',') FROM ended)"
 
-_THEN_TAKE = f"{_TAKING} {_CLAIMS} UNION ALL {seen(_SETTLED)}, {_TRIMMED}"
+_THEN_TAKE = f"{_TAKING} {_CLAIMS} UNION ALL {seen(_SETTLED, _TRIMMED)}"
 _SETTLE_AND_TAKE = f"WITH {_SAID_COMPLETED}, {_ENDING}, {_THEN_TAKE}"
 _SETTLE_DROP_AND_TAKE = f"WITH {_SAID_COMPLETED}, {_ENDING}, {_DROPPED}, {_THEN_TAKE}"
 _SETTLE = f"WITH {_SAID}, {_ENDING}, {_DROPPED}, {_LETTERS} SELECT msg_id FROM ended"
-_TAKE = f"WITH {_TAKING} {_CLAIMS} UNION ALL {seen()}, NULL"
+_TAKE = f"WITH {_TAKING} {_CLAIMS} UNION ALL {seen()}"
 
 # A job that somebody asked to stop does not go back to the queue, whatever its verdict: the first statement takes those.
 _STOP = f"""
@@ -186,20 +185,19 @@ class ExchangeResult:
         self.trimmed: int | None = None
 
     def read(self, tables: Tables, rows: Sequence[tuple[Any, ...]], worker: str) -> None:
-        taken: list[tuple[Any, ...]] = []
-        for row in rows:
-            if row[0] is not None:
-                taken.append(row)
-                continue
-            self.seen, self.trimmed = read_scan(row), row[7]
-            if row[4] is not None:
-                self.settled.update(map(int, row[4].split(",")))
+        """Claims, and the row of `seen`."""
+        taken = [row for row in rows if row[1] is not None]
+        (found,) = (row for row in rows if row[1] is None)
+        self.trimmed, self.seen = found[0], read_scan(found)
+        if found[3] is not None:
+            self.settled.update(map(int, found[3].split(",")))
         taken.sort(key=_BY_TURN)  # RETURNING promises no order
-        self.claims = [read_claim(tables.queue, row, worker) for row in taken]
-        self.taken = [row[6] * 1_000 - 500 for row in taken]  # they were rounded to the nearest millisecond
+        token, started = instant(self.seen.at), self.seen.at // 1_000  # all of them were taken at this moment
+        self.claims = [read_claim(tables.queue, row, token, started, worker) for row in taken]
+        self.taken = [row[5] * 1_000 - 500 for row in taken]  # they were rounded to the nearest millisecond
 
 
-_BY_TURN = itemgetter(6, 0)
+_BY_TURN = itemgetter(5, 0)
 """By `vt`, which has the priority in it."""
 
 
