@@ -103,20 +103,26 @@ def _enveloped(raw: Any) -> Message | None:
 
 def _read(envelope: dict[str, bytes], payload: bytes) -> Message:
     """An envelope of ours. One that says what we would not is somebody else's, and a `ValueError`."""
-    name, round, options = envelope[NAME].decode(), envelope.get(ROUND, b"").decode(), envelope.get(OPTIONS)
-    if not f"{name}{round}".isprintable() or max(len(name), len(round)) > foreign.LONGEST_NAME:
-        raise ValueError("a name or round that no job has")
-    expires_at = envelope.get(EXPIRES_AT)
     return Message(
         check_id(envelope[ID].decode()),
-        name,
+        _read_name(envelope[NAME]),
         payload,
-        None if options is None else _read_options(options),
-        _within(envelope.get(PRIORITY, b"0"), 0, 10),
-        None if expires_at is None else _within(expires_at, 0, foreign.LATEST),
-        _within(envelope.get(ATTEMPTS, b"0"), 0, foreign.MOST_ATTEMPTS),
-        round,
+        _read_options(envelope[OPTIONS]) if OPTIONS in envelope else None,
+        _read_number(envelope[PRIORITY], 10) if PRIORITY in envelope else 0,
+        _read_number(envelope[EXPIRES_AT], foreign.LATEST) if EXPIRES_AT in envelope else None,
+        _read_number(envelope[ATTEMPTS], foreign.MOST_ATTEMPTS) if ATTEMPTS in envelope else 0,
+        _read_text(envelope[ROUND]) if ROUND in envelope else "",
     )
+
+
+def _read_text(given: bytes) -> str:
+    text = given.decode()
+    if not text.isprintable() or len(text) > foreign.LONGEST_NAME:
+        raise ValueError("a name or round that no job has")
+    return text
+
+
+_read_name = lru_cache(maxsize=256)(_read_text)
 
 
 @lru_cache(maxsize=256)
@@ -128,10 +134,10 @@ def _read_options(given: bytes) -> str:
     return given.decode()
 
 
-def _within(value: bytes, least: int, most: int) -> int:
-    if not value.isdigit() or len(value) > 15 or not least <= int(value) <= most:
-        raise ValueError(f"{value[:20]!r} is out of bounds")
-    return int(value)
+def _read_number(given: bytes, most: int) -> int:
+    if not given.isdigit() or len(given) > 15 or int(given) > most:
+        raise ValueError(f"{given[:20]!r} is out of bounds")
+    return int(given)
 
 
 def _foreign(raw: Any) -> Message:
