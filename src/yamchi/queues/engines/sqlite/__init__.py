@@ -391,9 +391,8 @@ class SqliteEngine(MadeAnew):
         if (last := _last_event(db)) != self._last_event:
             self._last_event = last
             self._has_events.set()
-        for queue in self._wakeups:
-            due = working.next_due(db, queue)
-            if due != self._due.get(queue) or working.any_waiting(db, queue):
+        for queue, due, is_waiting in working.work_of(db, self._wakeups):
+            if is_waiting or due != self._due.get(queue):
                 self._due[queue] = due
                 self._wake_up(queue)
 

@@ -5,7 +5,7 @@ Cost of an exchange of n jobs: one statement for the settlements, one that trims
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
@@ -334,24 +334,36 @@ def end_move(db: Db, queue: str, mover: str, now: Millis) -> None:
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_NOT_PAUSED = "NOT EXISTS (SELECT 1 FROM paused WHERE queue = ?1)"
+# A pause is looked up before the jobs are: as a condition on each of them it would walk over all that wait.
+_IS_PAUSED = "EXISTS (SELECT 1 FROM paused WHERE queue = {queue})"
 # What is being moved elsewhere can be claimed when the mover's lease ends, at the earliest.
 _NEXT_DUE = (
-    "SELECT max(min(run_at), coalesce((SELECT until FROM carried WHERE queue = ?1), 0)) "
-    f"FROM jobs WHERE queue = ?1 AND state = 'delayed' AND {_NOT_PAUSED}"
+    f"CASE WHEN {_IS_PAUSED} THEN NULL ELSE ("
+    "SELECT max(min(run_at), coalesce((SELECT until FROM carried WHERE queue = {queue}), 0)) "
+    "FROM jobs WHERE queue = {queue} AND state = 'delayed') END"
+)
+_ANY_WAITING = (
+    f"NOT {_IS_PAUSED} AND EXISTS (SELECT 1 FROM jobs WHERE queue = {{queue}} AND state = 'waiting')"
+)
+_NEXT_DUE_IN_ONE = "SELECT " + _NEXT_DUE.format(queue="?1")
+_WORK_OF_ALL = "SELECT json_group_array(json_array(value, {due}, {waiting})) FROM json_each(?)".format(
+    due=_NEXT_DUE.format(queue="value"), waiting=_ANY_WAITING.format(queue="value")
 )
 
 
 def next_due(db: Db, queue: str) -> Millis | None:
     """When the next delayed job can be claimed; None if there is none, or while the queue is paused."""
-    row = db.execute(_NEXT_DUE, (queue,)).fetchone()
-    return row[0] if row else None
+    due: Millis | None = db.execute(_NEXT_DUE_IN_ONE, (queue,)).fetchone()[0]
+    return due
 
 
-def any_waiting(db: Db, queue: str) -> bool:
-    """Whether a job waits that may be started."""
-    statement = f"SELECT 1 FROM jobs WHERE queue = ?1 AND state = 'waiting' AND {_NOT_PAUSED} LIMIT 1"
-    return db.execute(statement, (queue,)).fetchone() is not None
+def work_of(db: Db, queues: Iterable[str]) -> list[tuple[str, Millis | None, bool]]:
+    """Of each queue when its next delayed job is due, and whether a job waits that may be started.
+
+    In one row: each step of a statement gives Python's lock away, and beside threads that compute it comes back late.
+    """
+    (found,) = db.execute(_WORK_OF_ALL, (orjson.dumps(list(queues)).decode(),)).fetchone()
+    return [(queue, due, bool(is_waiting)) for queue, due, is_waiting in orjson.loads(found)]
 
 
 def renew(db: Db, claims: Sequence[Claim], until: Millis) -> list[str]:
