@@ -8,6 +8,7 @@ import asyncio
 import pickle
 import socket
 import struct
+import threading
 import traceback
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -98,14 +99,16 @@ def decode_error(message: dict[str, Any]) -> Exception:
 
 
 class WorkerConnection:
-    """A child's end of the socket pair."""
+    """A child's end of the socket pair. A handler's own threads may tell its progress and log lines, too."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._sending = threading.Lock()
 
     def send(self, type: str, **fields: Any) -> None:
         body = orjson.dumps({"type": type, **fields})
-        self._connection.sendall(_LENGTH.pack(len(body)) + body)
+        with self._sending:
+            self._connection.sendall(_LENGTH.pack(len(body)) + body)
 
     def receive(self) -> Hello | Start | Stop | None:
         """What the worker said; None when it is gone."""
