@@ -16,6 +16,7 @@ from yamchi.queues.records import NewJob
 from yamchi.settings import Settings
 from yamchi.testing import TestApp
 from yamchi.web import create_app
+from yamchi.web.app import _made
 from yamchi.web.routes.health import scrape
 
 
@@ -67,6 +68,18 @@ async def test_a_job_from_end_to_end(app, client):
     assert (await client.post(f"{JOBS}/film/1/cancel")).json() == {"id": "film/1", "state": "cancelled"}
     assert (await client.delete(f"{JOBS}/film/1")).status_code == 204
     assert (await client.get(f"{JOBS}/film/1")).status_code == 404
+
+
+async def test_routes_are_worked_out_before_the_first_request(monkeypatch):
+    monkeypatch.setattr("yamchi.web.app._made", _made.__wrapped__)  # as in a process that has just started
+    async with TestApp() as app:
+        transport = httpx2.ASGITransport(app=create_app(app))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:3030") as client:
+            late: list[object] = []
+            monkeypatch.setattr("fastapi.routing.get_dependant", lambda *given, **named: late.append(named))
+            for path in ("/healthz", "/api/queues", "/api/v1/templates", "/api/v1/leads", "/api/v1/nowhere"):
+                assert (await client.get(path)).status_code in (200, 404)
+            assert late == []
 
 
 async def test_queues_show_counts_and_pace(app, client):

@@ -1,5 +1,6 @@
 """The HTTP application: routes, guards and the board, put together for one Yamchi."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -63,6 +64,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     _describe_problems(web)
     install_problems(web)
     _guard(web, yamchi)
+    _work_out(web.routes)
     return web
 
 
@@ -81,6 +83,20 @@ def _made(routes: Routes) -> list[BaseRoute]:
     holder = APIRouter()
     holder.include_router(routes.router, prefix=routes.prefix, dependencies=requires(routes.access))
     return holder.routes
+
+
+def _work_out(routes: Iterable[BaseRoute]) -> None:
+    """FastAPI works out the routes of a router when the first request comes by: a quarter of a second, and nothing else would run."""
+    somewhere = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "root_path": "",
+        "headers": [],
+        "path_params": {},
+    }
+    for route in routes:
+        route.matches(somewhere)
 
 
 def create_health_app(yamchi: Yamchi) -> FastAPI:
