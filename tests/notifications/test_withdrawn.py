@@ -1,14 +1,17 @@
 """A job that is cancelled or removed in its queue, and not by `/notifications`, takes its delivery along."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.notifications.harness import ADDRESS, Harness, open_harness
+from tests.notifications.harness import ADDRESS, Harness, ScriptedChannel, open_harness
 from tests.services.mail import MailServer
 from yamchi.errors import Outage
+from yamchi.notifications.channels.base import Message
+from yamchi.testing import eventually
 
 QUEUE = "http://localhost:3030/api/queues/notifications"
 LATER = "2026-01-02T00:00:00Z"
@@ -105,3 +108,85 @@ async def test_a_job_that_is_over_takes_nothing_along(harness: Harness, way: str
     await harness.app.clock.advance("2d")
     assert len(harness.mail.letters) == 1
     assert await harness.status(item["job_id"]) == "SENT"
+
+
+PUT_BACK: dict[str, tuple[str, Any]] = {
+    "alone": ("/jobs/{job_id}/retry", None),
+    "with others": ("/retry", {"ids": ["{job_id}", "nobody"]}),
+    "with all": ("/retry-all", {"state": "cancelled"}),
+}
+
+
+@pytest.mark.parametrize("way", PUT_BACK)
+async def test_one_that_is_put_back_is_sent(harness: Harness, way: str) -> None:
+    job_id = await harness.notify(send_after=LATER)
+    await withdraw(harness, "cancelled", job_id)
+    path, body = PUT_BACK[way]
+    if body and "ids" in body:
+        body = {"ids": [job_id, "nobody"]}
+    answer = await harness.client.post(QUEUE + path.format(job_id=job_id), json=body)
+    assert answer.is_success, answer.text
+    assert await harness.status(job_id) == "QUEUED"
+    await harness.app.clock.advance("2d")
+    assert await harness.status(job_id) == "SENT"
+    assert len(harness.mail.letters) == 1
+
+
+async def test_a_letter_of_email_queue_that_is_put_back_is_sent(harness: Harness) -> None:
+    letters = harness.app.queue("email_queue")
+    harness.mail.stop()
+    await letters.add({"to": ADDRESS, "subject": "s", "text": "t"}, id="letter-1")
+    await harness.app.drain()
+    await letters.cancel("letter-1")
+    assert [status for _, status, _ in await harness.deliveries()] == ["CANCELLED"]
+    harness.mail.start()
+    await letters.retry(["letter-1"])
+    await harness.app.clock.advance("10m")
+    assert [status for _, status, _ in await harness.deliveries()] == ["SENT"]
+
+
+async def test_what_can_not_be_put_back_stays_cancelled(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await harness.notify(send_after=LATER)
+    await withdraw(harness, "cancelled", job_id)
+    queue = harness.app.queue("notifications")
+
+    async def gone(name: str, job_ids: list[str]) -> list[str]:
+        return []
+
+    monkeypatch.setattr(queue.engine, "retry", gone)  # somebody else removed it after the look
+    assert await queue.retry([job_id]) == []
+    assert await harness.status(job_id) == "CANCELLED"
+
+
+class HangingChannel(ScriptedChannel):
+    """Its provider has the message, and does not answer."""
+
+    async def send(self, message: Message) -> str | None:
+        self.sent.append(message)
+        return await asyncio.Event().wait() and None
+
+
+@pytest.mark.parametrize("resends", [True, False])
+async def test_a_message_whose_job_is_cancelled_while_it_is_sent_may_have_left(
+    harness: Harness, resends: bool
+) -> None:
+    channel = HangingChannel(resends_unknown=resends)
+    harness.app.notifications.register(channel)
+    job_id = await harness.notify(channel="telegram")
+    working = asyncio.create_task(harness.app.work(["notifications"]))
+    await eventually(lambda: len(channel.sent) == 1)
+    await withdraw(harness, "cancelled", job_id)
+
+    async def is_over() -> bool:
+        return (await harness.app.queue("notifications").job(job_id)).state == "cancelled"
+
+    await eventually(is_over)
+    assert await harness.status(job_id) == "UNKNOWN"
+    assert "may have taken it" in (await harness.delivery(job_id))["last_error"]
+    assert (
+        await harness.client.post(f"/notifications/{job_id}/confirm")
+    ).is_success  # a person decides at once
+    working.cancel()
+    await asyncio.wait([working])

@@ -164,7 +164,7 @@ class Notifications(Plugin):
         )
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
-        self.emails = EmailQueue(self.processor, self.deliveries, lambda: self.channels["email"], clock)
+        self.emails = EmailQueue(self.processor, lambda: self.channels["email"], clock)
         self.unknown_deliveries = UnknownDeliveries(self.deliveries, digests, self.service, queue)
         self.history = History(database, queue, self.channels, clock)
         self.erasure = Erasure(database, self.service, queue)
@@ -197,19 +197,25 @@ class Notifications(Plugin):
             topic="notifications.outbox",
         )
         definition.take_in, definition.is_own = self.http_input.data, False
-        definition.withdraw = self._withdraw
+        definition.withdraw, definition.restore = self._withdraw, self._restore
         emails = self.app.define(
             email_queue.QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
         )
         emails.take_in, emails.is_own = self.http_input.email, False
-        emails.withdraw = self._withdraw_emails
+        emails.withdraw, emails.restore = self._withdraw, self._restore
 
     async def _withdraw(self, records: Sequence[JobRecord]) -> None:
-        await self.processor.withdraw([Job(self.queue, record) for record in records])
+        """These will not be run any more: somebody cancels or removes them in the queue."""
+        await self.deliveries.withdraw(self._delivery_ids(records))
 
-    async def _withdraw_emails(self, records: Sequence[JobRecord]) -> None:
-        queue = self.app.queue(email_queue.QUEUE)
-        await self.emails.withdraw([Job(queue, record) for record in records])
+    async def _restore(self, records: Sequence[JobRecord]) -> None:
+        """These will be run after all: somebody puts them back in the queue."""
+        await self.deliveries.restore(self._delivery_ids(records))
+
+    def _delivery_ids(self, records: Sequence[JobRecord]) -> list[str]:
+        reads = {QUEUE: self.processor.notification_of, email_queue.QUEUE: self.emails.notification_of}
+        found = (reads[one.queue](Job(self.app.queue(one.queue), one)) for one in records)
+        return [notification.delivery_id for notification in found if notification]
 
     def serve(self) -> None:
         """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""

@@ -173,6 +173,8 @@ class QueueDefinition:
     Without it, data is taken as it is, and tests are not taken."""
     withdraw: Callable[[Sequence[JobRecord]], Awaitable[None]] | None = None
     """Told of jobs that are about to be cancelled or removed though they are not over, before they are."""
+    restore: Callable[[Sequence[JobRecord]], Awaitable[None]] | None = None
+    """Told of cancelled jobs that are about to be put back, before they are."""
     is_own: bool = False
     """Only the application itself adds to it; from outside, who is named for it. A plugin's queue is so until the plugin opens it."""
     is_foreign: bool = False

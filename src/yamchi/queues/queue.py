@@ -307,7 +307,19 @@ class Queue:
 
     async def retry(self, job_ids: Sequence[str]) -> list[str]:
         """Put finished jobs back with all their attempts; the ids really put back."""
-        return await self.engine.retry(self.name, job_ids)
+        known = await self._known(job_ids) if self.definition.restore else {}
+        return await self._put_back(job_ids, known.values())
+
+    async def _put_back(self, job_ids: Sequence[str], known: Iterable[JobRecord]) -> list[str]:
+        """Tell whose jobs these are of the cancelled ones; of those that could not be put back, that they stay cancelled."""
+        restore, withdraw = self.definition.restore, self.definition.withdraw
+        cancelled = [job for job in known if job.state == "cancelled"] if restore else []
+        if restore and cancelled:
+            await restore(cancelled)
+        back = await self.engine.retry(self.name, job_ids)
+        if withdraw and (left := [job for job in cancelled if job.id not in back]):
+            await withdraw(left)
+        return back
 
     async def promote(self, job_ids: Sequence[str]) -> list[str]:
         """Make delayed jobs due now; the ids really promoted."""
@@ -359,7 +371,7 @@ class Queue:
             return (await self.engine.page(self.name, state, "", offset, PAGE)).jobs
 
         async def retry(jobs: list[JobRecord]) -> list[str]:
-            return await self.engine.retry(self.name, [job.id for job in jobs])
+            return await self._put_back([job.id for job in jobs], jobs)
 
         return await each_once(page, retry, on_done) if state in FINISHED else 0
 

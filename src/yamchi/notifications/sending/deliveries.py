@@ -196,6 +196,11 @@ class Deliveries:
 
         await self._database.write(cancel)
 
+    async def restore(self, job_ids: Sequence[str]) -> None:
+        """Their jobs will be run after all: those that are `CANCELLED` wait again."""
+        cancelled = table.c.job_id.in_(job_ids) & (table.c.status == "CANCELLED")
+        await self._database.write(lambda connection: self.end(connection, cancelled, "QUEUED", unless=()))
+
     def _cancel(self, connection: Connection, job_id: str, unless: Sequence[Status]) -> bool:
         if not self.end(connection, table.c.job_id == job_id, "CANCELLED", unless=unless):
             return False

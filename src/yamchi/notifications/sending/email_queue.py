@@ -1,6 +1,6 @@
 """The queue `email_queue`: e-mails that other programs queue, sent as any other message to an address."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -19,7 +19,6 @@ from yamchi.notifications.schemas.notification_job import (
     is_test,
 )
 from yamchi.notifications.sending import direct as directs
-from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.notifications.sending.results import Sent, Split
 from yamchi.queues.job import Job
@@ -34,11 +33,8 @@ JOB = "email"
 class EmailQueue:
     """Handles the jobs of `email_queue`. `channel` returns the present e-mail channel."""
 
-    def __init__(
-        self, processor: JobProcessor, deliveries: Deliveries, channel: Callable[[], Channel], clock: Clock
-    ) -> None:
+    def __init__(self, processor: JobProcessor, channel: Callable[[], Channel], clock: Clock) -> None:
         self._processor = processor
-        self._deliveries = deliveries
         self._channel = channel
         self._clock = clock
 
@@ -63,15 +59,10 @@ class EmailQueue:
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """Record a job that failed outside its handler, such as one that killed its workers."""
-        if notification := self._notification_of(job):
+        if notification := self.notification_of(job):
             await self._processor.record_failure(job, notification, error)
 
-    async def withdraw(self, jobs: Sequence[Job[Any]]) -> None:
-        """These will not be run any more: somebody cancels or removes them in the queue."""
-        found = map(self._notification_of, jobs)
-        await self._deliveries.withdraw([one.delivery_id for one in found if one])
-
-    def _notification_of(self, job: Job[Any]) -> NotificationJob | None:
+    def notification_of(self, job: Job[Any]) -> NotificationJob | None:
         """What has a delivery: neither poison nor a letter to several people, each of whom has a job of their own."""
         try:
             task = EmailTask.model_validate_json(job.record.payload)

@@ -4,9 +4,10 @@ The processor decides; this writes. Every method ends in a `Result`, or raises w
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from yamchi.clock import Clock, Millis, to_moment
-from yamchi.errors import Outage, Unrecoverable
+from yamchi.errors import EngineUnavailable, Outage, Unrecoverable
 from yamchi.notifications.channels.base import AnswerLost, Message, NoAddress, StoredMessage, Unreachable
 from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.people.suppressions import Suppressions
@@ -24,6 +25,8 @@ from yamchi.queues.records import storable
 
 LONGEST_PROVIDER_ID = 255
 """Characters that are kept of what the provider calls the message, which may be anything."""
+
+INTERRUPTED = "Its job ended while it was being sent: the provider may have taken it"
 
 Enqueue = Callable[[Sequence[NotificationJob]], Awaitable[None]]
 Observer = Callable[[str, str, str], None]
@@ -150,6 +153,17 @@ class Outcomes:
         if verdict is not None:
             raise verdict
         return Ended(decision.status)
+
+    async def interrupted(self, context: SendContext, message: Message) -> None:
+        """The job was cancelled, or its worker stopped, while the provider had the message: nobody may say that it did not leave.
+
+        One that waits still is left as it is: it is sent again.
+        """
+        job_id = context.job.delivery_id
+        with suppress(EngineUnavailable):  # then nothing says more than was known before
+            if await self._deliveries.status(job_id) in ("CANCELLED", "UNKNOWN"):
+                kept = sendable_again(context.request, message)
+                await self._deliveries.record(kept, "UNKNOWN", attempts=context.attempt, error=INTERRUPTED)
 
     async def _unreachable(
         self, context: SendContext, address: str, error: Unreachable | NoAddress

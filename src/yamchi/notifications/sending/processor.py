@@ -4,7 +4,8 @@ Whether the job is over already (sent, cancelled, expired) is asked first, and a
 have waited in between. Whether it may be sent now, `policy/checks.py` decides. What became of it, `outcomes.py` records.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -146,7 +147,7 @@ class JobProcessor:
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """Record a job that failed outside its handler, such as one that killed its workers."""
-        if notification := self._notification_of(job):
+        if notification := self.notification_of(job):
             await self.record_failure(job, notification, error)
 
     async def record_failure(self, job: Job[Any], notification: NotificationJob, error: str) -> None:
@@ -158,12 +159,7 @@ class JobProcessor:
         if digest_id := digest_of(notification):
             await self._digests.settle(digest_id, notification.delivery_id)
 
-    async def withdraw(self, jobs: Sequence[Job[Any]]) -> None:
-        """These will not be run any more: somebody cancels or removes them in the queue."""
-        found = (self._notification_of(job) for job in jobs)
-        await self._deliveries.withdraw([one.delivery_id for one in found if one])
-
-    def _notification_of(self, job: Job[Any]) -> NotificationJob | None:
+    def notification_of(self, job: Job[Any]) -> NotificationJob | None:
         """What has a delivery: neither poison nor a message to several addresses, each of which has a job of its own."""
         try:
             data = _any_notification.validate_json(job.record.payload)
@@ -282,6 +278,9 @@ class JobProcessor:
         except Snooze as error:  # the channel's own limits: nothing was tried
             if is_sent_once:
                 await self._outcomes.postpone(context, None, sentence(error))
+            raise
+        except asyncio.CancelledError:
+            await self._outcomes.interrupted(context, message)
             raise
         except Exception as error:
             return await self._outcomes.failed(context, message, error, began)
