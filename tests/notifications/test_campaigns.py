@@ -301,6 +301,8 @@ FILTERS: list[tuple[dict[str, Any], set[int]]] = [
     ({"attributes.plan": {"ne": "pro"}}, {0, 2, 3, 5, 6, 8, 9, 11}),
     ({"attributes.plan": {"not_in": ["pro", "team"]}}, {0, 3, 6, 9}),
     ({"attributes.plan": {"in": ["team", 5, None]}}, {2, 5, 8, 11}),
+    ({"attributes.age": [*range(5, 1000), 2.0, "7", True, None]}, {2, *range(5, 12)}),
+    ({"attributes.age": {"not_in": [*range(5, 1000), 2.0, "7", True, None]}}, {0, 1, 3, 4}),
     ({"attributes.home.city": "Almaty", "attributes.age": {"lte": 0}}, {0}),
     ({"attributes.nothing": None, "phone": {"exists": True}}, {0, 4, 8}),
     ({"attributes.nothing": {"ne": 1}, "phone": None, "attributes.age": {"lt": 3}}, {1, 2}),

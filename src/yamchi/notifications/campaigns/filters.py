@@ -7,6 +7,7 @@ compared with its own kind: an age that somebody stored as text is neither above
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -190,8 +191,15 @@ def _one_of(field: Field, values: Sequence[Any]) -> ColumnElement[bool]:
         )
     if any(isinstance(value, dict | list) for value in values):
         raise InvalidJob(f"audience.where: {field.name} has a list with more than plain values.")
-    kinds = {type(value) for value in values}
-    if len(kinds) == 1 and None not in values:
-        pairs = [field.as_kind_of(value) for value in values]
-        return pairs[0][0].in_([value for _, value in pairs])
-    return or_(*(_condition(field, value) for value in values))
+    of_kind: dict[type, list[Any]] = defaultdict(list)
+    for value in values:
+        of_kind[type(value)].append(value)
+    return or_(*(_one_of_a_kind(field, alike) for alike in of_kind.values()))
+
+
+def _one_of_a_kind(field: Field, values: Sequence[Any]) -> ColumnElement[bool]:
+    """As one list: SQLite refuses a query in which a thousand conditions stand beside each other."""
+    if values[0] is None:
+        return field.is_missing()
+    pairs = [field.as_kind_of(value) for value in values]
+    return pairs[0][0].in_([value for _, value in pairs])
