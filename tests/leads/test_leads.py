@@ -438,6 +438,50 @@ async def test_a_lesson_that_is_moved_and_confirmed_at_once(harness: Harness) ->
     assert (changed["confirmed"], changed["lesson_datetime"][:10]) == (True, "2026-01-06")
 
 
+async def test_a_lesson_that_moves_while_it_is_confirmed_by_hand_is_not_confirmed(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead_id = await harness.lead()
+    url, tell = f"/v1/leads/{lead_id}", harness.leads.service.tell
+    await harness.client.patch(url, json={"lesson_datetime": "2026-01-05T15:00"})
+
+    async def move_first(event_type: str, lead_id: str, *more: str, **data: Any) -> bool:
+        if event_type == "lesson.confirmed":
+            await tell("lesson.rescheduled", lead_id, lesson_datetime="2026-01-06T15:00:00Z")
+        return await tell(event_type, lead_id, *more, **data)
+
+    monkeypatch.setattr(harness.leads.service, "tell", move_first)
+    answer = await harness.client.patch(url, json={"confirmed": True})
+    assert (answer.status_code, "lesson_datetime" in answer.json()["detail"]) == (409, True)
+    lead = await harness.get(lead_id)
+    assert (lead["confirmed"], lead["lesson_datetime"][:10]) == (False, "2026-01-06")
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+async def test_a_button_that_is_heard_late_confirms_the_date_it_was_about(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    lead_id = await harness.lead()
+    await harness.event("lesson.booked", lead_id, "e1", lesson_datetime="2026-01-05T15:00:00Z")
+    scenarios = harness.app.scenarios
+
+    def die(point: str) -> None:
+        raise InterruptedError(point)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("yamchi.scenarios.scenario_engine.fault_point", die)
+        with pytest.raises(InterruptedError, match=r"scenario\.stored"):
+            await scenarios.act("lesson_reminders", lead_id, "confirm", by="somebody")
+    if is_moved:
+        await harness.event("lesson.rescheduled", lead_id, "e2", lesson_datetime="2026-01-06T15:00:00Z")
+    await harness.app.clock.advance("1h")
+    await scenarios.sweeper.sweep()
+    lead = await harness.get(lead_id)
+    assert (lead["confirmed"], lead["lesson_datetime"][:10]) == (
+        (False, "2026-01-06") if is_moved else (True, "2026-01-05")
+    )
+
+
 async def test_all_of_them_as_csv(harness: Harness) -> None:
     await harness.form(Name="=cmd()", tranid="7")
     answer = await harness.client.get("/v1/leads/export.csv")

@@ -106,7 +106,7 @@ class LeadService:
         plain = {name: self._corrected(name, value) for name, value in plain.items()}
         moment = self._lesson(lead, plain, fields)
         if fields.get("confirmed"):
-            self._check_lesson(moment if "lesson_datetime" in fields else lead.lesson_datetime)
+            confirmed = self._checked(moment if "lesson_datetime" in fields else lead.lesson_datetime)
         if plain:
             await self._change(lead_id, plain)
         if fields.get("bot_activated") and not lead.bot_activated:
@@ -119,7 +119,7 @@ class LeadService:
         if "lesson_datetime" in fields and moment is None and lead.lesson_datetime is not None:
             await self.tell(entities.CANCELLED, lead_id, by="api")
         if fields.get("confirmed") and (is_moved or not lead.confirmed):
-            await self.tell(entities.CONFIRMED, lead_id, by="api")
+            await self.tell(entities.CONFIRMED, lead_id, lesson_datetime=isoformat(confirmed), by="api")
         edited = await self._store.get(lead_id)
         if plain.get("status", edited.status) == edited.status:
             return edited
@@ -145,9 +145,11 @@ class LeadService:
             raise InvalidJob(f"lesson_datetime: {isoformat(moment)} is in the past.")
         return moment
 
-    def _check_lesson(self, moment: Millis | None) -> None:
+    def _checked(self, moment: Millis | None) -> Millis:
+        """The date that is confirmed: should the lesson move meanwhile, the new one is not."""
         if moment is None or moment <= self._clock.now():
             raise InvalidJob("confirmed: there is no lesson to come that could be confirmed.")
+        return moment
 
     def _corrected(self, name: str, value: Any) -> Any:
         if name == "phone" and value:

@@ -191,9 +191,9 @@ class Actions:
             entities.apply_in(connection, run.entity_id, act.change)
         entries = []
         if act.meant.emit:
-            told = {"by": asked.by}
+            event = act.meant.emit.event
             entries.append(
-                self._engine.saver.emit(connection, run, definition, f"act.{act.id}", act.meant.emit, told)
+                self._engine.saver.emit(connection, run, definition, f"act.{act.id}", event, act.told)
             )
         if act.is_stop:
             entries += self._engine.end_in(connection, act.row, f"{asked.action} by {asked.by}", asked.at)
@@ -216,7 +216,8 @@ class Actions:
         act_id = asked.link.id if asked.link else f"{run.id}.{asked.action}.{asked.at}"
         text = fill(meant.log, values, facts.zone.key) if meant.log else None
         change = Change(fill(meant.set, values, facts.zone.key), LogLine(act_id, str(text)) if text else None)
-        return _Act(act_id, row, run, definition, meant, change)
+        told = {**fill(meant.emit.data, values, facts.zone.key), "by": asked.by} if meant.emit else {}
+        return _Act(act_id, row, run, definition, meant, change, told)
 
     def _use_up(self, connection: Connection, run: Run, asked: "_Asked") -> None:
         """A link works once."""
@@ -250,6 +251,8 @@ class _Act:
     definition: Definition
     meant: Action
     change: Change
+    told: dict[str, Any]
+    """What its event says."""
 
     @property
     def is_stop(self) -> bool:

@@ -289,8 +289,9 @@ def scenario_schema() -> dict[str, Any]:
     for name in ("on", "stop_on"):
         described = made["properties"][name].get("description")
         made["properties"][name] = {**one_or_more, "description": described}
-    emit = made["$defs"]["Step"]["properties"]["emit"]
-    emit["anyOf"] = [{"type": "string"}, *emit.get("anyOf", [])]
+    for part in ("Step", "Action"):
+        emit = made["$defs"][part]["properties"]["emit"]
+        emit["anyOf"] = [{"type": "string"}, *emit.get("anyOf", [])]
     step = made["$defs"]["Step"]
     step["properties"]["step"] = {"type": "string", "description": "Another word for `job`."}
     step["required"] = []

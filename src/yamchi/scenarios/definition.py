@@ -102,10 +102,16 @@ class Send(Part):
 
 
 class Emit(Part):
-    """An event that the step sends to this installation's own rules and scenarios."""
+    """An event for this installation's own rules and scenarios, about the same entity."""
 
     event: EventType
     data: Texts = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        """`emit: lesson.missed` says as much as `emit: {event: lesson.missed}`."""
+        return {"event": value} if isinstance(value, str) else value
 
 
 class Remember(Part):
@@ -160,15 +166,10 @@ class Step(Part):
     @model_validator(mode="before")
     @classmethod
     def _shorthand(cls, value: Any) -> Any:
-        """`emit: lesson.missed` says as much as `emit: {event: lesson.missed}`; `step` is another word for `job`."""
-        if not isinstance(value, dict):
-            return value
-        given = dict(value)
-        if isinstance(given.get("emit"), str):
-            given["emit"] = {"event": given["emit"]}
-        if "step" in given and "job" not in given:
-            given["job"] = given.pop("step")
-        return given
+        """`step` is another word for `job`."""
+        if isinstance(value, dict) and "step" in value and "job" not in value:
+            return {"job" if name == "step" else name: part for name, part in value.items()}
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -221,7 +222,7 @@ class Step(Part):
 class Action(Part):
     """What a button does: for a person in a chat, or behind a link in a letter."""
 
-    emit: EventType | None = Field(default=None, description="An event with the entity's id.")
+    emit: Emit | None = Field(default=None, description="An event with the entity's id and who did it.")
     set: Texts = {}
     log: Text | None = None
     stop: bool = Field(default=False, description="Stop the run.")
