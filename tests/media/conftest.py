@@ -49,7 +49,7 @@ class Studio:
 
 @asynccontextmanager
 async def a_studio(home: Path, **settings: Any) -> AsyncIterator[Studio]:
-    async with TestApp(home=home, media_processes=1, **settings) as app:
+    async with TestApp(home=home, **{"media_processes": 1, **settings}) as app:
         app.serve()
         transport = httpx2.ASGITransport(create_app(app))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:

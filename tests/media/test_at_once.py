@@ -383,6 +383,27 @@ async def test_two_uploads_of_one_file_at_once(studio: Studio) -> None:
     assert len(studio.public_files) == 15
 
 
+async def test_a_picture_that_comes_alone_gets_the_cores_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_studio(tmp_path, media_processes=4) as studio:
+        children, given = studio.app.media.children, list[int]()
+        ask = children._ask
+
+        async def note(job: Any, task: Any) -> dict[str, Any]:
+            given.append(task.threads)
+            await eventually(lambda: len(given) >= wanted)
+            return await ask(job, task)
+
+        monkeypatch.setattr(children, "_ask", note)
+        for wanted, threads in ((1, [4]), (3, [4, 2, 1]), (1, [4])):
+            given.clear()
+            for number in range(wanted):
+                await studio.upload(pictures.jpeg(), entityId=f"{wanted}-{number}")
+            await studio.app.drain()
+            assert given == threads
+
+
 async def test_made_by_somebody_else_while_a_job_fails(
     studio: Studio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,7 +422,7 @@ async def test_made_by_somebody_else_while_a_job_fails(
             await service.handle(held.pop())
 
     queue.definition.handlers["process"] = Handler("process", handle)
-    monkeypatch.setattr(service, "_on_news", meanwhile)
+    monkeypatch.setattr(studio.app.media.children, "_on_news", meanwhile)
     await studio.app.drain()
     assert (await queue.job(sent["jobId"])).state == "failed"
     found = await studio.show(sent["mediaId"])
@@ -430,7 +451,7 @@ async def test_the_sweeper_leaves_what_somebody_waits_for(
         swept.append(await service.sweep())
 
     monkeypatch.setattr(service.store, "touch", touch)
-    monkeypatch.setattr(service, "_on_news", meanwhile)
+    monkeypatch.setattr(studio.app.media.children, "_on_news", meanwhile)
     file = pictures.write(studio.home, "mine.jpg", pictures.jpeg())
     assert (await studio.app.media.process_upload(file, "user_avatar")).status == "ready"
     assert set(swept) == {0}

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from tests.media.contact_sheet import make_sheet
 from yamchi.errors import YamchiError
 from yamchi.media.formats import BadFile
 from yamchi.media.overlay import Mark
-from yamchi.media.presets import Presets, read_presets
+from yamchi.media.presets import Presets, Size, read_presets
 from yamchi.media.processing import Made, Task, process
 from yamchi.yamlfiles import load
 
@@ -191,8 +193,38 @@ def test_how_far_it_is(tmp_path: Path) -> None:
     made = process(
         Task(source=source, folder=tmp_path, stem="a", preset=PHOTO, max_pixels=10**7), heard.append
     )
-    assert [one["percent"] for one in heard] == [30, 49, 69, 89]
+    told = [one["percent"] for one in heard]
+    assert (told[0], len(told)) == (30, 4), (
+        "sizes are ready in any order, and less than ten percent are not told"
+    )
+    assert told == sorted(told)
+    assert 80 < told[-1] <= 95
     assert (heard[0]["placeholder"], heard[0]["width"]) == (made.placeholder, 640)
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_several_threads_make_the_same(tmp_path: Path, threads: int) -> None:
+    source = pictures.write(tmp_path, "source", pictures.jpeg())
+    task = Task(source=source, folder=tmp_path, stem="a", preset=PHOTO, max_pixels=10**7)
+    told: list[Any] = []
+    made = process(task.model_copy(update={"threads": threads}), lambda news: told.append(news["percent"]))
+    assert made == process(task)
+    assert told == sorted(set(told))
+    assert told[0] == 30
+    assert told[-1] > 80
+
+
+def test_a_thread_that_fails_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = pictures.write(tmp_path, "source", pictures.jpeg())
+
+    def fail(picture: object, size: Size, *rest: object) -> None:
+        raise OSError(f"no room for {size.name}")
+
+    monkeypatch.setattr("yamchi.media.processing._written", fail)
+    task = Task(source=source, folder=tmp_path, stem="a", preset=PHOTO, max_pixels=10**7, threads=2)
+    with pytest.raises(OSError, match=f"no room for {PHOTO.sizes[0].name}"):
+        process(task)
+    assert not [one for one in threading.enumerate() if one.name.startswith("variants")]
 
 
 def test_the_sheet_of_watermarks_in_the_docs(tmp_path: Path) -> None:

@@ -104,16 +104,15 @@ async def test_what_was_begun_from_the_file_before_does_not_come_back(
 ) -> None:
     found = await studio.made(pictures.jpeg(1200, 900))
     service, others = studio.app.media.service, [await ask(studio, found["id"], another_file(studio))]
-
-    run = service._run
+    make = studio.app.media.children.make
 
     async def slowly(*work: Any) -> Any:
-        made = await run(*work)
+        made = await make(*work)
         if others:
             await service.handle(typed(others.pop()))
         return made
 
-    monkeypatch.setattr(service, "_run", slowly)
+    monkeypatch.setattr(studio.app.media.children, "make", slowly)
     slow = await ask(studio, found["id"], delay=3600)
     with pytest.raises(module.Retryable, match="got another file meanwhile"):
         await service.handle(typed(slow))

@@ -10,13 +10,14 @@ from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.media.allowance import DailyAllowance
 from yamchi.media.attaching import PictureAttacher
+from yamchi.media.children import PROCESS, PictureProcesses
 from yamchi.media.cleanup import MediaCleanupJob
 from yamchi.media.files import Files
 from yamchi.media.metrics import OPERATIONS, PROCESSING, SYNC, SyncCounter, collect
 from yamchi.media.model import Picture
 from yamchi.media.presets import Presets
 from yamchi.media.reporting import News
-from yamchi.media.service import PROCESS, MediaService
+from yamchi.media.service import MediaService
 from yamchi.media.settings import MediaSettings
 from yamchi.media.store import MediaStore
 from yamchi.media.sync import LONGEST, MediaSyncService
@@ -59,24 +60,30 @@ class Media(Plugin):
         self.bucket = (
             Bucket(settings.s3_bucket, settings, settings.s3_public_url) if settings.s3_bucket else None
         )
-        limits = ProcessLimits.parse(settings.media_processes, settings.media_memory)
+        self.children = PictureProcesses(
+            app.queue(PROCESSING),
+            self.files,
+            ProcessLimits.parse(settings.media_processes, settings.media_memory),
+            to_millis(settings.media_timeout),
+            settings.media_max_pixels,
+            app.clock,
+            self._tell_progress,
+        )
         self.service = MediaService(
             self.store,
             self.files,
             self.presets,
             app.queue(PROCESSING),
-            limits,
-            to_millis(settings.media_timeout),
-            settings.media_max_pixels,
+            self.children,
             app.clock,
-            after=self._changed,
-            on_news=self._tell_progress,
+            self._changed,
         )
         self.service.syncs = self.bucket is not None
         self.watermarks = WatermarkService(
             self.store,
             self.files,
             self.service,
+            self.children,
             app.queue(WATERMARK),
             self._changed,
         )
@@ -215,4 +222,4 @@ class Media(Plugin):
         return {"media": await self.store.delete_of_user(user_id)}
 
     async def close(self) -> None:
-        await self.service.close()
+        await self.children.close()

@@ -7,12 +7,12 @@ written, so that a crash leaves no half file and a changed picture is a new addr
 import hashlib
 import os
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -39,6 +39,8 @@ ENOUGH = 2
 UNFINISHED = ".part"
 DECODED, WRITTEN = 30, 95
 """Percent of the work: when the picture is decoded, and when its last variant is written."""
+LIGHT = 16_000_000
+"""Pixels of all variants: of more, or in AVIF, two at once may take more memory than a child has."""
 TELLING = 10
 """Percent that have been done since the last word about it: less is not worth one."""
 
@@ -57,6 +59,8 @@ class Task(BaseModel):
     max_pixels: int
     mark: Mark | None = None
     focus: tuple[float, float] | None = None
+    threads: int = 1
+    """How many variants may be made at once: the cores that no other picture is on."""
 
 
 class SizeTask(BaseModel):
@@ -109,38 +113,70 @@ def process(task: Task, tell: Progress = lambda news: None) -> Made:
             placeholder=_placeholder(base, frames),
         )
         tell({"percent": DECODED, "placeholder": made.placeholder, "width": width, "height": height})
-        sources, told = [base], DECODED
-        sizes = sorted(task.preset.sizes, key=lambda one: -one.width)
+        pictures = _pictures(base, task, frames)
         with Disk() as disk:
-            for size, percent in zip(sizes, _percents(sizes, base), strict=True):
-                made.variants += _variants(sources, size, task, frames, disk)
-                if percent >= told + TELLING:
-                    told = percent
-                    tell({"percent": percent})
+            made.variants = _variants(pictures, task, disk, tell)
     except vips().Error as error:
         raise damaged(error) from error
     return made
 
 
-def _percents(sizes: Sequence[Size], base: "pyvips.Image") -> list[int]:
-    """How far the work is after each size: the time that one takes goes with its pixels."""
-    done = list(accumulate(min(size.width, base.width) ** 2 for size in sizes))
-    return [DECODED + (WRITTEN - DECODED) * part // done[-1] for part in done]
+Sized = tuple[Size, "pyvips.Image"]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def _variants(
-    sources: list["pyvips.Image"], size: Size, task: Task, frames: int, disk: "Disk"
-) -> list[Variant]:
-    """One size, in each format. One that shows the whole picture becomes a source of smaller ones."""
-    picture = _resized(sources, size, task, frames)
-    if frames == 1 and size.fit == "inside" and picture.width < sources[0].width:
-        picture = picture.copy_memory()
-        sources.append(picture)
-    if task.mark and task.mark.is_for(size.name):
-        picture = put_over(picture, task.mark, frames)
-    if len(task.preset.formats) > 1:
-        picture = picture.copy_memory()
-    return [_written(picture, size, output, task, disk) for output in task.preset.formats]
+def _pictures(base: "pyvips.Image", task: Task, frames: int) -> list[Sized]:
+    """The picture in each size, largest first. One that shows the whole picture becomes a source of smaller ones."""
+    sources, pictures = [base], list[Sized]()
+    for size in sorted(task.preset.sizes, key=lambda one: -one.width):
+        picture = _resized(sources, size, task, frames)
+        if frames == 1 and size.fit == "inside" and picture.width < base.width:
+            picture = picture.copy_memory()
+            sources.append(picture)
+        if task.mark and task.mark.is_for(size.name):
+            picture = put_over(picture, task.mark, frames)
+        if len(task.preset.formats) > 1:
+            picture = picture.copy_memory()
+        pictures.append((size, picture))
+    return pictures
+
+
+def _variants(pictures: Sequence[Sized], task: Task, disk: "Disk", tell: Progress) -> list[Variant]:
+    """All files of all sizes; how far the work is goes with the pixels."""
+    told, ready, whole = DECODED, 0, sum(_pixels(one) for one in pictures)
+    telling = threading.Lock()
+
+    def write(one: Sized) -> list[Variant]:
+        nonlocal told, ready
+        size, picture = one
+        made = [_written(picture, size, output, task, disk) for output in task.preset.formats]
+        with telling:
+            ready += _pixels(one)
+            percent = DECODED + (WRITTEN - DECODED) * ready // whole
+            if percent >= told + TELLING:
+                told = percent
+                tell({"percent": percent})
+        return made
+
+    is_light = whole <= LIGHT and "avif" not in task.preset.formats
+    made = _in_threads(task.threads if is_light else 1, write, pictures)
+    return [variant for variants in made for variant in variants]
+
+
+def _in_threads(number: int, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """What `work` makes of each. After a failure nothing more is begun."""
+    if number == 1:
+        return [work(item) for item in items]
+    threads = ThreadPoolExecutor(number, thread_name_prefix="variants")
+    try:
+        return list(threads.map(work, items))
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def _pixels(one: Sized) -> int:
+    return int(one[1].width * one[1].height)
 
 
 # ── Resizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,12 +189,19 @@ def _resized(sources: Sequence["pyvips.Image"], size: Size, task: Task, frames: 
         width, height = _fitting(sources[0], size)
         source = _source_for(width, height, sources)
         is_it = (source.width, source.height) == (width, height)
-        return source if is_it else source.thumbnail_image(width, height=height, size="force")
+        return source if is_it else _shrunk(source, width, height)
     assert size.height is not None
     source = _source_for(size.width, size.height, sources)
     if task.focus:
         return _cut_around(source, size.width, size.height, task.focus)
     return source.thumbnail_image(size.width, height=size.height, crop=task.preset.focus, size="both")
+
+
+def _shrunk(source: "pyvips.Image", width: int, height: int) -> "pyvips.Image":
+    """`resize` takes a tenth less time, but what is transparent would bleed into what is not."""
+    if source.hasalpha():
+        return source.thumbnail_image(width, height=height, size="force")
+    return source.resize(width / source.width, vscale=height / source.height)
 
 
 def _fitting(whole: "pyvips.Image", size: Size) -> tuple[int, int]:

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
@@ -27,32 +26,23 @@ from yamchi.errors import (
     WrongState,
 )
 from yamchi.faultpoints import fault_point
-from yamchi.media.child import work
+from yamchi.media.children import PROCESS, PictureProcesses
 from yamchi.media.files import Files, as_outage, copy, copy_whole, link, remove, size_of
 from yamchi.media.formats import BadFile, TooLarge, sniff_file
 from yamchi.media.model import MediaProcessingJobData, Picture
 from yamchi.media.overlay import Mark
 from yamchi.media.presets import Preset, Presets, UnknownPreset
-from yamchi.media.processing import Made, SizeTask, Task, Variant
-from yamchi.media.reporting import OnNews, ReportingJob
+from yamchi.media.processing import Made, Task
 from yamchi.media.store import MediaStore, UnknownMedia
-from yamchi.queues.executor import run_within
 from yamchi.queues.handlers import describe
 from yamchi.queues.job import Job
-from yamchi.queues.processes.limits import ProcessLimits
-from yamchi.queues.processes.pool import ProcessPool
 from yamchi.queues.queue import New, Queue
-from yamchi.queues.records import JobRecord
 
-PROCESS = "process"
 JOB_ID = "media-"
 STUCK: Millis = 30_000
 """An upload that has not been looked at for so long may have lost its job; queueing it again is no second job."""
 
 TOUCH_EVERY: Millis = 10_000
-
-ACCEPTED = 5
-"""Percent of the work, when a child has been asked for it."""
 
 OVER = ("failed", "cancelled", "expired")
 """States of a job that nobody runs again."""
@@ -69,27 +59,17 @@ class MediaService:
         files: Files,
         presets: Presets,
         queue: Queue,
-        limits: ProcessLimits,
-        timeout: Millis,
-        max_pixels: int,
+        children: PictureProcesses,
         clock: Clock,
-        *,
         after: Told,
-        on_news: OnNews,
     ) -> None:
         self.store = store
         self.files = files
         self.presets = presets
         self._queue = queue
-        self._pool = ProcessPool(queue.name, "picture", work, limits)
-        self._timeout = timeout
-        self._max_pixels = max_pixels
+        self._children = children
         self._clock = clock
         self._after = after
-        self._on_news = on_news
-
-    async def close(self) -> None:
-        await self._pool.close()
 
     # ── In ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,7 +132,7 @@ class MediaService:
         try:
             task = self._task(found, preset, temp, None)
             async with self._touching(found):
-                made = await self._run(ReportingJob(self._record(found.id), found, self._on_news), task)
+                made = await self._children.make(found, task)
             found = await self._finish(found, made, temp)
         except Exception as error:
             await self._give_up(found, str(error) or type(error).__name__)
@@ -245,7 +225,8 @@ class MediaService:
             found = await self._with_file_of(job, found, is_first=is_first)
             source = self._source_of(found)
             preset = self.presets.get(found.entity_type)
-            made = await self.run(job, found, self._task(found, preset, source, await self._mark_of(found)))
+            task = self._task(found, preset, source, await self._mark_of(found))
+            made = await self._children.make(found, task, job)
             found = await self._finish(found, made, source, is_first=is_first)
         except Exception as error:
             failure = as_outage(error)
@@ -254,40 +235,6 @@ class MediaService:
         await job.progress(100)
         await self._after(found)
         return {"mediaId": found.id, "status": found.status, "variants": len(found.variants)}
-
-    async def run(self, job: Job[Any], found: Picture, task: Task) -> Made:
-        """Let a child work on a file; the uploader's page hears how far it is."""
-        return await self._run(ReportingJob(job.record, found, self._on_news, job), task)
-
-    async def _run(self, job: ReportingJob, task: Task) -> Made:
-        """The time that it may take begins when a child is free: one that hangs costs no other picture an attempt."""
-        await asyncio.to_thread(self.files.check_room)
-        await job.progress({"percent": ACCEPTED})
-        answer = await self._ask(job, task)
-        return Made(**{**answer, "variants": [Variant(**one) for one in answer["variants"]]})
-
-    async def size_of(self, picture: Path) -> tuple[int, int]:
-        """Width and height, told by a child: no stranger's file is read in this process."""
-        task = SizeTask(size_of=picture, max_pixels=self._max_pixels)
-        job: Job[Any] = Job(self._queue, self._record(picture.name))
-        try:
-            answer = await self._ask(job, task)
-        except (Retryable, Unrecoverable) as error:
-            raise BadFile(str(error)) from error
-        return int(answer["width"]), int(answer["height"])
-
-    async def _ask(self, job: Any, task: Task | SizeTask) -> dict[str, Any]:
-        """A child's answer; `BadFile` if it is a refusal."""
-        within = partial(run_within, self._timeout, job)
-        answer: dict[str, Any] = await self._pool.run(job, task.model_dump_json().encode(), within=within)
-        if "refused" in answer:
-            raise BadFile(str(answer["refused"]))
-        return answer
-
-    def _record(self, job_id: str) -> JobRecord:
-        """For work without a job, for callers that wait."""
-        now = self._clock.now()
-        return JobRecord(job_id, self._queue.name, PROCESS, b"", "active", now, now)
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """A job that ended without its handler's last word, such as one that killed its workers."""
@@ -383,7 +330,7 @@ class MediaService:
             folder=self.files.folder_of(found.entity_type),
             stem=found.id,
             preset=preset,
-            max_pixels=self._max_pixels,
+            max_pixels=self._children.max_pixels,
             mark=mark,
             focus=(float(focus[0]), float(focus[1])) if is_point and focus else None,
         )

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from yamchi.errors import InvalidJob, Snooze, Unrecoverable, WrongState
+from yamchi.media.children import PictureProcesses
 from yamchi.media.files import Files, as_outage, move, remove
 from yamchi.media.formats import sniff_file
 from yamchi.media.model import Picture, WatermarkJobData
@@ -29,12 +30,14 @@ class WatermarkService:
         store: MediaStore,
         files: Files,
         service: MediaService,
+        children: PictureProcesses,
         queue: Queue,
         after: Told,
     ) -> None:
         self._store = store
         self._files = files
         self._service = service
+        self._children = children
         self._queue = queue
         self._after = after
 
@@ -43,7 +46,7 @@ class WatermarkService:
         chosen = watermark_id or f"wm-{uuid4()}"
         try:
             file = f"{uuid4()}.{sniff_file(temp).name}"
-            width, height = await self._service.size_of(temp)
+            width, height = await self._children.size_of(temp)
             await asyncio.to_thread(move, temp, self._files.watermark(file))
         except BaseException:
             remove(temp)
@@ -100,7 +103,7 @@ class WatermarkService:
         except (UnknownMedia, UnknownPreset, InvalidJob, WrongState) as error:
             raise Unrecoverable(str(error)) from error
         try:
-            made = await self._service.run(job, found, task)
+            made = await self._children.make(found, task, job)
             original = self._files.original_of(found.id)
             news = await self._service.take_over(found, made, original, watermark=how)
         except Exception as error:
