@@ -19,10 +19,11 @@ class Finished:
         queue.on("completed", self._note)
         queue.on("failed", self._note_failure)
 
-    async def wait_for(self, ids: Iterable[str]) -> None:
+    async def wait_for(self, ids: Iterable[str], number: int | None = None) -> None:
+        """Until so many of these have ended, or all of them."""
         wanted = set(ids)
         async with asyncio.timeout(LONGEST_SECONDS):
-            while not wanted <= self._ids:
+            while len(wanted & self._ids) < (len(wanted) if number is None else number):
                 await self._news.wait()
                 self._news.clear()
                 if self._failure:

@@ -1,7 +1,7 @@
-"""Yamchi making variants, with everything on: `python -m bench.media.yamchi_images PHOTO IMAGES`.
+"""Yamchi making variants, with everything on: `python -m bench.media.yamchi_images PHOTO IMAGES MORE`.
 
 An upload is accepted with its row and its job, claimed, worked on in a child process, its variants hashed, written and flushed
-to the disk, its row completed, the upload removed.
+to the disk, its row completed, the upload removed. So many more are uploaded than counted, so that no core waits for the last one.
 """
 
 import asyncio
@@ -25,32 +25,34 @@ app.serve()
 logging.configure(level=app.settings.log_level)  # as the service does
 
 
-async def main(photo: Path, images: int) -> None:
+async def main(photo: Path, images: int, more: int) -> None:
     async with app:
         finished = Finished(app.queue(QUEUE))
         worker = asyncio.create_task(app.work([QUEUE]))
-        await make(finished, photo, app.media.settings.media_processes)  # all children have started
+        first = await upload(photo, app.media.settings.media_processes)
+        await finished.wait_for(first)  # all children have started
         start = time.perf_counter()
-        made = await make(finished, photo, images)
+        uploaded = await upload(photo, images + more)
+        await finished.wait_for(uploaded, images)
         seconds = time.perf_counter() - start
-        found = await app.media.get(made[0])
+        await finished.wait_for(uploaded)
+        found = await app.media.get(uploaded.popitem()[1])
         print(json.dumps({"rate": images / seconds, "bytes": sum(one.size for one in found.variants)}))
         worker.cancel()
         await asyncio.wait([worker])
 
 
-async def make(finished: Finished, photo: Path, images: int) -> list[str]:
-    """Accept so many uploads of the photo and wait for their variants; the pictures' ids."""
-    accepted = [await app.media.service.accept(await upload(photo), KIND, photo.name) for _ in range(images)]
-    await finished.wait_for(job_id for _, job_id in accepted)
-    return [picture.id for picture, _ in accepted]
+async def upload(photo: Path, images: int) -> dict[str, str]:
+    """Accept so many uploads of the photo; the pictures' ids, by their jobs'."""
+    accepted = [await app.media.service.accept(await sent(photo), KIND, photo.name) for _ in range(images)]
+    return {job_id: picture.id for picture, job_id in accepted}
 
 
-async def upload(photo: Path) -> Path:
+async def sent(photo: Path) -> Path:
     temp: Path = app.media.files.new_temp()
     await asyncio.to_thread(os.link, photo, temp)
     return temp
 
 
 if __name__ == "__main__":
-    uvloop.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    uvloop.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
