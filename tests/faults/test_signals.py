@@ -94,7 +94,7 @@ async def test_the_neighbors_of_a_job_that_kills_its_worker_outlive_it(
 
 
 async def test_a_stale_worker_settles_nothing(make_site: MakeSite, engine_url: str) -> None:
-    site = make_site(engine_url, lease="1s")
+    site = make_site(engine_url, lease="3s")
     await site.queue.add({}, id="held", name="hold")
     stale = site.start_worker()
     await site.until(lambda: site.entries("began"))

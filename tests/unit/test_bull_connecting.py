@@ -225,8 +225,10 @@ async def test_sentinels_say_who_the_master_is(private_redis: Servers) -> None:
 
 
 async def test_a_cluster(private_redis: Servers) -> None:
-    redis, other = (private_redis("--cluster-enabled", "yes") for _ in range(2))
-    await _join(redis, other)
+    bus = free_port()  # else it is a port that may be lent to a client
+    redis = private_redis("--cluster-enabled", "yes", "--cluster-port", str(bus))
+    other = private_redis("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    await _join(redis, bus, other)
     said = str(await complaint(f"redis://127.0.0.1:{redis.port}"))
     assert "add ?prefix={bull} to its URL" in said
     for port in (redis.port, other.port):
@@ -236,10 +238,10 @@ async def test_a_cluster(private_redis: Servers) -> None:
             assert await engine.remove("mail", ["a"]) == ["a"]
 
 
-async def _join(redis: Redis, other: Redis) -> None:
+async def _join(redis: Redis, bus: int, other: Redis) -> None:
     """Two nodes, all keys on the first."""
     assert ask(redis.port, b"CLUSTER ADDSLOTSRANGE 0 16383\r\n").startswith(b"+OK")
-    assert ask(other.port, b"CLUSTER MEET 127.0.0.1 %d\r\n" % redis.port).startswith(b"+OK")
+    assert ask(other.port, b"CLUSTER MEET 127.0.0.1 %d %d\r\n" % (redis.port, bus)).startswith(b"+OK")
     for node in (redis, other):
         await eventually(lambda node=node: b"cluster_state:ok" in ask(node.port, b"CLUSTER INFO\r\n"))
 
