@@ -59,13 +59,11 @@ def test_two_hundred_reports_need_the_memory_of_twenty(tmp_path: Path) -> None:
     assert many / few < 1.3
 
 
-async def test_two_hundred_reports_cost_ten_times_what_twenty_do(tmp_path: Path) -> None:
+async def test_the_last_of_two_hundred_reports_cost_what_the_first_do(tmp_path: Path) -> None:
     async with TestApp(home=tmp_path) as app:
         content = await app.reports.preview("checkup", RESULTS)
-        await _make(content, 5, tmp_path)  # fonts are looked at once
-        few = await _make(content, 20, tmp_path)
-        many = await _make(content, 200, tmp_path)
-    assert many / few < 12
+        costs = [await _cost(content, tmp_path / f"{number}.pdf") for number in range(200)]
+    assert min(costs[-20:]) / min(costs[:20]) < 1.5  # the least: a busy machine adds to any of them
 
 
 def test_a_hundred_thousand_rows_need_the_memory_of_ten_thousand(tmp_path: Path) -> None:
@@ -73,11 +71,9 @@ def test_a_hundred_thousand_rows_need_the_memory_of_ten_thousand(tmp_path: Path)
     assert many / few < 1.3
 
 
-async def _make(content: Content, count: int, folder: Path) -> float:
+async def _cost(content: Content, file: Path) -> float:
     began = process_time()
-    for number in range(count):
-        file = folder / f"{number}.pdf"
-        await write(file, content, "pdf", TEMPLATES / "checkup.typ", as_datetime(0), _silent)
+    await write(file, content, "pdf", TEMPLATES / "checkup.typ", as_datetime(0), _silent)
     return process_time() - began
 
 
