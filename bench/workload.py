@@ -36,7 +36,7 @@ class Stopwatch:
         if self._left == self._measured:
             self._cpu, self._time = time.process_time(), time.perf_counter()
         elif self._left == 0:
-            spent = {"cpu": time.process_time() - self._cpu, "time": time.perf_counter() - self._time}
+            spent = {"µs of CPU": time.process_time() - self._cpu, "µs": time.perf_counter() - self._time}
             self.figures = {name: seconds / self._measured * 1e6 for name, seconds in spent.items()}
             self.ended.set()
 
