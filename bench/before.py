@@ -35,6 +35,7 @@ from bench.stores import Fresh, store_of
 EVENTS, CONNECTIONS = 3_000, 16
 LETTERS = 1_500
 JOBS = 40_000  # so many that a worker's start, which is measured by itself, does not matter
+COUNTED_JOBS, COUNTED_LETTERS = (1_000, 6_000), (300, 1_500)
 ALLOWED = 1.03
 TIMEOUT_SECONDS = 120.0
 SLOW_TIMEOUT_SECONDS = 1_200.0
@@ -158,14 +159,14 @@ def _told(
 def _counted_work(what: str, checkout: Path, home: Path, fresh: Fresh) -> Cost:
     """Instructions for a job, the adding of those that a worker drains included."""
 
-    _told(what, checkout, home, fresh(), instructions.FEW)  # what is compiled once is not counted
+    _told(what, checkout, home, fresh(), COUNTED_JOBS[0])  # what is compiled once is not counted
 
     def count(jobs: int) -> int:
         log = home / "instructions"
         _told(what, checkout, home, fresh(), jobs, instructions.counting(log))
         return instructions.counted(log)
 
-    return {"instructions": instructions.for_each(count)}
+    return {"instructions": instructions.for_each(count, *COUNTED_JOBS)}
 
 
 # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,14 +222,14 @@ def _letters(checkout: Path, home: Path, fresh: Fresh) -> Cost:
 def _counted_letters(checkout: Path, home: Path, fresh: Fresh) -> Cost:
     """Instructions of the worker for a letter."""
 
-    asyncio.run(_send(checkout, home / "compiling", fresh().url, instructions.FEW))  # once, not counted
+    asyncio.run(_send(checkout, home / "compiling", fresh().url, COUNTED_LETTERS[0]))  # once, not counted
 
     def count(letters: int) -> int:
         log, folder = home / "instructions", home / str(letters)
         asyncio.run(_send(checkout, folder, fresh().url, letters, instructions.counting(log)))
         return instructions.counted(log)
 
-    return {"instructions": instructions.for_each(count)}
+    return {"instructions": instructions.for_each(count, *COUNTED_LETTERS)}
 
 
 async def _send(checkout: Path, home: Path, url: str, letters: int, within: Sequence[str] = ()) -> float:

@@ -10,13 +10,11 @@ from pathlib import Path
 
 from bench.measure import CannotRun
 
-FEW, MANY = 1_000, 6_000
 
-
-def for_each(count: Callable[[int], int]) -> float:
+def for_each(count: Callable[[int], int], few: int, many: int) -> float:
     """Instructions for a job, of a program that takes so many in all for a number of jobs."""
-    few, many = count(FEW), count(MANY)
-    return (many - few) / (MANY - FEW)
+    without = count(few)
+    return (count(many) - without) / (many - few)
 
 
 def counting(log: Path) -> list[str]:
