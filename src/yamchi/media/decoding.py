@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yamchi.errors import MissingExtra
-from yamchi.media.formats import READABLE, BadFile, ImageFormat, sniff_file
+from yamchi.media.formats import JPEG, READABLE, WEBP, BadFile, ImageFormat, sniff_file
 from yamchi.media.presets import Preset, Size
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_FRAMES = 500
 LONGEST_SIDE = 65_500
+JPEG_SHRINKS = (1, 2, 4, 8)
+"""How many times smaller a JPEG can be made while it is decoded."""
 LOADERS = ("VipsForeignLoadJpeg", "VipsForeignLoadPng", "VipsForeignLoadWebp", "VipsForeignLoadNsgif")
 
 
@@ -110,17 +112,44 @@ def decode(
     """As large as the largest variant needs, upright and in sRGB, decoded once into memory."""
     width, height = upright_size(header, frames)
     share = max(_share(size, width, height) for size in preset.sizes)
-    options: dict[str, Any] = {"fail_on": "error"}
-    options |= {"no_rotate": True} if frames > 1 else {}
-    options |= {"output_profile": "srgb"} if header.interpretation == "cmyk" else {}
+    if frames > 1:
+        return _decode_frames(source, frames, math.ceil(width * share), math.ceil(height * share))
+    image = _open_still(source, found, share)
+    across, down = frame_size(header)
+    small = shrunk(image, math.ceil(across * share), math.ceil(down * share))
+    upright = _as_srgb(small).copy_memory().autorot()
+    return upright.copy_memory()
+
+
+def _open_still(source: Path, found: ImageFormat, share: float) -> "pyvips.Image":
+    """The first frame, as small as its decoder can make it by itself while it is large enough."""
+    options: dict[str, Any] = {}
+    if found is JPEG:
+        options = {"shrink": max(shrink for shrink in JPEG_SHRINKS if shrink * share <= 1)}
+    elif found is WEBP:
+        options = {"scale": share}
+    load = getattr(vips().Image, found.loader)
+    return load(str(source), access="sequential", fail_on="error", **options)
+
+
+def _decode_frames(source: Path, frames: int, width: int, height: int) -> "pyvips.Image":
+    """An animation's frames below each other; orientation means nothing there."""
     image = vips().Image.thumbnail(
-        f"{source}[n={frames}]" if found.may_be_animated else str(source),
-        math.ceil(width * share),
-        height=math.ceil(height * share),
-        size="down",
-        **options,
+        f"{source}[n={frames}]", width, height=height, size="down", no_rotate=True, fail_on="error"
     )
     return _as_srgb(image).copy_memory()
+
+
+def shrunk(image: "pyvips.Image", width: int, height: int) -> "pyvips.Image":
+    """With the cubic kernel: Lanczos takes a tenth longer and makes files 3 % larger, for a difference that nobody sees.
+
+    What is transparent must not bleed into what is not: there colors count as much as they are solid.
+    """
+    if (image.width, image.height) == (width, height):
+        return image
+    solid = image.premultiply() if image.hasalpha() else image
+    small = solid.resize(width / image.width, vscale=height / image.height, kernel="cubic")
+    return small.unpremultiply().cast(image.format) if image.hasalpha() else small
 
 
 def _share(size: Size, width: int, height: int) -> float:
@@ -130,11 +159,13 @@ def _share(size: Size, width: int, height: int) -> float:
 
 
 def _as_srgb(image: "pyvips.Image") -> "pyvips.Image":
-    """Eight bits a color, in sRGB. After the resize: `thumbnail`'s own `output_profile` takes longer than all the rest."""
+    """Eight bits a color, in sRGB. After the resize: of all pixels it takes longer than all the rest."""
     if image.interpretation in ("rgb16", "grey16"):
         image = image.colourspace("srgb" if image.interpretation == "rgb16" else "b-w")
-    if "icc-profile-data" in image.get_fields() and image.interpretation != "cmyk":
-        image = image.icc_transform("srgb", embedded=True, intent="relative")
+    is_cmyk = image.interpretation == "cmyk"
+    if is_cmyk or "icc-profile-data" in image.get_fields():
+        without = {"input_profile": "cmyk"} if is_cmyk else {}
+        image = image.icc_transform("srgb", embedded=True, intent="relative", **without)
     return image if image.interpretation == "srgb" else image.colourspace("srgb")
 
 
