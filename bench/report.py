@@ -140,7 +140,7 @@ def _page(results: Results) -> str:
             "![Pictures](images/bench-media.svg)",
             "Yamchi's whole job: accepted, queued, worked on in a child process, hashed, flushed to the disk, noted; sharp in a script that "
             "does nothing else, with as many pictures in flight as the queue has, and as many more made than counted, so that no core "
-            "waits for the last one. *one decode* has our effort for each size. Megabytes are the most that a process and its children "
+            "waits for the last one. *one decode* has our effort for each size. Yamchi shrinks with the cubic kernel, sharp with its own default, Lanczos. Megabytes are the most that a process and its children "
             "had at once. Objects go to SeaweedFS.",
             media.markdown(results.media),
         ]

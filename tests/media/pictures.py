@@ -91,6 +91,23 @@ def cmyk(width: int = 300, height: int = 200) -> bytes:
     )
 
 
+def red_ink(width: int = 300, height: int = 200) -> bytes:
+    """Red in CMYK, without a profile."""
+    red = _vips().Image.black(width, height).new_from_image([220, 30, 30])
+    ink = red.copy(interpretation="srgb").icc_transform("cmyk", input_profile="srgb")
+    return bytes(ink.jpegsave_buffer(keep="none"))
+
+
+def half_transparent(width: int, height: int) -> bytes:
+    """Solid red, and beside it green that is transparent."""
+    image = _vips().Image.black(width // 2, height, bands=4)
+    halves = [
+        (image + color).cast("uchar").copy(interpretation="srgb")
+        for color in ([255, 0, 0, 255], [0, 255, 0, 0])
+    ]
+    return bytes(halves[0].join(halves[1], "horizontal").pngsave_buffer())
+
+
 def deep(width: int = 300, height: int = 200) -> bytes:
     """Sixteen bits a color."""
     return bytes(
@@ -138,6 +155,10 @@ def fields_of(content: bytes) -> dict[str, Any]:
 
 def open_any(content: bytes) -> Any:
     return _vips().Image.webpload_buffer(content, n=-1)
+
+
+def open_jpeg(content: bytes) -> Any:
+    return _vips().Image.jpegload_buffer(content)
 
 
 def open_png(content: bytes) -> Any:

@@ -178,6 +178,34 @@ def test_an_animation_gets_its_watermark_on_every_frame(tmp_path: Path) -> None:
         assert min(shown.getpoint(5, 40 * frame + 5)[:3]) < 160
 
 
+@pytest.mark.parametrize("save", ["jpegsave_buffer", "webpsave_buffer", "pngsave_buffer"])
+@pytest.mark.parametrize("width", [2561, 1999, 641, 321, 159])
+def test_a_variant_has_its_size_however_its_decoder_shrinks(tmp_path: Path, width: int, save: str) -> None:
+    whole = pictures.open_jpeg(pictures.scene(width, 1201))
+    made = made_of(getattr(whole, save)(), tmp_path)
+    for one in made.variants[:4]:
+        wanted = min(int(one.name[1:]), width)
+        assert (one.width, one.height) == (wanted, round(1201 * wanted / width))
+        shown = pictures.open_any((tmp_path / one.file).read_bytes())
+        assert (shown.width, shown.height) == (one.width, one.height)
+        ideal = whole.resize(one.width / width, vscale=one.height / 1201)
+        assert (shown - ideal).abs().avg() < 6
+
+
+def test_what_is_transparent_does_not_bleed(tmp_path: Path) -> None:
+    made = made_of(pictures.half_transparent(2000, 300), tmp_path)
+    shown = pictures.open_any((tmp_path / made.variants[2].file).read_bytes())
+    red, green, _, alpha = shown.getpoint(shown.width // 2 - 2, 50)
+    assert (red > 230, green < 40, alpha > 230) == (True, True, True)  # nothing of the green that nobody sees
+    assert shown.getpoint(shown.width - 5, 50)[3] == 0
+
+
+def test_colors_of_ink_become_srgb(tmp_path: Path) -> None:
+    made = made_of(pictures.red_ink(), tmp_path)
+    red, green, blue = pictures.open_any((tmp_path / made.variants[0].file).read_bytes()).getpoint(50, 50)[:3]
+    assert red > 180 > 90 > max(green, blue)
+
+
 def test_colors_of_a_wider_space_become_srgb(tmp_path: Path) -> None:
     made = made_of(pictures.wide_gamut(), tmp_path)
     shown = pictures.open_any((tmp_path / made.variants[0].file).read_bytes())

@@ -116,7 +116,7 @@ def decode(
         return _decode_frames(source, frames, math.ceil(width * share), math.ceil(height * share))
     image = _open_still(source, found, share)
     across, down = frame_size(header)
-    small = shrunk(image, math.ceil(across * share), math.ceil(down * share))
+    small = shrunk(image, max(round(across * share), 1), max(round(down * share), 1))
     upright = _as_srgb(small).copy_memory().autorot()
     return upright.copy_memory()
 
