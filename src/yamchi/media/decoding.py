@@ -100,10 +100,12 @@ def frame_size(header: "pyvips.Image") -> tuple[int, int]:
 def upright_size(header: "pyvips.Image", frames: int) -> tuple[int, int]:
     """Width and height once the picture is turned as its camera meant it."""
     width, height = frame_size(header)
-    is_turned = (
-        frames == 1 and "orientation" in header.get_fields() and header.get("orientation") in range(5, 9)
-    )
-    return (height, width) if is_turned else (width, height)
+    return (height, width) if frames == 1 and _orientation(header) >= 5 else (width, height)
+
+
+def _orientation(header: "pyvips.Image") -> int:
+    """1 is upright; from 5 on the picture lies on its side."""
+    return int(header.get("orientation")) if "orientation" in header.get_fields() else 1
 
 
 def decode(
@@ -117,8 +119,8 @@ def decode(
     image = _open_still(source, found, share)
     across, down = frame_size(header)
     small = shrunk(image, max(round(across * share), 1), max(round(down * share), 1))
-    upright = _as_srgb(small).copy_memory().autorot()
-    return upright.copy_memory()
+    image = _as_srgb(small).copy_memory()
+    return image if _orientation(header) == 1 else image.autorot().copy_memory()
 
 
 def _open_still(source: Path, found: ImageFormat, share: float) -> "pyvips.Image":
