@@ -55,6 +55,24 @@ def test_a_photo_is_turned_cleaned_and_cut_to_size(tmp_path: Path) -> None:
     assert 10 <= len(made.placeholder) // 2 <= 40
 
 
+@pytest.mark.parametrize("orientation", [0, 9, 65535])
+def test_an_orientation_that_means_nothing(tmp_path: Path, orientation: int) -> None:
+    made = made_of(pictures.jpeg(800, 400, orientation=orientation), tmp_path)
+    assert (made.width, made.height) == (800, 400)
+    assert (made.variants[0].width, made.variants[0].height) == (800, 400)
+
+
+@pytest.mark.parametrize(
+    ("orientation", "width"), [(1, 800), (2, 800), (3, 800), (4, 800), (5, 400), (6, 400), (7, 400), (8, 400)]
+)
+def test_every_orientation(tmp_path: Path, orientation: int, width: int) -> None:
+    made = made_of(pictures.jpeg(800, 400, orientation=orientation), tmp_path)
+    assert made.width == made.variants[0].width == width
+    shown = pictures.open_any((tmp_path / made.variants[0].file).read_bytes())
+    stored = pictures.open_jpeg(pictures.jpeg(800, 400, orientation=orientation))
+    assert (shown - stored.autorot()).abs().avg() < 6
+
+
 def test_what_is_small_is_not_blown_up(tmp_path: Path) -> None:
     made = made_of(pictures.jpeg(200, 100), tmp_path)
     assert {one.name: one.width for one in made.variants if one.name != "thumb"} == dict.fromkeys(

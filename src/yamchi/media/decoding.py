@@ -104,8 +104,9 @@ def upright_size(header: "pyvips.Image", frames: int) -> tuple[int, int]:
 
 
 def _orientation(header: "pyvips.Image") -> int:
-    """1 is upright; from 5 on the picture lies on its side."""
-    return int(header.get("orientation")) if "orientation" in header.get_fields() else 1
+    """1 is upright, and so is what no camera writes; from 5 to 8 the picture lies on its side."""
+    found = header.get("orientation") if "orientation" in header.get_fields() else 1
+    return int(found) if found in range(1, 9) else 1
 
 
 def decode(
