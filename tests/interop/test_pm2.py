@@ -117,7 +117,9 @@ async def test_letters(pm2: Pm2, mail_server: MailServer) -> None:
         sent = len(mail_server.letters)
         assert sent < LETTERS, "all was over before the worker was stopped: this shows nothing"
         assert stats["active"] == 0, "PM2 let the running jobs finish"
-        assert stats["waiting"] == LETTERS - sent
+        assert stats["waiting"] + stats["delayed"] == LETTERS - sent, (
+            "letters that found all slots taken are delayed"
+        )
 
         mail_server.seconds = 0
         pm2("start", WORKER)
@@ -125,7 +127,7 @@ async def test_letters(pm2: Pm2, mail_server: MailServer) -> None:
 
         async def is_idle() -> bool:
             stats = await queue.stats()
-            return stats["waiting"] + stats["active"] == 0
+            return stats["waiting"] + stats["delayed"] + stats["active"] == 0
 
         await eventually(is_idle, DEADLINE)
         os.kill(pm2.worker["pid"], 9)
