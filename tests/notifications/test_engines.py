@@ -162,4 +162,4 @@ async def test_the_whole_contract(
 
 async def _is_quiet(app: Yamchi) -> bool:
     stats = await app.notifications.queue.stats()
-    return stats["waiting"] == stats["active"] == 0
+    return stats["waiting"] == stats["delayed"] == stats["active"] == 0

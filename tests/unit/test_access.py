@@ -140,6 +140,18 @@ async def test_a_sender_does_not_read_a_job_by_adding_it_again(client: httpx2.As
     assert (fresh.status_code, fresh.json()) == (201, {"id": "order-2", "state": "waiting"})
 
 
+async def test_a_page_that_sends_its_token_everywhere_gets_what_everybody_gets(
+    client: httpx2.AsyncClient,
+) -> None:
+    made = await client.post(f"/api/v1/users/{PERSON}/token", headers=bearer(ADMIN))
+    page = bearer(made.json()["token"])
+    for path in ("/push/key", "/healthz", "/readyz"):
+        assert (await client.get(path, headers=page)).text == (await client.get(path)).text, path
+    for path in ("/api/queues", "/metrics", "/api/v1/users/00000000-0000-4000-8000-000000000000/inbox"):
+        assert (await client.get(path, headers=page)).status_code == 403, path
+    assert (await client.get("/", headers=page)).headers["location"] == "/sign-in"
+
+
 async def test_a_sender_mints_no_token_of_a_person(client: httpx2.AsyncClient) -> None:
     path = f"/api/v1/users/{PERSON}/token"
     assert (await client.post(path, headers=bearer(SENDER))).status_code == 403

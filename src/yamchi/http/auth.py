@@ -4,7 +4,7 @@ Without ADMIN_TOKEN the server listens on a loopback address only, and everybody
 the Host and Origin of each request are checked, so that no web page can act in their name. With ADMIN_TOKEN, `/api` and
 `/metrics` want a bearer token or the board's session cookie: ADMIN_TOKEN may do everything, a named key what its scopes
 say, API_TOKENS may send. The token of a person's page opens what is that person's own, below `/api/v1/users/{user_id}/`,
-and nothing else.
+and nothing else but what is open to everybody.
 """
 
 import hmac
@@ -224,7 +224,7 @@ class Guard:
                 self.access.failures.forged(address, scope["path"])
             return Refusal(HTTPStatus.UNAUTHORIZED, str(refused), {"www-authenticate": "Bearer"})
         scope["state"]["caller"] = Caller("person", f"person {user_id}", user_id=user_id)
-        if not scope["path"].startswith(f"{PEOPLE}{user_id}/"):
+        if self._is_closed(scope["path"]) and not scope["path"].startswith(f"{PEOPLE}{user_id}/"):
             return Refusal(HTTPStatus.FORBIDDEN, "This token opens only what belongs to its own person.")
         return None
 
@@ -237,8 +237,11 @@ class Guard:
         is_page_of_ours = caller.kind == "person" and headers.get("origin", "").lower() in self.origins
         if scope["method"] not in SAFE_METHODS and not is_page_of_ours and not is_same_origin(headers):
             return Refusal(HTTPStatus.FORBIDDEN, "A page of another site may not act here.")
-        is_closed = is_guarded(scope["path"]) and not scope["path"].startswith(self.public)
-        return _unknown() if caller is STRANGER and is_closed else None
+        return _unknown() if caller is STRANGER and self._is_closed(scope["path"]) else None
+
+    def _is_closed(self, path: str) -> bool:
+        """Whether a stranger goes no further."""
+        return is_guarded(path) and not path.startswith(self.public)
 
 
 def _how_many(body: bytes) -> str:
