@@ -6,6 +6,7 @@ Names on the disk are made of our own ids; what a stranger called a file is only
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from shutil import disk_usage
 from uuid import uuid4
@@ -13,6 +14,7 @@ from uuid import uuid4
 from yamchi.errors import EngineUnavailable, Outage, StorageFull
 from yamchi.media.formats import BadFile
 from yamchi.media.processing import UNFINISHED, unfinished_beside
+from yamchi.storage.folders import flush_folder, replace_safely
 
 
 class Files:
@@ -110,7 +112,7 @@ def is_unfinished(path: Path) -> bool:
 def move(source: Path, target: Path) -> None:
     """As one step, where both are on one file system; else by a copy that appears whole."""
     try:
-        os.replace(source, target)
+        replace_safely(source, target)
     except OSError:
         copy_whole(source, target)
         source.unlink(missing_ok=True)
@@ -119,9 +121,9 @@ def move(source: Path, target: Path) -> None:
 def link(source: Path, target: Path) -> None:
     """The same file under another name; where that can't be, a copy that appears whole."""
     try:
-        os.link(source, target)
-    except FileExistsError:
-        return
+        with suppress(FileExistsError):
+            os.link(source, target)
+        flush_folder(target.parent)
     except OSError:
         copy_whole(source, target)
 
@@ -131,7 +133,7 @@ def copy_whole(source: Path, target: Path) -> None:
     unfinished = unfinished_beside(target)
     try:
         copy(source, unfinished)
-        os.replace(unfinished, target)
+        replace_safely(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
 

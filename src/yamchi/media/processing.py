@@ -30,6 +30,7 @@ from yamchi.media.formats import sniff_file
 from yamchi.media.overlay import Mark, put_over
 from yamchi.media.presets import Output, Preset, Size
 from yamchi.media.thumbhash import thumbhash
+from yamchi.storage.folders import flush_folder
 
 if TYPE_CHECKING:
     import pyvips
@@ -240,14 +241,19 @@ def _cropped(image: "pyvips.Image", width: int, height: int, focus: tuple[float,
 
 
 class Disk:
-    """Writes files while the next ones are made: a core that waits for a disk makes no picture. All are written when it ends."""
+    """Writes files while the next ones are made: a core that waits for a disk makes no picture.
+
+    When it ends, all of them are safe from a power cut, with their names.
+    """
 
     def __enter__(self) -> Self:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._writes: list[Future[None]] = []
+        self._folders: set[Path] = set()
         return self
 
     def write(self, final: Path, content: bytes) -> None:
+        self._folders.add(final.parent)
         self._writes.append(self._thread.submit(_write, final, content))
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -255,6 +261,8 @@ class Disk:
         if kind is None:
             for write in self._writes:
                 write.result()
+            for folder in self._folders:
+                flush_folder(folder)
 
 
 def _written(picture: "pyvips.Image", size: Size, output: Output, task: Task, disk: Disk) -> Variant:

@@ -37,6 +37,7 @@ from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.queues.handlers import describe
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
+from yamchi.storage.folders import flush_folder
 
 JOB_ID = "media-"
 STUCK: Millis = 30_000
@@ -166,6 +167,7 @@ class MediaService:
         media_id: str | None = None,
     ) -> Picture:
         chosen = media_id or str(uuid4())
+        await asyncio.to_thread(flush_folder, temp.parent)
         return await self.store.add(
             {
                 "id": chosen,

@@ -21,6 +21,7 @@ from yamchi.reports.kinds import FORMATS, Format
 from yamchi.reports.tables import reports
 from yamchi.storage.bucket import Bucket, NotInBucket
 from yamchi.storage.database import Database
+from yamchi.storage.folders import replace_safely
 from yamchi.storage.upsert import insert_new
 
 UNFINISHED_SUFFIX = ".part"
@@ -237,5 +238,5 @@ def _remove_leftovers(folder: Path, before: Millis) -> None:
 def _finish(unfinished: Path, target: Path) -> int:
     with unfinished.open("rb") as file:
         os.fsync(file.fileno())
-    os.replace(unfinished, target)
+    replace_safely(unfinished, target)
     return target.stat().st_size

@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr
 from yamchi.errors import MissingExtra, Outage, Retryable, Unrecoverable, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.settings import FeatureSettings
+from yamchi.storage.folders import replace_safely
 
 MULTIPART_ABOVE = 8 * 1024 * 1024
 LINK_LIFETIME = timedelta(hours=1)
@@ -108,7 +109,7 @@ class Bucket:
                 await asyncio.to_thread(os.fsync, copy.fileno())
             if sha256 is not None and digest.hexdigest() != sha256:
                 raise Retryable(f"{key} arrived damaged from the bucket {self._name}.")
-            await asyncio.to_thread(_replace, unfinished, file)
+            await asyncio.to_thread(replace_safely, unfinished, file)
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -189,16 +190,6 @@ class Bucket:
 
 class NotInBucket(YamchiError):
     """There is no such object."""
-
-
-def _replace(unfinished: Path, file: Path) -> None:
-    """Give a file its last name, and make that safe too."""
-    unfinished.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _size_of(file: Path) -> int:
