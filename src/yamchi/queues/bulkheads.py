@@ -4,7 +4,8 @@ Of a queue's jobs, those that depend on one provider may be as many at once as t
 provider for longer than a moment lends its slot to others: it runs on, and somebody else's job is claimed in its place. One
 that finds its provider's bulkhead taken goes back and waits in the queue, without a slot and without paying an attempt.
 
-So while one provider is in use, or all of them are quick, nothing is different: nobody lends, and nobody is sent back.
+So while all providers are quick, nothing is different: nobody lends, and nobody is sent back. A slow one that has the queue to
+itself has all slots as well, but its other jobs are looked at and sent back: nobody knows whose they are before.
 Time is the clock's: where that stands still, in a test, no job has waited however slow the machine is.
 """
 
