@@ -9,7 +9,6 @@ from yamchi.errors import UnknownJob
 from yamchi.yamlfiles import Document, load_file
 
 SHIPPED = Path(__file__).parent / "defaults" / "media.yaml"
-DEFAULT = "default"
 FAST, THOROUGH = 2, 4
 LARGE_WIDTH = 1280
 
