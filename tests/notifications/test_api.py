@@ -162,6 +162,13 @@ BAD = [
         422,
         "expression",
     ),
+    (
+        "POST",
+        "/rules",
+        {"on": "x", "when": "1" + "+7" * 300, "notify": {"channel": "email", "template": "t"}},
+        422,
+        "nested too deeply",
+    ),
     ("PUT", "/templates/t/email/en", {"text": "{% for %}"}, 422, "t"),
     ("GET", "/templates/nothing/email/ru", None, 404, "nothing"),
     ("GET", f"/notifications/{USER}", None, 404, "There is no notification"),

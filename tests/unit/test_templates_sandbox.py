@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import TemplateSyntaxError
 
 from yamchi.notifications.templates import Layout, TemplateError, read_template, render
+from yamchi.notifications.templates.letters import TEXT
 from yamchi.notifications.templates.meter import MAX_SECONDS
 
 DATA: dict[str, Any] = {"x": "hi", "d": {"a": 1}, "l": [1, 2], "big": "a" * 1_000_000}
@@ -382,3 +384,28 @@ def test_no_expression_works_or_grows_without_end(
     with suppress(TemplateError):
         said(body, LARGE)
     assert time.thread_time() - began < 10 * MAX_SECONDS
+
+
+# Python itself can read less than Jinja, and each of them says so in its own way.
+DEEP = [
+    "1" + "+7" * 300,
+    "1" + "+7" * 900,
+    "x" + "|upper" * 300,
+    "x" + ".a" * 200,
+    "1" + " and 7" * 300,
+    "(" * 200 + "1" + ")" * 200,
+]
+
+
+@pytest.mark.parametrize("expression", DEEP)
+def test_what_is_nested_too_deeply_is_a_mistake_like_any_other(expression: str) -> None:
+    with pytest.raises(TemplateSyntaxError, match=r"^it is nested too deeply$"):
+        TEXT.compile_expression(expression)
+    with pytest.raises(TemplateSyntaxError, match=r"^it is nested too deeply$"):
+        TEXT.from_string(f"{{{{ {expression} }}}}")
+    assert "nested too deeply" in refusal(f"{{{{ {expression} }}}}")
+
+
+def test_so_is_what_can_not_even_be_parsed() -> None:
+    with pytest.raises(TemplateSyntaxError, match=r"^it is nested too deeply$"):
+        TEXT.parse("{{ " + "(" * 200 + "1" + ")" * 200 + " }}")

@@ -128,7 +128,7 @@ class Rule(BaseModel):
             try:
                 _compiled(value)
             except TemplateError as error:
-                raise ValueError(f"{value!r} is not an expression: {error}") from error
+                raise ValueError(f"{value[:80]!r} is not an expression: {error}") from error
         return value
 
     @cached_property

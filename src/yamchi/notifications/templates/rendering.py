@@ -293,7 +293,7 @@ def _told_as_template_error(template: Template) -> Iterator[None]:
         raise TemplateError(message, line=error.lineno) from None
     except Refused as error:
         raise TemplateError(f"Template {template} {_sentence(error)}") from None
-    except (RecursionError, MemoryError, SyntaxError):
+    except (RecursionError, MemoryError):
         raise TemplateError(f"Template {template} is nested too deeply.") from None
     except (UndefinedError, SecurityError, FilterArgumentError) as error:
         raise TemplateError(f"Template {template}: {_sentence(error)}") from None

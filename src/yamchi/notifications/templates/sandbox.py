@@ -6,13 +6,15 @@ An attribute is a key of the data or a name on the list below; everything else i
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.environment import Template as Compiled
-from jinja2.exceptions import SecurityError
+from jinja2.environment import TemplateExpression
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.runtime import Context, LoopContext, Macro, StrictUndefined, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, missing, pass_eval_context
@@ -83,6 +85,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def preprocess(self, source: str, name: str | None = None, filename: str | None = None) -> str:
         """A line of nothing but statements leaves no line behind; its break goes inside, so that lines keep their numbers."""
         return _ONLY_STATEMENTS.sub(r"\1\n\2", str(source))
+
+    def parse(self, *args: Any, **kwargs: Any) -> nodes.Template:
+        with _depth_is_told():
+            return super().parse(*args, **kwargs)
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        with _depth_is_told():
+            return super().compile(*args, **kwargs)
+
+    def compile_expression(self, *args: Any, **kwargs: Any) -> TemplateExpression:
+        with _depth_is_told():
+            return super().compile_expression(*args, **kwargs)
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         rewritten = Rewriter(self).visit(source)
@@ -170,6 +184,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(result, complex) or abs(result) > MAX_NUMBER:
             raise Refused("calculates with numbers that are too large")
         return result
+
+
+@contextmanager
+def _depth_is_told() -> Iterator[None]:
+    """What Jinja or Python can't read because it is nested too deeply is a mistake in it like any other."""
+    try:
+        yield
+    except (RecursionError, MemoryError, SyntaxError):
+        error = TemplateSyntaxError("it is nested too deeply", 1)
+        error.translated = True  # it has no line to show
+        raise error from None
 
 
 def generate(compiled: Compiled, variables: dict[str, Any], longest: int = MAX_OUTPUT) -> str:
