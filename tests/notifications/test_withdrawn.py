@@ -160,6 +160,17 @@ async def test_what_can_not_be_put_back_stays_cancelled(
     assert await harness.status(job_id) == "CANCELLED"
 
 
+async def test_one_that_two_put_back_at_once_is_sent(harness: Harness) -> None:
+    job_id = await harness.notify(send_after=LATER)
+    await withdraw(harness, "cancelled", job_id)
+    queue = harness.app.queue("notifications")
+    back = await asyncio.gather(queue.retry([job_id]), queue.retry([job_id]))
+    assert sorted(back) == [[], [job_id]], "both looked before either had put it back"
+    await harness.app.clock.advance("2d")
+    assert await harness.status(job_id) == "SENT"
+    assert len(harness.mail.letters) == 1
+
+
 class HangingChannel(ScriptedChannel):
     """Its provider has the message, and does not answer."""
 

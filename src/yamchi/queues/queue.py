@@ -318,7 +318,10 @@ class Queue:
             await restore(cancelled)
         back = await self.engine.retry(self.name, job_ids)
         if withdraw and (left := [job for job in cancelled if job.id not in back]):
-            await withdraw(left)
+            # Of two who put a job back at once, one is not the one who did; but the job is back.
+            known_now = await self._known(job.id for job in left)
+            if gone := [job for job in left if known_now.get(job.id, job).state == "cancelled"]:
+                await withdraw(gone)
         return back
 
     async def promote(self, job_ids: Sequence[str]) -> list[str]:
