@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 import pytest
 
 from yamchi import Job, Worker, Yamchi
-from yamchi.clock import SystemClock
+from yamchi.clock import Millis, SystemClock
 from yamchi.errors import EngineUnavailable
 from yamchi.observe.logging import configure
-from yamchi.queues.engines.base import Exchange
+from yamchi.queues.engines.base import Exchange, RateLimit
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.overview import engines_of
@@ -251,6 +252,47 @@ async def test_what_an_exchange_brings_is_run_though_the_queue_was_interrupted_m
     async with working(app):
         await eventually(lambda: _states([job], ["completed"]))
     assert (await job.refresh()).attempts_made == 1
+
+
+class AskedOverANetwork(MemoryEngine):
+    """Two exchanges at once, and permits that take a moment to come. `most_held` is how many jobs were held at once."""
+
+    can = replace(MemoryEngine.can, overlaps=True)
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.most_held = 0
+
+    async def exchange(
+        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: int, worker: str
+    ) -> Exchange:
+        got = await super().exchange(queue, verdicts, want, lease, worker)
+        self.most_held = max(self.most_held, (await self.counts(queue))["active"])
+        return got
+
+    async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
+        await _take_turns(5)
+        return await super().reserve(queue, limit, keys)
+
+
+async def _take_turns(number: int) -> None:
+    """Let others run so often."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def test_no_more_jobs_are_claimed_than_there_are_slots_though_their_permits_take_long() -> None:
+    engine = AskedOverANetwork()
+    app = Yamchi(Settings(plugins=()), engine=engine)
+
+    @app.job("mail", concurrency=2, key_rate="1000/s", key="to")
+    async def send(job: Job[dict[str, int]]) -> None:
+        await _take_turns(job.data["to"] % 5)
+
+    jobs = await app.queue("mail").add_many([{"to": n} for n in range(50)])
+    async with working(app):
+        await eventually(lambda: _states(jobs, ["completed"] * 50))
+    assert engine.most_held == 2
 
 
 async def test_an_engine_that_appears_late_is_used_when_it_does(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class QueueRunner:
         self._exchanges_under_way = 0
         """Written by `exchange`; read by `is_idle`, so that a stop waits for them."""
         self._requested = 0
-        """Jobs that exchanges under way have asked for. Written by `_exchange`; read by `_free_slots`."""
+        """Jobs that exchanges under way have asked for and not started. Written by `_exchange`; read by `_free_slots`."""
         self._verdicts: list[Finished] = []
         """Verdicts for the next exchange. Written by `jobs` as runs end; taken, and put back if it fails, by `_exchange`."""
         self._postponed: list[Finished] = []
@@ -220,21 +220,29 @@ class QueueRunner:
         done, self._verdicts = self._verdicts, []
         self._requested += want
         try:
+            got = await self._settle_and_claim(done, want)
+            if got.unsettled:
+                done = self._postpone(done, got.unsettled)
+            await self._take(got, want)
+        finally:
+            self._requested -= (
+                want  # not before: rate limits may be asked first, and the slots are not free meanwhile
+            )
+        if done:
+            self._report(done, got.settled)
+        return bool(done or got.claims)
+
+    async def _settle_and_claim(self, done: list[Finished], want: int) -> Exchange:
+        """The exchange with the engine. If it fails, the verdicts wait for the next one."""
+        try:
             got = await self._engine.exchange(
                 self.queue.name, [verdict for verdict, _, _ in done], want, self._lease, self._worker
             )
         except BaseException:
             self._verdicts[:0] = done
             raise
-        finally:
-            self._requested -= want
         self._failures = 0
-        if got.unsettled:
-            done = self._postpone(done, got.unsettled)
-        await self._take(got, want)
-        if done:
-            self._report(done, got.settled)
-        return bool(done or got.claims)
+        return got
 
     def _finish(self, finished: Finished) -> None:
         self._verdicts.append(finished)
