@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import structlog
 
-from yamchi.clock import Clock, Millis, Span, SystemClock, to_millis
-from yamchi.errors import ConfigurationError, MissingExtra, UnknownQueue
+from yamchi.clock import LATEST, Clock, Millis, Span, SystemClock, in_short, to_millis
+from yamchi.errors import ConfigurationError, InvalidJob, MissingExtra, UnknownQueue
 from yamchi.observe.logging import configure_unless_done
 from yamchi.observe.metrics import Metrics
 from yamchi.plugins import Plugin, find_plugins
 from yamchi.queues.blocking import Sync
 from yamchi.queues.composing import Engines
-from yamchi.queues.cron import CronLine, Schedule
+from yamchi.queues.cron import CronLine, Schedule, run_id
 from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.forking import begin_anew_after_fork
 from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
 from yamchi.queues.processes.limits import ProcessLimits, check_importable
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import Backoff, BackoffLike, JobOptions, check_timeout
+from yamchi.queues.records import Backoff, BackoffLike, JobOptions, check_name, check_timeout
 from yamchi.queues.remote import RemoteEvents
 from yamchi.queues.runner import Observer
 from yamchi.queues.services import ServiceFunction, Services
@@ -165,7 +165,11 @@ class Yamchi:
         expression = CronLine(line, zone)
 
         def declare(function: F) -> F:
-            schedule = name or function.__name__
+            schedule = _schedule_name(name or function.__name__)
+            if schedule in self._crons:
+                raise ConfigurationError(
+                    f"There is a schedule {schedule!r} already, of queue {self._crons[schedule][1]}: give this one another name."
+                )
             self.job(queue, name=schedule)(function)
             self._crons[schedule] = (expression, queue, schedule)
             self._definitions[queue].is_own |= queue == CRON_QUEUE
@@ -409,6 +413,15 @@ class Yamchi:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _schedule_name(name: str) -> str:
+    """The name, if the runs of a schedule can be named by it on every engine."""
+    try:
+        run_id(check_name(name), LATEST)
+    except InvalidJob as error:
+        raise ConfigurationError(f"A schedule can't be named {in_short(name)}: {error}") from error
+    return name
 
 
 def _process_limits(queue: str, processes: int | None, memory: int | str | None) -> ProcessLimits | None:

@@ -182,6 +182,11 @@ DECLARATIONS: dict[str, tuple[Callable[[Yamchi], Any], tuple[str, ...]]] = {
     "an empty cron line": (lambda app: app.cron(""), ("''", "cron")),
     "an unknown zone": (lambda app: app.cron("0 3 * * *", zone="Mars/Olympus"), ("'Mars/Olympus'",)),
     "a zone that is a path": (lambda app: app.cron("0 3 * * *", zone="../../etc/passwd"), ("zone",)),
+    "a schedule's name of two lines": (lambda app: app.cron("0 3 * * *", name="a\nb")(print), (r"'a\nb'",)),
+    "a schedule's name too long for an id": (
+        lambda app: app.cron("0 3 * * *", name="x" * 250)(print),
+        ("x" * 20,),
+    ),
     "a rate of words": (lambda app: app.define("q", rate="fast"), ("'fast'", "30/s")),
     "a rate of nothing": (lambda app: app.define("q", rate="0/s"), ("'0/s'",)),
     "a rate without a period": (lambda app: app.define("q", rate="10/"), ("'10/'",)),
@@ -212,6 +217,17 @@ def test_two_handlers_of_one_name_are_refused() -> None:
                 """Nothing to do."""
 
     assert_one_sentence(declare(declare_twice), "orders", "'handle'")
+
+
+def test_two_schedules_of_one_name_are_refused_though_their_queues_differ() -> None:
+    def declare_twice(app: Yamchi) -> None:
+        for queue in ("reports", "orders"):
+
+            @app.cron("0 3 * * *", name="nightly", queue=queue)
+            async def run() -> None:
+                """Nothing to do."""
+
+    assert_one_sentence(declare(declare_twice), "reports", "'nightly'")
 
 
 def test_a_rate_reads_as_written() -> None:

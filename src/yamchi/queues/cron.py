@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -16,7 +17,7 @@ from cronsim import CronSim, CronSimError
 from yamchi.clock import Clock, Millis, as_datetime, check_zone, to_moment
 from yamchi.errors import ConfigurationError, EngineError, InvalidJob
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import NewJob
+from yamchi.queues.records import NewJob, check_id
 
 log = structlog.get_logger("yamchi.cron")
 
@@ -82,6 +83,12 @@ class Schedule:
     job: str
 
 
+def run_id(schedule: str, moment: Millis) -> str:
+    """The id of a run: what no id may have in it is written by its number."""
+    fit = "".join(quote(char, safe="") if char in ":%" or char.isspace() else char for char in schedule)
+    return check_id(f"{fit}@{moment}")
+
+
 class Scheduler:
     """Adds the jobs of schedules when their moments come.
 
@@ -140,7 +147,7 @@ class Scheduler:
             # A schedule seen for the first time begins now: what would have been before it does not count as missed.
             await engine.begin_schedule(schedule.name, now)
         elif moment > last:
-            job = NewJob(f"{schedule.name}@{moment}", schedule.job, b"null", queue.definition.options)
+            job = NewJob(run_id(schedule.name, moment), schedule.job, b"null", queue.definition.options)
             if await engine.fire(schedule.name, moment, queue.name, job):
                 log.info(
                     f"[{queue.name}:{engine.type}] scheduled {schedule.name} for {as_datetime(moment).isoformat()}"

@@ -172,6 +172,23 @@ class WorkerSuite(Suite):
             await eventually(lambda: in_state(job, "cancelled"))
         assert (await app.queue(queue).dead_letters.list()).total == 0
 
+    async def test_a_schedule_may_have_any_name_of_one_line(self, app: Yamchi, queue: str) -> None:
+        runs: list[tuple[str, str]] = []
+
+        @app.job(queue)
+        async def first(job: Job[Any]) -> None:
+            runs.append(("first", job.id))
+
+        @app.cron("* * * * * *", name=f"count: {queue}, 50 %", queue=queue)
+        async def count(job: Job[None]) -> None:
+            runs.append(("count", job.id))
+
+        async with working(app):
+            await eventually(lambda: runs)
+        (handler, job_id), *_ = runs
+        assert handler == "count"
+        assert (await app.queue(queue).job(job_id)).name == f"count: {queue}, 50 %"
+
     async def test_poison_never_blocks(self, app: Yamchi, queue: str) -> None:
         seen: list[int] = []
 
