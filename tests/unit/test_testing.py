@@ -99,6 +99,33 @@ async def test_retries_wait_by_the_moved_clock() -> None:
     assert runs == [timedelta(0), timedelta(minutes=1), timedelta(hours=1, minutes=1)]
 
 
+@pytest.mark.parametrize("limit", [{"rate": "1/s"}, {"key_rate": "1/s", "key": "to"}])
+async def test_a_rate_limit_goes_by_the_moved_clock(limit: dict[str, str]) -> None:
+    runs: list[timedelta] = []
+    async with TestApp() as app:
+
+        @app.job("mail", **limit)
+        async def send(job: Job[dict[str, str]]) -> None:
+            runs.append(app.clock.time - START)
+
+        await app.queue("mail").add_many([{"to": "anna"}] * 4)
+        await app.clock.advance("1m")
+    assert runs == [timedelta(seconds=n) for n in range(4)]
+
+
+async def test_time_moves_past_a_rate_limit_whose_queue_has_no_slot_free() -> None:
+    async with TestApp() as app:
+
+        @app.job("mail", rate="10/s", concurrency=1)
+        async def send(job: Job[int]) -> None:
+            await app.clock.sleep(60_000)
+
+        await app.queue("mail").add_many([1, 2])
+        await app.clock.advance("90s")
+        stats = await app.queue("mail").stats()
+        assert (stats["completed"], stats["active"]) == (1, 1)
+
+
 async def test_a_handler_may_sleep_on_the_clock() -> None:
     events: list[tuple[str, timedelta]] = []
     async with TestApp() as app:

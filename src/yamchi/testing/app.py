@@ -11,6 +11,7 @@ from yamchi.app import Yamchi
 from yamchi.clock import Millis
 from yamchi.plugins import Plugin
 from yamchi.queues.engines.memory import MemoryEngine
+from yamchi.queues.throttle import WHOLE_QUEUE
 from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
 from yamchi.testing.adopting import Adoption
@@ -66,6 +67,9 @@ class TestApp(Yamchi):
         self._adoptions.append(Adoption(self, other))
 
     async def _next_due(self) -> Millis | None:
+        now = self.clock.now()
         moments = [due for name in self._definitions if (due := self._memory.next_due(name)) is not None]
-        moments += [schedule.line.after(self.clock.now()) for schedule in self.schedules()]
+        permits = (self._memory.next_permit(name, WHOLE_QUEUE) for name in self._definitions)
+        moments += [permit for permit in permits if permit is not None and permit > now]
+        moments += [schedule.line.after(now) for schedule in self.schedules()]
         return min(moments, default=None)

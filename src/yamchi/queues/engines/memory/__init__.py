@@ -189,6 +189,14 @@ class MemoryEngine(MadeAnew):
         with self._lock:
             return self._contents[queue].next_due()
 
+    def next_permit(self, queue: str, key: str) -> Millis | None:
+        """When the next job that waits may have a permit of this key; None if none waits that may be started."""
+        with self._lock:
+            content = self._contents[queue]
+            if content.is_held_up or not content.counts["waiting"] or key not in content.permits:
+                return None
+            return round(content.permits[key])
+
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         with self._lock:
             permits, now = self._contents[queue].permits, self._clock.now()
