@@ -19,7 +19,7 @@ from yamchi.queues.bulkheads import Bulkheads
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.events import Listener, Listeners
 from yamchi.queues.handlers import decode_json
-from yamchi.queues.records import Backoff, Claim, JobRecord, State
+from yamchi.queues.records import Backoff, Claim, JobRecord, State, writable
 
 log = structlog.get_logger("yamchi.worker")
 
@@ -232,7 +232,7 @@ class Job(Generic[T]):
 
     def log(self, *lines: str) -> Awaitable[None]:
         """Append lines to this job's log; what looks like a secret is not kept."""
-        lines = tuple(mask(str(line)) for line in lines)
+        lines = tuple(writable(mask(str(line))) for line in lines)
         # A new record: in memory the old one is the engine's own.
         self.record = self.record.changed(logs=[*self.record.logs, *lines])
         return self._do(self.queue.engine.log(self.record.queue, self.id, lines))

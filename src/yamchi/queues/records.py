@@ -386,7 +386,12 @@ def storable(text: str, longest: int) -> str:
     """Text that every engine can keep: without secrets, cut, and without what UTF-8 or PostgreSQL can't write."""
     text = mask(text[:LONGEST_MASKED])
     cut = text if len(text) <= longest else f"{text[: longest - 1]}…"
-    return cut.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return writable(cut)
+
+
+def writable(text: str) -> str:
+    """Text without what UTF-8 or PostgreSQL can't write, such as the odd bytes in a file's name."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def _is_json(payload: bytes) -> bool:

@@ -24,7 +24,7 @@ from yamchi.observe import logging
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
 from yamchi.queues.processes.wire import Hello, Start, WorkerConnection, encode_error
-from yamchi.queues.records import JobRecord
+from yamchi.queues.records import JobRecord, writable
 
 HEADROOM_BYTES = 256 * 1024 * 1024
 """Beyond `memory` the worker ends the child; this much beyond it the system refuses to give more."""
@@ -51,8 +51,9 @@ class ChildJob(Job[Any]):
         return _done()
 
     def log(self, *lines: str) -> Awaitable[None]:
-        self.record.logs.extend(lines)
-        self._worker.send("log", lines=[str(line) for line in lines])
+        said = [writable(str(line)) for line in lines]
+        self.record.logs.extend(said)
+        self._worker.send("log", lines=said)
         return _done()
 
 

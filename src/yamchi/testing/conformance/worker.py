@@ -189,6 +189,16 @@ class WorkerSuite(Suite):
         assert handler == "count"
         assert (await app.queue(queue).job(job_id)).name == f"count: {queue}, 50 %"
 
+    async def test_a_log_line_may_be_any_text(self, app: Yamchi, queue: str) -> None:
+        @app.job(queue)
+        async def list_files(job: Job[Any]) -> None:
+            await job.log("caf\udce9.jpg", "a\0b", "шаг 1")
+
+        job = await app.queue(queue).add({})
+        async with working(app):
+            await eventually(partial(in_state, job, "completed"))
+        assert (await job.refresh()).logs == ["caf\\udce9.jpg", "a\\0b", "шаг 1"]
+
     async def test_poison_never_blocks(self, app: Yamchi, queue: str) -> None:
         seen: list[int] = []
 
