@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 import structlog
 
 from yamchi import Job, Yamchi
-from yamchi.errors import ConfigurationError
+from yamchi.errors import ConfigurationError, MissingExtra, Outage, Snooze, Unrecoverable
 from yamchi.observe import logging
 from yamchi.queues.processes.limits import ProcessLimits, to_bytes
 from yamchi.queues.processes.pool import ProcessPool
@@ -146,6 +147,70 @@ async def test_children_write_their_lines_as_the_worker_does(capfd):
 
 def speak(job: Job[dict]) -> None:
     structlog.get_logger("shop").info("spoken", word="hello")
+
+
+async def test_what_a_handler_raises_in_a_child_means_what_it_means_elsewhere():
+    async with TestApp() as app:
+        app.job("here", attempts=2, backoff="1h")(misbehave)
+        app.job("there", attempts=2, backoff="1h", processes=1)(misbehave)
+        ended = {}
+        for queue in ("here", "there"):
+            jobs = await app.queue(queue).add_many([*MISBEHAVIOR, "a line"])
+            await app.drain()
+            ended[queue] = [await job.refresh() for job in jobs]
+    here, there = (
+        [(job.data, job.state, job.attempts_made, job.run_at, job.failed_reason, job.logs) for job in jobs]
+        for jobs in ended.values()
+    )
+    assert there == here
+    assert {job.data: job.state for job in ended["there"]} == {
+        "a name that is no text": "failed",
+        "an outage in seconds": "delayed",
+        "an outage in text": "delayed",
+        "a snooze without a zone": "delayed",
+        "what can't be shown": "delayed",
+        "much": "delayed",
+        "an extra": "failed",
+        "a line": "completed",
+    }
+
+
+class CannotBeShown(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+MISBEHAVIOR = {
+    "a name that is no text": Unrecoverable("can't read caf\udce9.jpg"),
+    "an outage in seconds": Outage("busy", retry_after=60),
+    "an outage in text": Outage("busy", retry_after="1m"),
+    "a snooze without a zone": Snooze(datetime(2026, 1, 2)),
+    "what can't be shown": CannotBeShown(),
+    "much": ValueError("x" * 20_000_000),
+    "an extra": MissingExtra("media", "Pictures"),
+}
+
+
+async def misbehave(job: Job[str]) -> None:
+    if job.data in MISBEHAVIOR:
+        raise MISBEHAVIOR[job.data]
+    await job.log("made caf\udce9.jpg")
+
+
+async def test_a_result_too_large_for_a_child_says_so():
+    async with TestApp() as app:
+        app.job("large", processes=1)(answer_much)
+        job = await app.queue("large").add({})
+        await app.drain()
+        failed = await job.refresh()
+    assert (failed.state, failed.attempts_made) == ("failed", 1)
+    assert failed.failed_reason.startswith(
+        "A child process may say 16,777,216 bytes at once, and this has 20,0"
+    )
+
+
+def answer_much(job: Job[dict]) -> str:
+    return "x" * 20_000_000
 
 
 def test_a_function_that_no_child_can_import_is_refused():

@@ -58,7 +58,7 @@ def _judge(claim: Claim, error: BaseException, now: Millis) -> Verdict:
             return Released(claim, _moment(until, now), storable(_said(error), LONGEST_SENTENCE) or None)
         case errors.Outage(retry_after=wish):
             wait = OUTAGE_WAIT if wish is None else to_millis(wish)
-            return Released(claim, now + wait, f"Outage: {_sentence(error)}")
+            return Released(claim, now + wait, f"Outage: {sentence(error)}")
         case errors.Cancelled():
             return Cancelled(claim)
         case PoisonMessage():
@@ -69,19 +69,19 @@ def _judge(claim: Claim, error: BaseException, now: Millis) -> Verdict:
         case _ if claim.job.attempts_made >= claim.job.options.attempts:
             return _fail(claim, error, now)
     moment = now + claim.job.options.backoff.wait(claim.job.attempts_made)
-    return RetryAt(claim, moment, _sentence(error), _trace(error))
+    return RetryAt(claim, moment, sentence(error), trace(error))
 
 
 def _fail(claim: Claim, error: BaseException, now: Millis) -> Failed:
-    said = _sentence(error)
-    return Failed(claim, said, DeadLetter.of_job(claim.job, said, now), _trace(error))
+    said = sentence(error)
+    return Failed(claim, said, DeadLetter.of_job(claim.job, said, now), trace(error))
 
 
 def _moment(until: datetime | Span, now: Millis) -> Millis:
     return to_moment(until) if isinstance(until, datetime) else now + to_millis(until)
 
 
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
     """What an error says, as every engine can keep it: not too long, and text in every encoding."""
     said = _said(error)
     if not (isinstance(error, errors.YamchiError) and said):
@@ -96,8 +96,9 @@ def _said(error: BaseException) -> str:
         return f"its message can't be read ({type(broken).__name__})"
 
 
-def _trace(error: BaseException) -> str | None:
+def trace(error: BaseException) -> str | None:
+    """Where an error came from, as every engine can keep it."""
     if error.__traceback__ is None:
         return None
-    trace = mask("".join(traceback.format_exception(error))[-LONGEST_MASKED:])  # masked before it is cut
-    return storable(trace[-LONGEST_TRACE:], LONGEST_TRACE)
+    whole = mask("".join(traceback.format_exception(error))[-LONGEST_MASKED:])  # masked before it is cut
+    return storable(whole[-LONGEST_TRACE:], LONGEST_TRACE)

@@ -9,7 +9,6 @@ import pickle
 import socket
 import struct
 import threading
-import traceback
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,14 +16,15 @@ from typing import Any
 import orjson
 
 from yamchi import errors
+from yamchi.clock import to_millis
 from yamchi.queues.records import JobRecord
+from yamchi.queues.verdicts import sentence, trace
 from yamchi.settingtypes import LogFormat
 
 LARGEST_MESSAGE_BYTES = 16 * 1024 * 1024
 """Bytes that a child may say at once; results and logs are small."""
 
 _LENGTH = struct.Struct("!I")
-_KINDS = (errors.Unrecoverable, errors.Outage, errors.Snooze, errors.Cancelled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ def decode_error(message: dict[str, Any]) -> Exception:
             error = errors.Snooze(datetime.fromisoformat(str(until)) if until else wait or 0, said)
         case _:
             error = errors.Retryable(said)
-    if trace := message.get("trace"):
-        error.add_note(f"In the child process:\n{trace}")
+    if where := message.get("trace"):
+        error.add_note(f"In the child process:\n{where}")
     return error
 
 
@@ -107,6 +107,11 @@ class WorkerConnection:
 
     def send(self, type: str, **fields: Any) -> None:
         body = orjson.dumps({"type": type, **fields})
+        if len(body) > LARGEST_MESSAGE_BYTES:
+            raise errors.Unrecoverable(
+                f"A child process may say {LARGEST_MESSAGE_BYTES:,} bytes at once, and this has {len(body):,}: "
+                "keep large things in a file or object store and give their address."
+            )
         with self._sending:
             self._connection.sendall(_LENGTH.pack(len(body)) + body)
 
@@ -127,24 +132,35 @@ class WorkerConnection:
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:
-    """An error as JSON: its kind, its sentence and where it came from."""
-    kind = next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "Retryable")
-    said = str(error)
-    if not (isinstance(error, errors.YamchiError) and said):
-        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    fields: dict[str, Any] = {"kind": kind, "message": said}
-    if isinstance(error, errors.Outage) and error.retry_after is not None:
-        fields["wait"] = error.retry_after.total_seconds()
+    """An error as JSON: its kind, its sentence and where it came from. One that says wrongly what it wants has failed of that."""
+    try:
+        return _encode_error(error)
+    except Exception as wrong:
+        return _encode_error(wrong)
+
+
+def _encode_error(error: BaseException) -> dict[str, Any]:
+    fields: dict[str, Any] = {"kind": _kind_of(error), "message": sentence(error), "trace": trace(error)}
+    wish = None
     if isinstance(error, errors.Snooze):
-        match error.until:
-            case datetime() as moment:
-                fields["until"] = moment.isoformat()
-            case timedelta() as span:
-                fields["wait"] = span.total_seconds()
-            case int() | float() as seconds:
-                fields["wait"] = seconds
-            case text:
-                fields["wait"] = str(text)
-    if error.__traceback__ is not None:
-        fields["trace"] = "".join(traceback.format_exception(error))[-8_000:]
+        wish = error.until
+    elif isinstance(error, errors.Outage):
+        wish = error.retry_after
+    if isinstance(wish, datetime):
+        fields["until"] = wish.isoformat()
+    elif wish is not None:
+        fields["wait"] = to_millis(wish) / 1000
     return fields
+
+
+def _kind_of(error: BaseException) -> str:
+    match error:
+        case errors.Unrecoverable() | errors.UnknownJob() | errors.MissingExtra():
+            return "Unrecoverable"
+        case errors.Outage():
+            return "Outage"
+        case errors.Snooze():
+            return "Snooze"
+        case errors.Cancelled():
+            return "Cancelled"
+    return "Retryable"
