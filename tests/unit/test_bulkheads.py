@@ -1,6 +1,7 @@
 """Slots by provider: a slow one keeps its own jobs waiting and nobody else's; and no run without an end."""
 
 import asyncio
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -96,6 +97,29 @@ async def test_one_slow_provider_alone_has_every_slot(providers: Providers) -> N
         assert providers.now["slow"] == SLOTS
         providers.go.set()
         await eventually(lambda: providers.ran["slow"] == 20)
+
+
+async def test_plain_handlers_wait_for_providers_too(providers: Providers) -> None:
+    go, ran, now, most = threading.Event(), Counter[str](), Counter[str](), Counter[str]()
+
+    @providers.app.job("calls", concurrency=SLOTS, attempts=1)
+    def call(job: Job[str]) -> None:
+        with job.holding(job.data):
+            now[job.data] += 1
+            most[job.data] = max(most[job.data], now[job.data])
+            assert job.data == "quick" or go.wait(60)
+            now[job.data] -= 1
+            ran[job.data] += 1
+
+    async with working(providers.app):
+        jobs = await providers.app.queue("calls").add_many([*["slow"] * 12, *["quick"] * 12])
+        try:
+            await eventually(lambda: ran["quick"] == 12)
+            assert (ran["slow"], most["slow"]) == (0, SLOTS)
+        finally:
+            go.set()
+        for job in jobs:
+            await job.result(timeout="60s")
 
 
 async def test_while_the_clock_stands_nobody_lends_however_slow_the_machine(

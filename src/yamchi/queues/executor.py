@@ -17,6 +17,9 @@ from yamchi.queues.processes.pool import ProcessPool
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import Claim
 
+MOST_THREADS = 10_000
+"""Each is made when it is needed: there are as many as jobs run, those among them that have lent their slot."""
+
 
 class Named(Protocol):
     """A job, or what stands for one, as far as a sentence needs it."""
@@ -28,13 +31,10 @@ class Named(Protocol):
 class Executor:
     """Calls the handlers of one queue. A thread can't be stopped: `stuck_threads` counts those whose job is over already."""
 
-    def __init__(
-        self, queue: Queue, threads: int, bulkheads: Bulkheads, on_return: Callable[[], None]
-    ) -> None:
+    def __init__(self, queue: Queue, bulkheads: Bulkheads, on_return: Callable[[], None]) -> None:
         self.stuck_threads = 0
         self._bulkheads = bulkheads
         self._queue = queue
-        self._size = threads
         self._on_return = on_return
         self._threads: ThreadPoolExecutor | None = None
         self._processes: dict[str, ProcessPool] = {}
@@ -69,7 +69,7 @@ class Executor:
 
     async def _in_thread(self, handler: Handler, job: Job[Any], arguments: tuple[Any, ...]) -> Any:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._size, thread_name_prefix=f"handler-{self._queue.name}")
+            self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix=f"handler-{self._queue.name}")
         job._loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
         future = self._threads.submit(context.run, handler.function, *arguments)

@@ -214,7 +214,19 @@ class Job(Generic[T]):
         As many jobs as the queue has slots may wait for one name; another is sent back to come again later, which costs no
         attempt. One that waits for longer than a second lends its slot to jobs of other names.
         """
-        return self._bulkheads.hold(name) if self._bulkheads else nullcontext()
+        if self._bulkheads is None:
+            return nullcontext()
+        held = self._bulkheads.hold(name)
+        return held if self._loop is None or self._loop is _current_loop() else self._held_there(held)
+
+    @contextmanager
+    def _held_there(self, held: AbstractContextManager[None]) -> Iterator[None]:
+        """For a plain handler in its thread: bulkheads belong to the event loop."""
+        self._do(_call(held.__enter__))
+        try:
+            yield
+        finally:
+            self._do(_call(held.__exit__, None, None, None))
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -282,6 +294,10 @@ class Job(Generic[T]):
     async def _must(self, act: Callable[[Sequence[str]], Awaitable[list[str]]], done: str, why: str) -> None:
         if not await act([self.id]):
             raise WrongState(f"Job {self.id} of {self.queue.name} can't be {done}: {why}.")
+
+
+async def _call(function: Callable[..., Any], *arguments: Any) -> None:
+    function(*arguments)
 
 
 class _Done:

@@ -59,7 +59,7 @@ class RunningJobs:
         self._runs: dict[str, Run] = {}
         """What runs now, by job id. Written by `start` and at the end of each run."""
         self._bulkheads = Bulkheads(slots, clock, on_change)
-        self._executor = Executor(queue, slots, self._bulkheads, on_change)
+        self._executor = Executor(queue, self._bulkheads, on_change)
 
     def __len__(self) -> int:
         return len(self._runs)
