@@ -1,5 +1,6 @@
 """Dead letters: jobs that will not be run again, kept until somebody looks, mends and replays them."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from yamchi.queues import foreign
 from yamchi.queues.engines.base import Engine, LetterPage
 from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
 from yamchi.queues.once import OnDone, each_once
-from yamchi.queues.records import DeadLetter, NewJob
+from yamchi.queues.records import DeadLetter, JobRecord, NewJob
 
 
 class DeadLetters:
@@ -34,7 +35,8 @@ class DeadLetters:
     async def replay(self, letter_id: str, data: Any = ...) -> None:
         """Put the job back in its queue with all its attempts, with other data if given."""
         letter = await self.get(letter_id)
-        if not await self._engine.replay(self._queue, {letter_id: self._revive(letter, data)}):
+        job = self._revive(letter, await self._engine.get(self._queue, letter_id), data)
+        if not await self._engine.replay(self._queue, {letter_id: job}):
             raise WrongState(
                 f"Dead letter {letter_id} of {self._queue} has been replayed or purged meanwhile."
             )
@@ -46,7 +48,9 @@ class DeadLetters:
             return (await self._engine.letters(self._queue, search, offset, 500)).letters
 
         async def replay(letters: Sequence[DeadLetter]) -> Sequence[str]:
-            jobs = {letter.id: self._revive(letter) for letter in letters if is_job(letter)}
+            valid = [letter for letter in letters if is_job(letter)]
+            failed = await asyncio.gather(*(self._engine.get(self._queue, letter.id) for letter in valid))
+            jobs = {letter.id: self._revive(letter, job) for letter, job in zip(valid, failed, strict=True)}
             return await self._engine.replay(self._queue, jobs) if jobs else []
 
         return await each_once(page, replay, on_done)
@@ -55,7 +59,8 @@ class DeadLetters:
         """Drop these letters, or all; how many went."""
         return await self._engine.purge(self._queue, letter_ids)
 
-    def _revive(self, letter: DeadLetter, data: Any = ...) -> NewJob:
+    def _revive(self, letter: DeadLetter, failed: JobRecord | None, data: Any = ...) -> NewJob:
+        """The job to be run again, as it was added if that is still known, else as its queue says."""
         if data is ...:
             if not is_job(letter):
                 raise WrongState(
@@ -64,7 +69,10 @@ class DeadLetters:
             data = orjson.loads(letter.body)["job"]
         name = letter.name or self._definition.default_name
         payload = check_size(self._definition, name, encode_json(data))
-        return NewJob(letter.id, name, payload, self._definition.options)
+        if failed is None:
+            return NewJob(letter.id, name, payload, self._definition.options)
+        known = self._definition.fill_in(failed)
+        return NewJob(letter.id, name, payload, known.options, known.priority)
 
 
 def is_job(letter: DeadLetter) -> bool:

@@ -199,6 +199,27 @@ class WorkerSuite(Suite):
             await eventually(partial(in_state, job, "completed"))
         assert (await job.refresh()).logs == ["caf\\udce9.jpg", "a\\0b", "шаг 1"]
 
+    @pytest.mark.parametrize("way", ["alone", "with all"])
+    async def test_a_replayed_job_is_run_as_it_was_added(self, app: Yamchi, queue: str, way: str) -> None:
+        runs: list[tuple[int, int | None]] = []
+
+        @app.job(queue)
+        async def send(job: Job[Any]) -> None:
+            runs.append((job.attempts, job.record.options.timeout))
+            if len(runs) == 1:
+                raise Unrecoverable("not yet")
+
+        target = app.queue(queue)
+        job = await target.add({}, attempts=7, timeout="2m")
+        async with working(app):
+            await eventually(partial(in_state, job, "failed"))
+            if way == "alone":
+                await target.dead_letters.replay(job.id)
+            else:
+                assert await target.dead_letters.replay_all() == 1
+            await eventually(partial(in_state, job, "completed"))
+        assert runs == [(7, 120_000)] * 2
+
     async def test_poison_never_blocks(self, app: Yamchi, queue: str) -> None:
         seen: list[int] = []
 
