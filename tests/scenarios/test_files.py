@@ -4,8 +4,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from tests.scenarios.harness import LEAD, Harness, open_harness
+from tests.scenarios.leads import TableLeads
+from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios.defaults import FOLDER
 from yamchi.scenarios.sweeping import LATE
 
@@ -165,3 +168,34 @@ async def test_a_file_that_breaks_while_it_runs_stays_named_until_it_is_mended(h
     assert await harness.scenarios.linter.lint()
     await rewrite(harness, "own", OWN.format(name="own", on="went", step=step))
     assert len(harness.scenarios.library.problems) == 1
+
+
+class EditedMeanwhile(TableLeads):
+    """Leads during whose events somebody edits the file of a scenario."""
+
+    def __init__(self, harness: Harness, text: str) -> None:
+        super().__init__(harness.app.database)
+        self._harness = harness
+        self._text = text
+
+    def note_in(self, connection: Connection, event: Event) -> None:
+        write(self._harness.app.settings.home, "own", self._text)
+        self._harness.scenarios.library.refresh()
+        super().note_in(connection, event)
+
+
+async def test_a_file_that_is_edited_while_events_are_stored_keeps_none_of_them_from_starting_a_run(
+    harness: Harness,
+) -> None:
+    before = OWN.format(name="own", on="go", step="{job: one, wait: 1h}")
+    await rewrite(harness, "own", before)
+    harness.scenarios.entities.register("lead", EditedMeanwhile(harness, before.replace("1h", "2h")))
+    names = ["a", "b", "c"]
+    for lead in names:
+        await harness.lead(lead)
+    events = [Event(event_type="go", event_id=lead, data={"lead_id": lead}) for lead in names]
+    await harness.app.notifications.service.handle_events(events)
+    assert [(await harness.run("own", lead))["status"] for lead in names] == ["running"] * 3
+    await harness.lead("d")
+    await harness.event("go", "d")
+    assert (await harness.run("own", "d"))["version"] != (await harness.run("own", "a"))["version"]

@@ -45,6 +45,14 @@ class File:
     problem: ConfigurationError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The scenarios that runs begin with, by name; and every version that is concerned, those in force first."""
+
+    in_force: Mapping[str, Definition]
+    versions: Sequence[Definition]
+
+
 class Library:
     """Definitions by name and by version."""
 
@@ -193,16 +201,18 @@ class Library:
         said = {row.name for row in stored if isinstance(row.body, dict) and row.body.get("again") == "never"}
         return said | {name for name, one in current.items() if one.again == "never"}
 
-    def listening(self, connection: Connection, event_types: set[str]) -> list[Definition]:
-        """Every version, those in force first, to whose runs one of these types matters."""
+    def listening(self, connection: Connection, event_types: set[str]) -> Listening:
+        """To whom one of these types matters, as it is now: files may change while their events are being stored."""
+        in_force = self.current
         versions: dict[tuple[str, str], Definition | None] = {
-            (one.scenario, one.version): one for one in self.current.values()
+            (one.scenario, one.version): one for one in in_force.values()
         }
         for name, version in connection.execute(_VERSIONS):
             if (name, version) not in versions:
                 versions[name, version] = self._stored_version(connection, name, version)
         # One that can't be used was complained of when it was read; its runs wait for a process that can.
-        return [one for one in versions.values() if one and not event_types.isdisjoint(one.listens_to)]
+        heard = [one for one in versions.values() if one and not event_types.isdisjoint(one.listens_to)]
+        return Listening(in_force, heard)
 
 
 def _stored(name: str, version: str, *columns: Column[Any]) -> Select[Any]:

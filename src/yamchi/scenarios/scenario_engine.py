@@ -23,7 +23,7 @@ from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
 from yamchi.scenarios.expressions import ExpressionFailed, fill
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Facts, Run
-from yamchi.scenarios.library import Library, UnknownScenario
+from yamchi.scenarios.library import Library, Listening, UnknownScenario
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.saving import RunSaver
 from yamchi.storage.database import Database
@@ -97,8 +97,9 @@ class ScenarioEngine:
         self, connection: Connection, events: Sequence[Event], prepared: Fetched, now: Millis
     ) -> list[Entry]:
         """What these events, which are new, lead to."""
-        types = {event.event_type for event in events}
-        listening = self._library.listening(connection, types) if events else []
+        if not events:
+            return []
+        listening = self._library.listening(connection, {event.event_type for event in events})
         return [
             entry for event in events for entry in self._take(connection, event, listening, prepared, now)
         ]
@@ -120,7 +121,7 @@ class ScenarioEngine:
         self,
         connection: Connection,
         event: Event,
-        listening: Sequence[Definition],
+        listening: Listening,
         fetched: Fetched,
         now: Millis,
     ) -> list[Entry]:
@@ -128,7 +129,7 @@ class ScenarioEngine:
         store.lock_entities(connection, concerned.items())
         matches = [
             match
-            for definition in _one_for_each_key(listening, event.event_type)
+            for definition in _one_for_each_key(listening.versions, event.event_type)
             if (match := self._match(connection, definition, event, concerned, fetched, now))
         ]
         keys = {(match.definition.scenario, match.key) for match in matches}
@@ -148,8 +149,8 @@ class ScenarioEngine:
         if leaving:
             self._leaving[event.event_id] = leaving
         for match in matches:
-            is_current = self._library.current.get(match.definition.scenario) == match.definition
-            if is_current and event.event_type in match.definition.on:
+            is_in_force = listening.in_force.get(match.definition.scenario) is match.definition
+            if is_in_force and event.event_type in match.definition.on:
                 number = numbers[match.definition.scenario, match.key]
                 entries += self._start(connection, match, event, number, now)
         return entries
@@ -317,9 +318,9 @@ class ScenarioEngine:
         return replace(stopped, on_its_way=row.armed_step, is_still_sending=True)
 
 
-def _one_for_each_key(listening: Sequence[Definition], event_type: str) -> Iterable[Definition]:
+def _one_for_each_key(versions: Sequence[Definition], event_type: str) -> Iterable[Definition]:
     """Versions that make their key alike find the same one: the first of them, which is the one in force, stands for all."""
-    concerned = (one for one in reversed(listening) if event_type in one.listens_to)
+    concerned = (one for one in reversed(versions) if event_type in one.listens_to)
     return {(one.scenario, one.entity, one.key): one for one in concerned}.values()
 
 
