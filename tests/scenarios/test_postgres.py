@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import Connection, delete, func, select, text, update
 
 from tests.notifications.conftest import mail_server  # noqa: F401 - a fixture
 from tests.scenarios.harness import LEAD, ScriptedChannel
@@ -19,7 +19,9 @@ from tests.scenarios.leads import TableLeads
 from tests.scenarios.test_engines import TIMEOUT_SECONDS, an_app, happen, status, working
 from tests.services.mail import MailServer
 from yamchi import Yamchi
+from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios import store
+from yamchi.scenarios.entities import Change
 from yamchi.scenarios.plugin import Scenarios
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.tables import scenario_definitions, scenario_runs, scenario_steps
@@ -199,6 +201,54 @@ async def test_steps_and_events_of_one_lead_at_once_wait_for_each_other_in_one_o
         await eventually(are_set, TIMEOUT_SECONDS)
     deadlocks = text("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
     assert await pair.one.database.read(lambda c: c.execute(deadlocks).scalar_one()) == 0
+
+
+def leads_of(app: Yamchi) -> TableLeads:
+    leads = app.plugin(Scenarios).entities.of("lead")
+    assert isinstance(leads, TableLeads)
+    return leads
+
+
+async def test_an_event_that_changes_a_lead_and_a_step_that_does_wait_for_each_other_in_one_order(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step has its run and is about to write its log line when the event comes: neither has to begin anew."""
+    writing, telling = leads_of(pair.one), leads_of(pair.other)
+    apply_in, note_in = writing.apply_in, telling.note_in
+    is_writing, may_write, tries = threading.Event(), threading.Event(), []
+
+    def apply_late(connection: Connection, entity_id: str, change: Change) -> None:
+        tries.append("step")
+        is_writing.set()
+        assert may_write.wait(TIMEOUT_SECONDS)
+        apply_in(connection, entity_id, change)
+
+    def note(connection: Connection, event: Event) -> None:
+        tries.append("event")
+        note_in(connection, event)
+
+    monkeypatch.setattr(writing, "apply_in", apply_late)
+    monkeypatch.setattr(telling, "note_in", note)
+    pid = await pair.other.database.write(lambda c: c.execute(text("SELECT pg_backend_pid()")).scalar_one())
+    locks = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = :pid").bindparams(pid=pid)
+
+    async def is_waiting() -> bool:
+        return bool(await pair.other.database.read(lambda c: c.execute(locks).scalar_one()))
+
+    await happen(pair.one, "go", "e-1")
+    async with working(pair.one):
+        await asyncio.to_thread(is_writing.wait, TIMEOUT_SECONDS)
+        event = elsewhere(happen(pair.other, "corrected", "e-2", fields={"name": "Another"}))
+        await eventually(is_waiting, TIMEOUT_SECONDS)
+        may_write.set()
+        await event
+
+        async def is_logged() -> bool:
+            return await pair.leads.log(LEAD) == ["SENT"]
+
+        await eventually(is_logged, TIMEOUT_SECONDS)
+    assert (await pair.leads.fields(LEAD))["name"] == "Another"
+    assert tries == ["step", "event"]
 
 
 DATED = """

@@ -234,6 +234,7 @@ class Meetings:
         """
 
         def keep(connection: Connection) -> tuple[bool, list[Entry]]:
+            self._scenarios.lock_in(connection, entities.KIND, lead_id)
             lead = self._store.find_in(connection, lead_id, lock=True)
             known: dict[str, Any] = {"meeting_id": meeting.id, "link": meeting.link, "starts_at": starts_at}
             if lead is not None and lead.lesson_datetime == starts_at:

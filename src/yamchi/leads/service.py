@@ -130,6 +130,7 @@ class LeadService:
         """Set fields, and let the lead's runs look at them anew, in one transaction."""
 
         def change(connection: Connection) -> Sequence[Entry]:
+            self._scenarios.lock_in(connection, entities.KIND, lead_id)
             if self._store.change_in(connection, lead_id, fields) is None:
                 raise UnknownLead(f"There is no lead {lead_id[:64]!r}.")
             return self._scenarios.changed_in(connection, entities.KIND, lead_id)

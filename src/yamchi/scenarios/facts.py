@@ -1,6 +1,6 @@
 """What is known at the moment of a decision, read in the same transaction as the run wherever that is possible."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -58,16 +58,17 @@ class FactReader:
 
     # ── In a transaction ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def note(self, connection: Connection, event: Event) -> dict[str, str]:
-        """Tell the stores inside the database of an event; the entities that it concerns, by kind."""
-        concerned = {}
-        for kind in self._kinds:
+    def concerned(self, event: Event) -> dict[str, str]:
+        """The entities that an event concerns, by kind."""
+        found = {kind: self._kinds.of(kind).id_of(event) for kind in self._kinds}
+        return {kind: entity_id for kind, entity_id in found.items() if entity_id is not None}
+
+    def note(self, connection: Connection, event: Event, kinds: Iterable[str]) -> None:
+        """Tell the stores inside the database of an event that concerns an entity of theirs."""
+        for kind in kinds:
             entities = self._kinds.of(kind)
-            if (entity_id := entities.id_of(event)) is not None:
-                concerned[kind] = entity_id
-                if isinstance(entities, TransactionalEntities):
-                    entities.note_in(connection, event)
-        return concerned
+            if isinstance(entities, TransactionalEntities):
+                entities.note_in(connection, event)
 
     def entity(
         self, connection: Connection, kind: str | None, entity_id: str | None, fetched: Fetched

@@ -14,6 +14,7 @@ from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_a
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
+from yamchi.scenarios import store
 from yamchi.scenarios.actions import Acted, Actions
 from yamchi.scenarios.defaults import FOLDER
 from yamchi.scenarios.entities import EntityKinds
@@ -247,6 +248,10 @@ class Scenarios(Plugin):
     async def changed(self, kind: str, entity_id: str) -> None:
         """An entity was changed otherwise than by an event: its runs look at their dates anew, and their jobs get their data anew."""
         await self.scenario_engine.changed(kind, entity_id)
+
+    def lock_in(self, connection: Connection, kind: str, entity_id: str) -> None:
+        """Before a transaction that will call `changed_in` changes the entity: the engine's own take their locks in this order."""
+        store.lock_entities(connection, [(kind, entity_id)])
 
     def changed_in(self, connection: Connection, kind: str, entity_id: str) -> list[Entry]:
         """The same in the transaction that changes it; pass what it returns to `follow` after the commit."""

@@ -125,8 +125,9 @@ class ScenarioEngine:
         fetched: Fetched,
         now: Millis,
     ) -> list[Entry]:
-        concerned = self._facts.note(connection, event)
+        concerned = self._facts.concerned(event)
         store.lock_entities(connection, concerned.items())
+        self._facts.note(connection, event, concerned)
         matches = [
             match
             for definition in _one_for_each_key(listening.versions, event.event_type)
