@@ -284,6 +284,52 @@ async def test_a_link_of_ones_own_stays_when_the_date_moves(harness: Harness, se
     assert (server.meetings, (await harness.get(lead_id))["zoom_link"]) == ({}, "https://meet.example/1")
 
 
+@pytest.mark.parametrize("way", ["event", "by hand"])
+async def test_a_lesson_that_is_moved_with_its_meetings_link_moves_the_meeting(
+    harness: Harness, server: ZoomServer, way: str
+) -> None:
+    """Whoever moves it has read the lead, and says all that there is of the lesson."""
+    lead_id = await harness.lead()
+    await book(harness, lead_id)
+    link = (await harness.get(lead_id))["zoom_link"]
+    moved = {"lesson_datetime": "2026-01-07T10:00:00Z", "zoom_link": link}
+    if way == "event":
+        await harness.event("lesson.rescheduled", lead_id, "moved", **moved)
+    else:
+        await harness.client.patch(f"/v1/leads/{lead_id}", json=moved)
+    await harness.app.drain()
+    (meeting,) = server.meetings.values()
+    assert (meeting["start_time"], meeting["join_url"]) == ("2026-01-07T10:00:00Z", link)
+    assert (await harness.get(lead_id))["zoom_link"] == link
+
+
+async def test_a_lesson_that_gets_a_link_of_its_own_leaves_no_meeting_behind(
+    harness: Harness, server: ZoomServer
+) -> None:
+    lead_id = await harness.lead()
+    await book(harness, lead_id)
+    own = {"lesson_datetime": "2026-01-07T10:00:00Z", "zoom_link": "https://meet.example/1"}
+    await harness.event("lesson.rescheduled", lead_id, "moved", **own)
+    await harness.app.drain()
+    assert (server.meetings, (await harness.get(lead_id))["zoom_link"]) == ({}, "https://meet.example/1")
+
+
+async def test_a_link_of_ones_own_that_comes_while_the_meeting_is_made_stays(
+    harness: Harness, meetings: Meetings, server: ZoomServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead_id = await harness.lead()
+    own = {"lesson_datetime": "2026-01-05T10:00:00Z", "zoom_link": "https://meet.example/1"}
+
+    async def give_link() -> None:
+        await harness.event("lesson.rescheduled", lead_id, "own", **own)
+
+    before_created(meetings, monkeypatch, give_link)
+    await book(harness, lead_id)
+    await harness.app.clock.advance("5m")
+    assert (server.created, server.meetings) == (1, {})
+    assert (await harness.get(lead_id))["zoom_link"] == "https://meet.example/1"
+
+
 def job_of(lead_id: str) -> Any:
     """As much of a job as the handler reads."""
     return SimpleNamespace(data={"leadId": lead_id})

@@ -86,20 +86,23 @@ class Meetings:
     def store(
         self, connection: Connection, events: Sequence[Event], prepared: None, now: Millis
     ) -> list[Due]:
-        """Note, with the event, that a meeting is to be brought up to date. A lesson that has a link needs none."""
-        said = [entities.said_by(event) for event in events if event.event_type in CONCERNED]
-        found = [data.get("lead_id") for data in said if not data.get("zoom_link")]
-        lead_ids = [
-            one for one in dict.fromkeys(found) if isinstance(one, str) and len(one) <= entities.LONGEST_ID
-        ]
-        return [self._note(connection, lead_id, now) for lead_id in lead_ids]
+        """Note, with the event, that a meeting is to be brought up to date. A lesson that comes with a link needs no new one."""
+        needed: dict[str, bool] = {}
+        for data in (entities.said_by(event) for event in events if event.event_type in CONCERNED):
+            lead_id = data.get("lead_id")
+            if isinstance(lead_id, str) and len(lead_id) <= entities.LONGEST_ID:
+                needed[lead_id] = needed.get(lead_id, False) or not data.get("zoom_link")
+        noted = (self._note(connection, lead_id, now, is_new=new) for lead_id, new in needed.items())
+        return [due for due in noted if due is not None]
 
-    def _note(self, connection: Connection, lead_id: str, now: Millis) -> Due:
+    def _note(self, connection: Connection, lead_id: str, now: Millis, *, is_new: bool) -> Due | None:
+        """None if there is nothing to bring up to date, and nothing new is needed."""
         due = Due(lead_id, uuid4().hex)
         values = {"due_at": now, "due_id": due.id}
-        insert_new(connection, table, [{"lead_id": lead_id, **values}])
-        connection.execute(update(table).where(table.c.lead_id == lead_id).values(values))
-        return due
+        if is_new:
+            insert_new(connection, table, [{"lead_id": lead_id, **values}])
+        known = update(table).where(table.c.lead_id == lead_id).values(values)
+        return due if connection.execute(known).rowcount else None
 
     async def follow(self, stored: Sequence[Due]) -> None:
         for due in stored:
@@ -121,10 +124,11 @@ class Meetings:
 
     async def forget(self, lead_id: str) -> None:
         """A lead was erased: its meeting goes too."""
-        if await self._row(lead_id) is not None:
-            now = self._clock.now()
-            due = await self._database.write(lambda connection: self._note(connection, lead_id, now))
-            await self.follow([due])
+        now = self._clock.now()
+        due = await self._database.write(
+            lambda connection: self._note(connection, lead_id, now, is_new=False)
+        )
+        await self.follow([due] if due else [])
 
     # ── The job ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -230,12 +234,15 @@ class Meetings:
     async def _keep(self, lead_id: str, meeting: Meeting, starts_at: Millis) -> bool:
         """The id first and with everything else: a link that is lost could be had again, a meeting not.
 
-        False if the row is gone: the lesson was cancelled meanwhile, and nobody else knows of the meeting.
+        False if the row is gone, or the lesson has got a link of its own: nobody else knows of the meeting.
         """
 
         def keep(connection: Connection) -> tuple[bool, list[Entry]]:
             self._scenarios.lock_in(connection, entities.KIND, lead_id)
             lead = self._store.find_in(connection, lead_id, lock=True)
+            link = connection.execute(select(table.c.link).where(table.c.lead_id == lead_id)).scalar()
+            if lead is not None and lead.zoom_link not in (None, link, meeting.link):
+                return False, []
             known: dict[str, Any] = {"meeting_id": meeting.id, "link": meeting.link, "starts_at": starts_at}
             if lead is not None and lead.lesson_datetime == starts_at:
                 known["due_at"] = None  # else it was moved meanwhile, and that has a job of its own
