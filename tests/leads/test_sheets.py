@@ -132,6 +132,27 @@ async def test_cells_that_a_person_changed_together_are_all_taken_over(
     assert "SHEET_REFUSED" not in await harness.log(lead_id)
 
 
+async def test_a_tick_beside_a_date_that_the_lesson_no_longer_has_confirms_nothing(
+    harness: Harness, server: SheetsServer
+) -> None:
+    """The lesson was moved while Google could not be reached, and the team called the lead with the sheet before them."""
+    lead_id = await harness.lead()
+    await harness.event("lesson.booked", lead_id, "e1", lesson_datetime="2026-01-05T10:00:00Z")
+    await sync(harness)
+    await harness.event("lesson.rescheduled", lead_id, "e2", lesson_datetime="2026-01-06T10:00:00Z")
+    server.edit("Leads", lead_id, "confirmed", True)
+    await sync(harness)
+    lead = await harness.get(lead_id)
+    assert (lead["confirmed"], lead["lesson_datetime"]) == (False, "2026-01-06T10:00:00Z")
+    (row,) = server.table("Leads")
+    assert (row["confirmed"], row["lesson_datetime"]) == (False, "2026-01-06T10:00:00Z")
+    assert "SHEET_REFUSED" in await harness.log(lead_id)
+    assert len(await harness.jobs("reminders")) == 1
+    server.edit("Leads", lead_id, "confirmed", True)  # of the date that stands there now
+    await sync(harness)
+    assert (await harness.get(lead_id))["confirmed"] is True
+
+
 async def test_a_cell_that_says_something_impossible_is_put_back(
     harness: Harness, server: SheetsServer
 ) -> None:

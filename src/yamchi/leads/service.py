@@ -90,6 +90,13 @@ class LeadService:
         when = None if lead.lesson_datetime is None else isoformat(lead.lesson_datetime)
         await self.tell(entities.CONFIRMED, lead.id, event_id, lesson_datetime=when, by=by)
 
+    async def confirm_date(self, lead_id: str, seen: str | None) -> None:
+        """The lead comes to its lesson, by the word of somebody who sees this date; `LessonMoved` if it has another by now."""
+        lead = await self._store.get(lead_id)
+        moment = self._checked(read_moment(seen, lead.timezone or self._zone) if seen else None)
+        if lead.lesson_datetime != moment or not lead.confirmed:
+            await self.tell(entities.CONFIRMED, lead_id, lesson_datetime=isoformat(moment), by="api")
+
     async def has_moved_since(self, lead_id: str, message: int) -> bool:
         """Whether a message of the bot, by its number in the chat, reminds of a date that the lesson no longer has."""
         actions = self._scenarios.actions

@@ -10,7 +10,7 @@ from sqlalchemy import insert, literal, null, select, update
 
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.errors import ConfigurationError, InvalidJob, Outage, YamchiError
-from yamchi.leads.model import Lead
+from yamchi.leads.model import Lead, LessonMoved
 from yamchi.leads.service import LeadService
 from yamchi.leads.sheets.cells import COLUMNS, EDITABLE, LOG_COLUMNS, Cells, cells_of, read_cell
 from yamchi.leads.sheets.spreadsheet import Spreadsheet
@@ -148,17 +148,25 @@ class SheetSync:
         for name in sorted(COLUMNS, key=_turn):
             is_edited = theirs[name] not in (agreed.get(name, ""), ours[name])
             if is_edited and ours[name] == agreed.get(name, "") and name in EDITABLE:
-                await self._edit(lead, name, theirs[name])
+                await self._edit(lead, name, theirs)
         # What the sheet has is known now; what the lead has otherwise is written there next.
         known = {"cells": theirs, "is_away": False, "changes": table.c.changes + 1}
         change = update(table).where(table.c.lead_id == lead_id).values(known)
         await self._database.write(lambda connection: connection.execute(change).rowcount)
 
-    async def _edit(self, lead: Lead, name: str, cell: str) -> None:
-        """A cell that says something impossible is put back, and the log says why."""
+    async def _edit(self, lead: Lead, name: str, theirs: Cells) -> None:
+        """A cell that says something impossible is put back, and the log says why.
+
+        A tick at `confirmed` is about the date beside it, which the lesson need not have any more.
+        """
         try:
-            await self._service.edit(lead.id, {name: read_cell(name, cell)})
-        except InvalidJob as error:
+            value = read_cell(name, theirs[name])
+            if name == "confirmed" and value:
+                seen = read_cell("lesson_datetime", theirs["lesson_datetime"])
+                await self._service.confirm_date(lead.id, seen)
+            else:
+                await self._service.edit(lead.id, {name: value})
+        except (InvalidJob, LessonMoved) as error:
             log.warning(f"a change in the spreadsheet of the lead {lead.id} was refused: {error}")
             line = LogLine(
                 f"sheet:{lead.id}:{self._clock.now()}:{name}", "SHEET_REFUSED", {"why": str(error)}
