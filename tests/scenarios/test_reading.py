@@ -1,6 +1,7 @@
 """A scenario that can't be used is one sentence with its file, its line and its field."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,23 @@ def test_the_version_is_of_what_it_says_and_not_how_it_is_written() -> None:
     )
     assert read_text(GOOD.replace("30m", "31m")).version != version
     assert Definition.model_validate(read_text(GOOD).body).version == version
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        (
+            "answered",
+            "answered",
+        ),  # as stored versions have it: theirs is the version of the file that did not change
+        ("{event: answered}", "answered"),
+        ("{event: answered, data: {of: 1}}", {"event": "answered", "data": {"of": 1}}),
+    ],
+)
+def test_what_a_button_tells_is_kept_as_briefly_as_it_can_be_said(written: str, kept: Any) -> None:
+    read = read_text(f"{GOOD}actions:\n  yes: {{emit: {written}}}\n")
+    assert read.body["actions"] == {"yes": {"emit": kept}}
+    assert Definition.model_validate(read.body) == read
 
 
 def test_the_key_names_the_kind_where_the_file_does_not() -> None:

@@ -10,7 +10,15 @@ from hashlib import sha256
 from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
 
 from yamchi.clock import Millis
 from yamchi.notifications.schemas.notification_job import CHANNELS, Priority
@@ -112,6 +120,13 @@ class Emit(Part):
     def _shorthand(cls, value: Any) -> Any:
         """`emit: lesson.missed` says as much as `emit: {event: lesson.missed}`."""
         return {"event": value} if isinstance(value, str) else value
+
+
+def _shortened(emit: Emit | None) -> Any:
+    """As actions had it before an event of theirs could say anything: what is written as it was has the version that it had."""
+    if emit is None or emit.data:
+        return emit
+    return emit.event
 
 
 class Remember(Part):
@@ -222,7 +237,9 @@ class Step(Part):
 class Action(Part):
     """What a button does: for a person in a chat, or behind a link in a letter."""
 
-    emit: Emit | None = Field(default=None, description="An event with the entity's id and who did it.")
+    emit: Annotated[Emit | None, PlainSerializer(_shortened)] = Field(
+        default=None, description="An event with the entity's id and who did it."
+    )
     set: Texts = {}
     log: Text | None = None
     stop: bool = Field(default=False, description="Stop the run.")
