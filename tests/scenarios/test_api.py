@@ -165,6 +165,23 @@ async def test_a_link_of_a_lesson_that_was_cancelled_confirms_nothing(
     assert "confirmed" not in await harness.leads.fields(LEAD)
 
 
+async def test_a_link_holds_as_long_as_its_date_though_another_run_has_begun(
+    client: httpx2.AsyncClient, harness: Harness
+) -> None:
+    """A lesson that is booked for the same moment again, with another link for example, has not moved."""
+    moment = harness.ahead(days=2)
+    links = await reminded(harness)
+    await harness.pass_time("20h")
+    assert (await harness.run("lesson_reminders"))["status"] == "finished"
+    await harness.event("lesson.rescheduled", lesson_datetime=moment)
+    assert (await harness.run("lesson_reminders"))["generation"] == 2
+    pressed = await client.post(links["confirm"])
+    assert (pressed.status_code, (await harness.leads.fields(LEAD))["confirmed"]) == (200, True)
+    await harness.event("lesson.rescheduled", lesson_datetime=harness.ahead(days=4))
+    moved = await client.post(links["reschedule"])
+    assert (moved.status_code, "has another date now" in moved.text) == (410, True)
+
+
 async def test_a_button_in_a_chat_acts_at_once(harness: Harness) -> None:
     await harness.lead()
     await harness.event("lesson.booked", lesson_datetime=harness.ahead(days=2))

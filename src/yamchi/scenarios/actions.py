@@ -21,7 +21,7 @@ from yamchi.scenarios.definition import STOP, Action, Definition
 from yamchi.scenarios.entities import Change, Entities, EntityKinds, LogLine, TransactionalEntities
 from yamchi.scenarios.expressions import fill
 from yamchi.scenarios.facts import FactReader, Fetched
-from yamchi.scenarios.flow import Facts, Run
+from yamchi.scenarios.flow import Run
 from yamchi.scenarios.library import Library
 from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.scenario_engine import ScenarioEngine, Stopped
@@ -141,11 +141,7 @@ class Actions:
             newest = None if sender is None else store.latest(connection, sender.scenario, sender.key)
             if step is None or newest is None:
                 return True
-            run = store.restored(newest)
-            definition = self._library.version(connection, run.scenario, run.version)
-            return (
-                _outdated(definition, run, self._facts.of(connection, definition, run, fetched), step) is None
-            )
+            return self._why_outdated(connection, store.restored(newest), step, fetched) is None
 
         return await self._database.read(look)
 
@@ -210,7 +206,7 @@ class Actions:
         definition = self._library.version(connection, run.scenario, run.version)
         meant = _meaning(definition, asked.action)
         facts = self._facts.of(connection, definition, run, fetched)
-        if asked.link and (why := _outdated(definition, run, facts, asked.link.step)):
+        if asked.link and (why := self._why_outdated(connection, run, asked.link.step, fetched)):
             raise DeadLink(why)
         values = {**flow.values_of(definition, run, facts, asked.at), "by": asked.by}
         act_id = asked.link.id if asked.link else f"{run.id}.{asked.action}.{asked.at}"
@@ -218,6 +214,27 @@ class Actions:
         change = Change(fill(meant.set, values, facts.zone.key), LogLine(act_id, str(text)) if text else None)
         told = {**fill(meant.emit.data, values, facts.zone.key), "by": asked.by} if meant.emit else {}
         return _Act(act_id, row, run, definition, meant, change, told)
+
+    def _why_outdated(
+        self, connection: Connection, newest: Run, sender: StepId, fetched: Fetched
+    ) -> str | None:
+        """Why a step's message is not the latest word on its date any more, or that is not the date; None if all is as it says.
+
+        What a run of before said of a date holds as long as the date does: whoever books the same once more begins another run.
+        """
+        row = None if newest.id == sender.run_id else store.read(connection, sender.run_id)
+        run = newest if row is None else store.restored(row)
+        definition, step = self._library.version(connection, run.scenario, run.version), sender.step
+        is_dated = step in run.anchors and step in definition.places
+        is_latest = run.message_of(step, run.armings.get(step, 0)) == run.message_of(step, sender.arming)
+        if run.id != sender.run_id or not is_latest or not (is_dated or run is newest):
+            return "The date has changed since this message was sent: use the newest one."
+        if is_dated:
+            facts = self._facts.of(connection, definition, run, fetched)
+            moment, _ = flow.anchor_of(definition, run, definition.step(step), facts)
+            if moment != run.anchors[step]:
+                return "What this message was about has been cancelled, or has another date now."
+        return None
 
     def _use_up(self, connection: Connection, run: Run, asked: "_Asked") -> None:
         """A link works once."""
@@ -257,19 +274,6 @@ class _Act:
     @property
     def is_stop(self) -> bool:
         return self.meant.stop and self.run.status == "running"
-
-
-def _outdated(definition: Definition, run: Run, facts: Facts, sender: StepId) -> str | None:
-    """Why a step's message is not the latest word on its date any more, or that is not the date; None if all is as it says."""
-    step, latest = sender.step, run.armings.get(sender.step, 0)
-    is_latest = run.message_of(step, latest) == run.message_of(step, sender.arming)
-    if run.id != sender.run_id or not is_latest:
-        return "The date has changed since this message was sent: use the newest one."
-    if step in run.anchors and step in definition.places:
-        moment, _ = flow.anchor_of(definition, run, definition.step(step), facts)
-        if moment != run.anchors[step]:
-            return "What this message was about has been cancelled, or has another date now."
-    return None
 
 
 def _sender(connection: Connection, kind: str, entity_id: str, channel: str, message: str) -> StepId | None:
