@@ -209,6 +209,29 @@ async def test_a_date_in_a_store_elsewhere_moves_the_reminders(harness: Harness)
     assert [when for when, _ in harness.email.sent] == ["2026-01-05T00:00:00Z", "2026-01-05T19:00:00Z"]
 
 
+OF_A_CUSTOMER = """
+scenario: visit
+on: visit.booked
+entity: lead
+key: "{{ event.data.customer }}"
+steps:
+  - {job: remind, at: lead.lesson_datetime - 24h, send: {channel: email, template: note}}
+"""
+
+
+async def test_an_event_about_something_else_leaves_a_run_of_its_key_as_it_was(harness: Harness) -> None:
+    """What the run is about lies elsewhere and is not what the event is about; the date of the run has not gone."""
+    leads = RemoteLeads()
+    harness.scenarios.entities.register("lead", leads)
+    leads.rows = {name: {"email": f"{name}@example.com"} for name in ("first", "second")}
+    harness.scenario(OF_A_CUSTOMER)
+    for days, name in ((5, "first"), (9, "second")):
+        moment = harness.ahead(days=days)
+        await harness.event("visit.booked", name, customer="c", lesson_datetime=moment)
+    await harness.pass_time("10d")
+    assert [message.to for _, message in harness.email.sent] == ["first@example.com"]
+
+
 # ── Versions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 VERSIONED = """

@@ -91,7 +91,29 @@ class ScenarioEngine:
         ids = [event.event_id for event in events]
         query = select(known_events.c.event_id).where(known_events.c.event_id.in_(ids))
         known = set(await self._database.read(lambda connection: connection.execute(query).scalars().all()))
-        return await self._facts.fetch_for([event for event in events if event.event_id not in known])
+        new = [event for event in events if event.event_id not in known]
+        fetched = await self._facts.fetch_for(new)
+        others = await self._database.read(lambda connection: self._others(connection, new, fetched))
+        for kind, entity_id in others - fetched.entities.keys():
+            fetched.entities |= (await self._facts.fetch(kind, entity_id)).entities
+        return fetched
+
+    def _others(
+        self, connection: Connection, events: Sequence[Event], fetched: Fetched
+    ) -> set[tuple[str, str]]:
+        """What the living runs of the keys of these events are about, which need not be what the events are about."""
+        listening, now = (
+            self._library.listening(connection, {event.event_type for event in events}),
+            self._clock.now(),
+        )
+        keys = {
+            (match.definition.scenario, match.key)
+            for event in events
+            for match in self._matches(
+                connection, listening, event, self._facts.concerned(event), fetched, now
+            )
+        }
+        return store.entities_of(connection, keys)
 
     def store(
         self, connection: Connection, events: Sequence[Event], prepared: Fetched, now: Millis
@@ -128,11 +150,7 @@ class ScenarioEngine:
         concerned = self._facts.concerned(event)
         store.lock_entities(connection, concerned.items())
         self._facts.note(connection, event, concerned)
-        matches = [
-            match
-            for definition in _one_for_each_key(listening.versions, event.event_type)
-            if (match := self._match(connection, definition, event, concerned, fetched, now))
-        ]
+        matches = self._matches(connection, listening, event, concerned, fetched, now)
         keys = {(match.definition.scenario, match.key) for match in matches}
         store.lock_keys(connection, keys)
         living = store.living(connection, keys, list(concerned.items()))
@@ -155,6 +173,21 @@ class ScenarioEngine:
                 number = numbers[match.definition.scenario, match.key]
                 entries += self._start(connection, match, event, number, now)
         return entries
+
+    def _matches(
+        self,
+        connection: Connection,
+        listening: Listening,
+        event: Event,
+        concerned: dict[str, str],
+        fetched: Fetched,
+        now: Millis,
+    ) -> list[Match]:
+        return [
+            match
+            for definition in _one_for_each_key(listening.versions, event.event_type)
+            if (match := self._match(connection, definition, event, concerned, fetched, now))
+        ]
 
     def _match(
         self,

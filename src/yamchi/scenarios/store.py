@@ -76,6 +76,17 @@ def _number(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True)
 
 
+def entities_of(connection: Connection, keys: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The entities that the running runs of these keys are about, by kind and id."""
+    found = set()
+    for scenario, key in keys:
+        query = select(runs.c.entity_kind, runs.c.entity_id).where(
+            runs.c.scenario == scenario, runs.c.key == key, runs.c.status == "running"
+        )
+        found |= {(row.entity_kind, row.entity_id) for row in connection.execute(query) if row.entity_id}
+    return found
+
+
 def living(
     connection: Connection, keys: Collection[tuple[str, str]], entities: Collection[tuple[str, str]]
 ) -> list[Row[Any]]:
