@@ -508,6 +508,20 @@ async def test_the_letter_leads_to_the_bot(tmp_path: Path) -> None:
         assert f"https://t.me/lesson_bot?start={lead_id}" in (message.rendered.html or "")
 
 
+@pytest.mark.parametrize("field", ["bot_url", "botUrl", "zoomLink", "Zoom_Link", "links"])
+async def test_a_field_of_the_form_is_no_link_of_ours(tmp_path: Path, field: str) -> None:
+    """Anybody may fill in the form, with anybody's address: what our letters lead to is not theirs to say."""
+    async with open_harness(tmp_path, smtp_host="localhost") as harness:
+        lead_id = await harness.lead(**{field: "https://strange.example", "Level": "B1"})
+        await harness.event("lesson.booked", lead_id, "e1", lesson_datetime="2026-01-03T10:00:00Z")
+        await harness.app.clock.advance("3d")
+        sent = [message for _, message in harness.email.sent]
+        assert [one.template_code for one in sent] == ["email_1", "email_2", "remind_24h", "remind_5h"]
+        assert "strange" not in "".join(f"{one.rendered.html}{one.rendered.text}" for one in sent)
+        extra = (await harness.get(lead_id))["extra"]
+        assert (extra[field], extra["Level"]) == ("https://strange.example", "B1")
+
+
 async def test_lines_of_one_moment_are_in_the_order_of_what_happened(harness: Harness) -> None:
     lead_id = await harness.lead()
     told = [("lesson.booked", "c"), ("lesson.rescheduled", "b"), ("lesson.confirmed", "a")]

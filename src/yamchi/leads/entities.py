@@ -60,6 +60,9 @@ OTHER_NAMES = {
 
 WEEK: Millis = 7 * 86_400_000
 
+LINKS = frozenset({"boturl", "zoomlink", "links"})
+"""Values of ours that messages lead to: a form, which anybody may send with anybody's address, has none of these names."""
+
 LONGEST_ID = 64
 LONGEST_NEW_ID = 53
 """Bytes of a new lead's id: a button has 64, of which `reschedule:` takes 11."""
@@ -220,12 +223,13 @@ class LeadEntities:
         }
 
     def _fields(self, lead: Lead) -> dict[str, Any]:
-        """What expressions and templates see; the form's other fields too, where no field of ours has their name."""
+        """What expressions and templates see; the form's other fields too, where nothing of ours has their name."""
         shown = lead.to_dict()
         del shown["extra"]
         if self._bot_url:
             shown["bot_url"] = f"{self._bot_url}?start={lead.id}"
-        return {**lead.extra, **shown}
+        others = {name: value for name, value in lead.extra.items() if not _is_link(name)}
+        return {**others, **shown}
 
 
 def said_by(event: Event) -> Mapping[str, Any]:
@@ -277,6 +281,11 @@ def _account(lead: Lead, data: Mapping[str, Any]) -> dict[str, Any]:
         log.warning(f"the lead {lead.id!r} belongs to another account than {told['tg_id']!r}")
         return {}
     return told
+
+
+def _is_link(name: str) -> bool:
+    """Templates see `botUrl` as `bot_url` too."""
+    return name.replace("_", "").lower() in LINKS
 
 
 def _text(value: Any) -> str | None:
