@@ -120,6 +120,15 @@ def test_a_group_by_itself_lists_what_it_is_about(yamchi, failed):
     assert "jobs [OPTIONS] COMMAND" in yamchi("jobs", "--help")
 
 
+def test_a_page_leads_to_the_next_one_only_if_there_is_one(yamchi, failed):
+    first = ("list", "thumbnails", "--size", "1")
+    second = (*first, "--page", "2")
+    for group in ("jobs", "dlq"):
+        assert "page 1: 1 of 2; --page 2 shows more" in yamchi(group, *first, "--app", failed)
+        assert "page 2: 1 of 2\n" in yamchi(group, *second, "--app", failed)
+        assert "page" not in yamchi(group, "list", "thumbnails", "--app", failed)
+
+
 def test_data_may_come_from_standard_input(yamchi):
     yamchi("jobs", "add", "hello", "-", "--id", "h1", given='{"name": "pipe"}')
     assert yamchi.json("jobs", "show", "hello", "h1")["data"] == {"name": "pipe"}

@@ -70,7 +70,7 @@ def list_(
             text(letter.error, 120),
         )
     console.print(shown)
-    paging(letters, total, page)
+    paging(letters, total, page, size)
 
 
 @group.command()

@@ -62,7 +62,7 @@ def list_(
         print_json({"jobs": [job.to_dict() for job in jobs], "total": total, "page": page})
     else:
         _print_list([job.record for job in jobs], ["queue"] if queue is None else [])
-        paging(jobs, total, page)
+        paging(jobs, total, page, size)
 
 
 @group.command()

@@ -102,9 +102,11 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     console.print(shown)
 
 
-def paging(shown: Sequence[Any], total: int, page: int) -> None:
+def paging(shown: Sequence[Any], total: int, page: int, size: int) -> None:
+    """Which page this was, where there are others; and how to see the next, if there is one."""
     if total > len(shown):
-        console.print(f"[dim]page {page}: {len(shown)} of {total:,}; --page {page + 1} shows more[/]")
+        more = f"; --page {page + 1} shows more" if page * size < total else ""
+        console.print(f"[dim]page {page}: {len(shown)} of {total:,}{more}[/]")
 
 
 @contextmanager
