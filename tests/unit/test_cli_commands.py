@@ -3,12 +3,15 @@
 import asyncio
 import json
 import os
+import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import Process
 from typer.testing import CliRunner, Result
 
 from yamchi import Yamchi
@@ -282,6 +285,18 @@ def test_the_doctor_finds_all_well(yamchi):
 def test_the_doctor_says_what_to_fix(yamchi, monkeypatch):
     monkeypatch.setenv("LEASE", "soon")
     assert "LEASE has a value that can't be used" in yamchi("doctor", code=1)
+
+
+def test_the_doctor_knows_yamchi_from_another_that_listens(yamchi, own_home):
+    process = Process(own_home, "api", "--port", "0")
+    port = process.url.rpartition(":")[2]
+    for _ in range(3):  # its answer comes in one piece, or in two
+        found = {check["what"]: check for check in yamchi.json("doctor", "--port", port)}["port"]
+        assert (found["ok"], found["found"]) == (True, f"{port} on 127.0.0.1: Yamchi is running there")
+    process.end(signal.SIGTERM)
+    with socket.create_server(("127.0.0.1", 0)) as another:
+        taken = str(another.getsockname()[1])
+        assert f"Port {taken} on 127.0.0.1 can't be used" in yamchi("doctor", "--port", taken, code=1)
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")

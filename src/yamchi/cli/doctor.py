@@ -1,11 +1,11 @@
 """`yamchi doctor`: checks everything Yamchi stands on, and says what to fix."""
 
 import os
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -182,12 +182,14 @@ def _port(settings: Settings, host: str | None, port: int | None) -> Check:
 
 def _is_ours(host: str, port: int) -> bool:
     """Whether what answers there is a Yamchi."""
+    connection = HTTPConnection(host, port, timeout=2)
     try:
-        with socket.create_connection((host, port), timeout=2) as connection:
-            connection.sendall(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
-            return b'{"status":"ok"}' in connection.recv(65536)
-    except OSError:
+        connection.request("GET", "/healthz", headers={"host": "localhost"})
+        return connection.getresponse().read(65536) == b'{"status":"ok"}'
+    except (OSError, HTTPException):
         return False
+    finally:
+        connection.close()
 
 
 def _print(checks: list[Check]) -> None:
