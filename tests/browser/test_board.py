@@ -1,6 +1,7 @@
 """What a person does on the board, in Chromium."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -80,6 +81,34 @@ def test_a_failed_job_is_mended_and_retried(page, board):
     page.locator("dialog textarea").fill('{"url": "good.jpg"}')
     page.get_by_role("button", name="Save and retry").click()
     expect(page.locator("section", has_text="Result")).to_contain_text("good.jpg")
+
+
+def test_a_number_that_javascript_would_round_stays_as_it_is(page, board):
+    large = 1234567890123456789
+    job_id = board.add("letters", {"chat": large, "share": 0.5}, delay="1h")
+    page.goto(f"{board.url}/#/queues/letters/jobs/{job_id}")
+    expect(page.locator("pre").first).to_contain_text(str(large))
+    page.get_by_role("button", name="Edit data").click()
+    dialog = page.locator("dialog")
+    expect(dialog.get_by_label("Data")).to_have_value(re.compile(str(large)))
+    dialog.get_by_label("Data").fill(f'{{"chat": {large}, "to": [-{large}, 1e3]}}')
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.locator("pre").first).to_contain_text(str(-large))
+    assert board.job("letters", job_id)["data"] == {"chat": large, "to": [-large, 1000.0]}
+
+
+def test_a_search_box_says_what_is_searched_for(page, board):
+    board.add("letters", {"about": "needle"}, id="found", delay="1h")
+    page.goto(f"{board.url}/#/queues/letters?state=delayed")
+    box = page.get_by_label("Search")
+    box.fill("no such thing")
+    expect(page.locator(".empty")).to_have_text("No job contains “no such thing”.")
+    page.go_back()
+    expect(page.locator("tr", has_text="found")).to_be_visible()
+    expect(box).to_have_value("")
+    box.press_sequentially("needle ")
+    expect(page).to_have_url(re.compile("q=needle$"))
+    expect(box).to_have_value("needle ")
 
 
 def test_a_delayed_job_is_promoted_and_a_job_removed(page, board):

@@ -5,6 +5,11 @@ let skew = 0;
 /** The server's time, whatever this machine's clock says. */
 export const now = () => Date.now() + skew;
 
+/** JSON whose numbers are as they were written: what JavaScript would round, such as an id of nineteen digits, is kept as its text. */
+export const parse = (text) => JSON.parse(text, (_, value, context) => (isRounded(value, context) ? JSON.rawJSON(context.source) : value));
+
+const isRounded = (value, context) => Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? "") && "rawJSON" in JSON;
+
 export async function request(method, path, body) {
   let response;
   try {
@@ -19,7 +24,7 @@ export async function request(method, path, body) {
   noteTime(response);
   if (response.status === 401) location.assign("/sign-in");
   if (response.status === 204) return null;
-  const answer = await response.json().catch(() => ({}));
+  const answer = await response.text().then(parse).catch(() => ({}));
   if (!response.ok) throw Object.assign(new Error(answer.detail ?? `The server answered ${response.status}.`), { status: response.status });
   return answer;
 }

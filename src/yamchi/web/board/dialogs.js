@@ -1,5 +1,6 @@
 // Asking and telling: questions, forms, short notes.
 
+import { parse } from "/board/api.js";
 import { h } from "/board/dom.js";
 
 const NOTE_TIME = 5_000;
@@ -59,7 +60,7 @@ export const field = (label, name, props = {}) => h("label", {}, label, h("input
 
 export function readJson(text) {
   try {
-    return JSON.parse(text.trim() === "" ? "null" : text);
+    return parse(text.trim() === "" ? "null" : text);
   } catch (error) {
     throw new Error(`The data is not JSON: ${error.message}.`);
   }

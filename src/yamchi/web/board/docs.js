@@ -1,5 +1,6 @@
 // The API page: reads /openapi.json and shows every call, with a form to try it. Needs nothing from the internet.
 
+import { parse } from "/board/api.js";
 import { h, patch } from "/board/dom.js";
 import { installTheme } from "/board/theme.js";
 
@@ -104,7 +105,7 @@ function address(path, inputs) {
 
 function pretty(text) {
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return JSON.stringify(parse(text), null, 2);
   } catch {
     return text;
   }
