@@ -1,6 +1,7 @@
 """The pages that features add to the board, and that of keys and the audit, in Chromium."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,6 +222,18 @@ def test_a_key_is_shown_once_and_revoked_and_both_are_in_the_audit(page: Page, b
     page.locator("dialog").get_by_role("button", name="Revoke").click()
     expect(row.locator(".badge")).to_have_text("revoked")
     expect(page.locator("tbody tr", has_text="DELETE /api/v1/keys/{name}").first).to_contain_text("shop")
+
+
+def test_filters_say_what_is_shown(page: Page, board: Board) -> None:
+    open_page(page, board, "activity")
+    page.get_by_label("Status").select_option("CANCELLED")
+    expect(page.locator(".empty")).to_be_visible()
+    page.get_by_label("Event id").fill("reg-2")
+    expect(page).to_have_url(re.compile("event_id=reg-2"))
+    page.get_by_role("link", name="Notifications", exact=True).click()
+    expect(page.locator("tr", has_text="SENT").first).to_be_visible()
+    expect(page.get_by_label("Status")).to_have_value("")
+    expect(page.get_by_label("Event id")).to_have_value("")
 
 
 @pytest.mark.parametrize("page", ["light", "dark"], indirect=True)

@@ -11,7 +11,7 @@ export function setReadOnly(value) {
   document.documentElement.toggleAttribute("data-read-only", value);
 }
 
-/** h("a", {class: "name", href: "#/", onclick: f, key: "a", acts: true}, "text", node, [nodes], null) */
+/** h("a", {class: "name", href: "#/", onclick: f, key: "a", acts: true, given: ""}, "text", node, [nodes], null) */
 export function h(tag, props = {}, ...children) {
   if (isReadOnly && props?.acts) return null;
   const isSvg = SVG_TAGS.has(tag);
@@ -19,7 +19,7 @@ export function h(tag, props = {}, ...children) {
   for (const [name, value] of Object.entries(props ?? {})) {
     if (value === null || value === undefined || value === false || name === "acts") continue;
     if (name === "key") node.key = String(value);
-    else if (name.startsWith("on")) node[name] = value;
+    else if (name.startsWith("on") || name === "given") node[name] = value;
     else if (name === "checked" || name === "value" || name === "disabled") node[name] = value;
     else node.setAttribute(name, value === true ? "" : String(value));
   }
@@ -69,6 +69,13 @@ function morph(old, next) {
   }
   if ("disabled" in old && old.disabled !== next.disabled) old.disabled = next.disabled;
   if (old.type === "checkbox") old.checked = next.checked;
-  if (old.nodeName === "TEXTAREA" || old.nodeName === "INPUT" || old.nodeName === "SELECT") return;
+  if (old.nodeName === "TEXTAREA" || old.nodeName === "INPUT" || old.nodeName === "SELECT") return morphField(old, next);
   patch(old, [...next.childNodes]);
+}
+
+/** A field keeps what somebody types, until what the address has `given` it is something else than what the field itself asked for. */
+function morphField(old, next) {
+  if (old.given === next.given) return;
+  old.given = next.given;
+  old.value = next.value;
 }

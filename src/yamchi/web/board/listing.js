@@ -31,14 +31,16 @@ function chooser(path, { name, label, options }, given) {
   const key = `filter ${path} ${name}`;
   if (options) {
     return h("label", { class: "filter", key }, h("span", { class: "muted" }, label),
-      h("select", { "aria-label": label, onchange: (event) => choose(event.target.value) },
+      h("select", { "aria-label": label, given: given.get(name) ?? "", onchange: ({ target }) => { target.given = target.value; choose(target.value); } },
         h("option", { value: "" }, "all"), options.map((one) => h("option", { value: one, selected: given.get(name) === one }, one))));
   }
-  let waiting = 0;
-  return h("input", {
-    type: "search", placeholder: label, "aria-label": label, value: given.get(name) ?? "", key,
-    oninput: (event) => { clearTimeout(waiting); const text = event.target.value.trim(); waiting = setTimeout(() => choose(text), 350); },
-  });
+  return typed(key, given.get(name) ?? "", choose, { placeholder: label, "aria-label": label });
+}
+
+/** A box that searches while somebody types. */
+export function typed(key, value, search, props) {
+  const ask = (box) => { box.given = box.value.trim(); search(box.given); };
+  return h("input", { type: "search", key, value, given: value, ...props, oninput: ({ target }) => { clearTimeout(target.waiting); target.waiting = setTimeout(() => ask(target), 350); } });
 }
 
 function table(columns, items, row, context) {

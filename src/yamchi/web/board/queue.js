@@ -6,6 +6,7 @@ import { chart, pace } from "/board/charts.js";
 import { ask, attempt } from "/board/dialogs.js";
 import { h } from "/board/dom.js";
 import { ago, between, count, exact } from "/board/format.js";
+import { typed } from "/board/listing.js";
 import { toggle } from "/board/overview.js";
 
 const STATES = ["waiting", "active", "delayed", "completed", "failed", "cancelled", "expired"];
@@ -73,13 +74,7 @@ function tools(info, jobs, context) {
 }
 
 /** `place` tells one box from another: going elsewhere empties it, typing does not. */
-export function searchBox(place, value, search) {
-  let waiting = 0;
-  return h("input", {
-    type: "search", placeholder: "Search id, name or data", value, "aria-label": "Search", key: `search ${place}`,
-    oninput: (event) => { clearTimeout(waiting); const text = event.target.value; waiting = setTimeout(() => search(text), 350); },
-  });
-}
+export const searchBox = (place, value, search) => typed(`search ${place}`, value, search, { placeholder: "Search id, name or data", "aria-label": "Search" });
 
 const label = (act) => act[0].toUpperCase() + act.slice(1);
 
