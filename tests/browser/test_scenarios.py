@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from html import unescape
@@ -13,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import conftest
 from tests.browser.conftest import Board
-from tests.processes import DEADLINE
+from tests.processes import DEADLINE, Process
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f777"
 expect.set_options(timeout=15_000)
@@ -130,6 +131,36 @@ def test_the_list_the_timeline_and_stopping(page: Page, board: Board) -> None:
     page.get_by_label("Key").fill("nobody")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#runs tr")).to_have_count(0)
+
+
+def test_what_is_wrong_with_a_file_stays_on_the_page(page: Page, board: Board, board_home: Path) -> None:
+    wrong = board_home / "scenarios" / "wrong.yaml"
+    wrong.write_text("scenario: wrong\nsteps: soon\n")
+    page.goto(f"{board.url}/scenarios")
+    trouble = page.get_by_role("alert")
+    expect(trouble).to_contain_text("wrong.yaml")
+    for _ in range(2):  # the list of runs is read, and again
+        with page.expect_response("**/api/v1/runs?*"):
+            pass
+    expect(trouble).to_contain_text("wrong.yaml")
+    wrong.unlink()
+
+
+def test_who_may_only_look_can_not_stop_a_run(page: Page, board: Board, board_home: Path) -> None:
+    start(board, "timur")
+    process = Process(board_home, "api", "--app", "shop:app", "--port", "0", ADMIN_TOKEN="open sesame")
+    admin = {"authorization": "Bearer open sesame"}
+    asked = {"name": "eye", "scopes": ["read"]}
+    key = httpx2.post(f"{process.url}/api/v1/keys", json=asked, headers=admin).json()["key"]
+    page.goto(process.url)
+    page.get_by_label("Token").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name="Scenarios", exact=True).click()
+    page.locator("#names button", has_text="A trial lesson").click()
+    page.locator("#runs tr", has_text="timur").get_by_role("button", name="timur").click()
+    expect(page.get_by_role("img", name="The timeline of the run")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop this run")).to_be_hidden()
+    process.end(signal.SIGTERM)
 
 
 def test_a_button_in_a_letter_acts_once_and_only_when_pressed(page: Page, board: Board) -> None:

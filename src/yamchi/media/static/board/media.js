@@ -1,5 +1,6 @@
 // The page of media: pictures with their state, where their files are, and what can be done with them.
 
+import { request } from "/board/api.js";
 import { placeholderURL } from "/media-page/thumbhash.js";
 
 const at = (id) => document.querySelector(`#${id}`);
@@ -14,11 +15,7 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-async function ask(path, method = "GET") {
-  const answer = await fetch(`/api/admin/media${path}`, { method, headers: { accept: "application/json" } });
-  if (!answer.ok) throw new Error((await answer.json()).detail);
-  return answer.json();
-}
+const ask = (path, method = "GET") => request(method, `/admin/media${path}`);
 
 async function told(act) {
   try {

@@ -1,8 +1,12 @@
 // The mailbox page: letters on the left, the chosen one framed on the right, where it can run nothing.
 
+import { get } from "/board/api.js";
+
 const list = document.querySelector("#letters");
 const view = document.querySelector("#letter");
+const trouble = document.querySelector("#trouble");
 let shown = "";
+let known = "";
 
 function element(name, text, attributes = {}) {
   const made = document.createElement(name);
@@ -11,14 +15,17 @@ function element(name, text, attributes = {}) {
   return made;
 }
 
-async function get(path) {
-  const answer = await fetch(path, { headers: { accept: "application/json" } });
-  if (!answer.ok) throw new Error((await answer.json()).detail);
-  return answer.json();
+async function told(act) {
+  try {
+    await act();
+    trouble.textContent = "";
+  } catch (error) {
+    trouble.textContent = error.message;
+  }
 }
 
 async function show(id) {
-  const letter = await get(`/api/v1/mailbox/${encodeURIComponent(id)}`);
+  const letter = await get(`/v1/mailbox/${encodeURIComponent(id)}`);
   const wanted = new Set(["From", "To", "Subject", "Date"]);
   const headers = document.createElement("dl");
   for (const [name, value] of letter.headers.filter(([name]) => wanted.has(name))) {
@@ -40,22 +47,20 @@ function row(letter) {
   button.dataset.id = letter.message_id;
   button.append(element("b", letter.subject || "(no subject)"), element("small", letter.recipients.join(", ")),
     element("small", new Date(letter.received_at).toLocaleString()));
-  button.addEventListener("click", () => show(letter.message_id));
+  button.addEventListener("click", () => told(() => show(letter.message_id)));
   const item = document.createElement("li");
   item.append(button);
   return item;
 }
 
 async function refresh() {
-  try {
-    const letters = await get("/api/v1/mailbox");
-    list.replaceChildren(...letters.map(row));
-    if (!shown && letters.length) await show(letters[0].message_id);
-    mark();
-  } catch (error) {
-    view.replaceChildren(element("p", error.message, { class: "empty" }));
-  }
+  const letters = await get("/v1/mailbox");
+  const news = JSON.stringify(letters);
+  if (news !== known) list.replaceChildren(...letters.map(row)); // a list that is the same is left alone, with the focus in it
+  known = news;
+  if (!shown && letters.length) await show(letters[0].message_id);
+  mark();
 }
 
-await refresh();
-setInterval(() => document.hidden || refresh(), 3000);
+await told(refresh);
+setInterval(() => document.hidden || told(refresh), 3000);

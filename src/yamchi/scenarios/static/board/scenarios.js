@@ -1,20 +1,17 @@
 // The page of scenarios: which there are, their runs, and the timeline of the chosen one as a picture.
 
+import { get, post } from "/board/api.js";
+
 const at = (id) => document.querySelector(`#${id}`);
 let scenario = "";
 let run = "";
+let problems = [];
 
 function element(name, text, attributes = {}) {
   const made = document.createElement(name);
   made.textContent = text ?? "";
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
-}
-
-async function ask(path, options = {}) {
-  const answer = await fetch(`/api/v1${path}`, { headers: { accept: "application/json", "content-type": "application/json" }, ...options });
-  if (!answer.ok) throw new Error((await answer.json()).detail);
-  return answer.json();
 }
 
 function button(label, act, detail = "") {
@@ -26,7 +23,7 @@ function button(label, act, detail = "") {
 
 async function told(act) {
   try {
-    at("trouble").textContent = "";
+    at("trouble").textContent = problems.join(" ");
     await act();
   } catch (error) {
     at("trouble").textContent = error.message;
@@ -47,12 +44,16 @@ async function choose(name) {
 async function show(id, isRunning) {
   run = id;
   picture(`/runs/${encodeURIComponent(id)}/picture.svg?${Date.now()}`, "The timeline of the run");
-  if (isRunning) at("picture").append(button("Stop this run", () => stop(id)));
+  if (isRunning) {
+    const acts = element("div", "", { class: "acts" });
+    acts.append(button("Stop this run", () => stop(id)));
+    at("picture").append(acts);
+  }
   mark();
 }
 
 async function stop(id) {
-  const done = await ask(`/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body: "{}" });
+  const done = await post(`/v1/runs/${encodeURIComponent(id)}/stop`, {});
   if (done.on_its_way) at("trouble").textContent = `The message of ${done.on_its_way} was on its way already.`;
   await runs();
   await show(id, false);
@@ -63,13 +64,14 @@ function mark() {
 }
 
 async function names() {
-  const found = await ask("/scenarios");
+  const found = await get("/v1/scenarios");
   at("names").replaceChildren(...found.scenarios.map((one) => {
     const made = button(one.title || one.scenario, () => choose(one.scenario), `${one.scenario} · ${one.steps.length} steps`);
     made.setAttribute("aria-current", String(one.scenario === scenario));
     return made;
   }));
-  if (found.problems.length) at("trouble").textContent = found.problems.join(" ");
+  problems = found.problems;
+  at("trouble").textContent = problems.join(" ");
   if (!scenario && found.scenarios.length) await choose(found.scenarios[0].scenario);
 }
 
@@ -86,7 +88,7 @@ function row(one) {
 async function runs() {
   const wanted = new URLSearchParams({ scenario, limit: "100" });
   for (const name of ["key", "status"]) if (at(name).value) wanted.set(name, at(name).value);
-  const found = await ask(`/runs?${wanted}`);
+  const found = await get(`/v1/runs?${wanted}`);
   at("runs").replaceChildren(...found.runs.map(row));
   mark();
 }
