@@ -32,6 +32,8 @@ RULES = """
     template: new_film_recommendation
     expires_in: 1h
     cap: {most: 1, per: 7d, over: suppress}
+- on: unhurried
+  notify: {channel: telegram, template: new_film_recommendation, cap: {most: 1, per: 1h}}
 - on: weekly
   notify: {channel: telegram, template: new_film_recommendation, cap: {most: 1, per: 7d, over: suppress}}
 """
@@ -137,6 +139,20 @@ async def test_retries_count_once(harness: Harness) -> None:
         await harness.event("drops")
     await harness.app.clock.advance("5m")
     assert len(harness.mail.letters) == 2
+
+
+async def test_what_waited_for_its_provider_counts_when_it_goes(harness: Harness) -> None:
+    """Both were within the cap when they came, and find the provider back at the same moment."""
+    harness.channel.answers = [Outage("it is down", retry_after=timedelta(minutes=90))]
+    await harness.event("unhurried")
+    await harness.app.clock.advance("70m")
+    await harness.event("unhurried")
+    await harness.app.clock.advance("30m")
+    assert len(harness.channel.sent) == 1
+    await harness.app.clock.advance("49m")
+    assert len(harness.channel.sent) == 1
+    await harness.app.clock.advance("5m")
+    assert len(harness.channel.sent) == 2
 
 
 # ── Several processes ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,8 @@
 """Caps: at most so many messages of a category over a channel in any period of a given length, from all senders together.
 
-Each message that passes is recorded with its job, so that a redelivery is not counted again. Counting locks the row of the
-person, channel and category, so that two processes never count at once.
+Each message that passes is recorded with its job, so that a redelivery is not counted again, and with when it was last about to
+go: what waited for its provider counts from then, and asks again if it waited for longer than the period. Counting locks the row
+of the person, channel and category, so that two processes never count at once.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,10 @@ class Caps:
         self._lock = lock.on_conflict_do_update(
             index_elements=["user_id", "channel", "category"], set_={"touched_at": lock.excluded.touched_at}
         )
-        self._use = database.insert(cap_uses).on_conflict_do_nothing()
+        use = database.insert(cap_uses)
+        self._use = use.on_conflict_do_update(
+            index_elements=["job_id"], set_={"used_at": use.excluded.used_at}
+        )
 
     async def claim(self, context: SendContext, cap: Cap) -> Millis | None:
         """Count this message, if there may be one more; else when there may be."""
@@ -39,14 +43,14 @@ class Caps:
             "category": context.category,
         }
         connection.execute(self._lock, {**key, "touched_at": now})
-        counted = select(cap_uses.c.used_at).where(cap_uses.c.job_id == job_id)
-        if connection.execute(counted).first():
-            return None
-        uses = select(cap_uses.c.used_at).filter_by(**key).order_by(desc(cap_uses.c.used_at)).limit(cap.most)
         is_recent = cap_uses.c.used_at > now - cap.per
-        recent: list[Millis] = list(connection.execute(uses.where(is_recent)).scalars())
-        if len(recent) == cap.most:
-            return recent[-1] + cap.per
+        counted = select(cap_uses.c.used_at).where(is_recent, cap_uses.c.job_id == job_id)
+        if not connection.execute(counted).first():
+            uses = select(cap_uses.c.used_at).filter_by(**key).where(is_recent)
+            newest = uses.order_by(desc(cap_uses.c.used_at)).limit(cap.most)
+            recent: list[Millis] = list(connection.execute(newest).scalars())
+            if len(recent) == cap.most:
+                return recent[-1] + cap.per
         connection.execute(delete(cap_uses).filter_by(**key).where(cap_uses.c.used_at < now - LONGEST_CAP))
         connection.execute(self._use, {**key, "job_id": job_id, "used_at": now})
         return None
