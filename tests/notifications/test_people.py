@@ -1,5 +1,6 @@
 """What a person will get and got, page by page, and forgetting them: the data is gone, the counts stay."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,50 @@ def _at_home(harness: Harness) -> Any:
     from yamchi.notifications.channels.email.channel import MailboxChannel
 
     return MailboxChannel(harness.app.database, "Yamchi <noreply@localhost>", harness.app.clock)
+
+
+@pytest.mark.parametrize("is_sent_once", [True, False])
+async def test_a_message_that_is_being_sent_leaves_nothing_either(
+    harness: Harness, is_sent_once: bool
+) -> None:
+    """Its job ends after the person was erased, and says that the message may have left."""
+    channel, has_begun = harness.channel, asyncio.Event()
+    channel.resends_unknown = not is_sent_once
+
+    async def send(message: Any) -> str:
+        has_begun.set()
+        return str(await asyncio.Event().wait())
+
+    channel.send = send
+    job_id = await harness.notify(channel="telegram", data={"film_title": "Secret"})
+    working = asyncio.create_task(harness.app.work(["notifications"]))
+    await has_begun.wait()
+    assert (await harness.client.delete(f"/users/{USER}")).is_success
+    working.cancel()
+    await asyncio.wait([working])
+    assert await harness.app.notifications.queue.engine.get("notifications", job_id) is None
+    assert await harness.status(job_id) == "UNKNOWN"
+    left = await everything(harness)
+    for trace in (USER, "Secret"):
+        assert trace not in left, trace
+
+
+async def test_what_a_dead_worker_was_sending_is_erased_by_the_next_call(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasure, "LONGEST_WAIT_SECONDS", 0)
+    job_id = await harness.notify(data={"film_title": "Secret"})
+    engine = harness.app.notifications.queue.engine
+    await engine.exchange("notifications", [], 1, 30_000, "a worker that dies")
+    answer = await harness.client.delete(f"/users/{USER}")
+    assert (answer.status_code, "again in a minute" in answer.json()["detail"]) == (409, True)
+    await harness.app.clock.advance("1m")
+    await engine.recover("notifications")
+    await harness.app.drain()
+    assert (await harness.client.delete(f"/users/{USER}")).is_success
+    assert await engine.get("notifications", job_id) is None
+    assert harness.mail.letters == []
+    assert "Secret" not in await everything(harness)
 
 
 ENGINES = ["sqlite", *(pytest.param(name, marks=pytest.mark.services) for name in ("bull", "pgmq"))]

@@ -3,6 +3,7 @@
 Done in steps that may each be repeated, the person's own row last: what a crash interrupts, the next call finishes.
 """
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -54,6 +55,11 @@ TABLES_WITH_PEOPLE = (*DELETED, users, suppressions, deliveries, events, campaig
 BATCH = 500
 EVENTS_BATCH = 5_000
 
+LONGEST_WAIT_SECONDS = 15.0
+"""How long an erasure waits for messages to the person that are being sent: one that is cancelled ends within seconds."""
+
+LOOK_AGAIN_SECONDS = 0.1
+
 
 class Erasure:
     """Erases people from the tables of notifications."""
@@ -86,9 +92,25 @@ class Erasure:
             if row.status not in FINAL:
                 cancelled += await self._cancel(row.job_id)
         ids = [row.job_id for row in rows]
+        await self._let_end(ids)
         await self._queue.remove(ids)
         await self._queue.dead_letters.purge(ids)
         return cancelled
+
+    async def _let_end(self, job_ids: Sequence[str]) -> None:
+        """Wait for those that are running: they would write of the person again, and can't be removed."""
+        time = asyncio.get_running_loop().time
+        until = time() + LONGEST_WAIT_SECONDS
+        while job_ids := await self._running(job_ids):
+            if time() > until:
+                raise WrongState("A message to this person is being sent: erase them again in a minute.")
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)  # a real message takes real time
+
+    async def _running(self, job_ids: Sequence[str]) -> list[str]:
+        """All are asked for at once: engines answer such calls together."""
+        look, name = self._queue.engine.get, self._queue.name
+        records = await asyncio.gather(*(look(name, job_id) for job_id in job_ids))
+        return [record.id for record in records if record and record.state == "active"]
 
     async def _cancel(self, job_id: str) -> bool:
         try:

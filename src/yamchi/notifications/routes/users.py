@@ -93,7 +93,11 @@ async def show_user(notifications: TheNotifications, user_id: UUID) -> UserOut:
     return UserOut.of(user_id, known)
 
 
-@router.delete(ONE, summary="Erase a person: what says who they are is gone, the counts stay")
+@router.delete(
+    ONE,
+    summary="Erase a person: what says who they are is gone, the counts stay",
+    responses=documented(409),
+)
 async def erase_user(notifications: TheNotifications, user_id: UUID) -> ErasedOut:
     found = await notifications.app.erase(str(user_id))
     if not any(found.values()):
