@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.notifications.conftest import USER
 from tests.notifications.harness import ADDRESS, Harness, ScriptedChannel, open_harness
 from tests.services.mail import MailServer
+from yamchi.clock import isoformat
 from yamchi.errors import Outage
-from yamchi.notifications.channels.base import Message
+from yamchi.notifications.channels.base import AnswerLost, Message
 from yamchi.testing import eventually
 
 QUEUE = "http://localhost:3030/api/queues/notifications"
@@ -76,6 +79,25 @@ async def test_that_of_a_message_to_an_address_too(harness: Harness, way: str) -
     await withdraw(harness, way, "direct-1")
     ((_, status, _),) = await harness.deliveries()
     assert status == "CANCELLED"
+
+
+@pytest.mark.parametrize("way", ["cancelled", "removed", "drained"])
+async def test_a_message_to_an_address_that_nobody_has_tried_to_send_gets_its_delivery(
+    harness: Harness, way: str
+) -> None:
+    message = {"channel": "telegram", "options": {"to": "777", "text": "hello"}}
+    await harness.app.queue("notifications").add(message, id="direct-1", delay="1h")
+    await withdraw(harness, way, "direct-1")
+    assert await harness.deliveries() == [("telegram", "CANCELLED", None)]
+
+
+async def test_a_message_of_another_program_for_a_campaign_of_its_own_is_counted_once(
+    harness: Harness,
+) -> None:
+    job = await harness.notify(send_after=LATER, meta={"campaign_id": "theirs"})
+    await withdraw(harness, "cancelled", job)
+    counts = await harness.app.notifications.deliveries.campaign_counts.of("theirs")
+    assert {status: n for status, n in counts[""].items() if n} == {"CANCELLED": 1}
 
 
 async def test_that_of_a_letter_of_email_queue_too(harness: Harness) -> None:
@@ -171,6 +193,24 @@ async def test_one_that_two_put_back_at_once_is_sent(harness: Harness) -> None:
     assert len(harness.mail.letters) == 1
 
 
+@pytest.mark.parametrize("way", ["cancelled", "removed"])
+async def test_what_may_have_arrived_is_not_to_come_when_its_job_is_taken_away(
+    harness: Harness, way: str
+) -> None:
+    harness.channel.answers = [AnswerLost("it hung up")]
+    job_id = await harness.notify(channel="telegram")
+    await harness.app.drain()
+    assert await to_come(harness) == [job_id]
+    await withdraw(harness, way, job_id)
+    assert await to_come(harness) == []
+    assert await harness.status(job_id) == "UNKNOWN"
+
+
+async def to_come(harness: Harness) -> list[str]:
+    pending = await harness.client.get(f"/users/{USER}/pending")
+    return [item["job_id"] for item in pending.json()["items"]]
+
+
 class HangingChannel(ScriptedChannel):
     """Its provider has the message, and does not answer."""
 
@@ -196,8 +236,81 @@ async def test_a_message_whose_job_is_cancelled_while_it_is_sent_may_have_left(
     await eventually(is_over)
     assert await harness.status(job_id) == "UNKNOWN"
     assert "may have taken it" in (await harness.delivery(job_id))["last_error"]
+    assert await to_come(harness) == []
     assert (
         await harness.client.post(f"/notifications/{job_id}/confirm")
     ).is_success  # a person decides at once
     working.cancel()
     await asyncio.wait([working])
+
+
+async def test_that_of_one_to_an_address_may_have_left_too(harness: Harness) -> None:
+    channel = HangingChannel()
+    harness.app.notifications.register(channel)
+    message = {"channel": "telegram", "options": {"to": "777", "text": "hello"}}
+    await harness.app.notifications.service.send_direct(message, "direct-1")
+    working = asyncio.create_task(harness.app.work(["notifications"]))
+    await eventually(lambda: len(channel.sent) == 1)
+    await withdraw(harness, "cancelled", "direct-1")
+
+    async def may_have_left() -> bool:
+        return [status for _, status, _ in await harness.deliveries()] == ["UNKNOWN"]
+
+    await eventually(may_have_left)
+    working.cancel()
+    await asyncio.wait([working])
+
+
+# ── Jobs that the queue lets expire ───────────────────────────────────────────────────────────────────────────────
+
+
+async def are(harness: Harness, *expected: str) -> None:
+    async def found() -> bool:
+        return sorted(status for _, status, _ in await harness.deliveries()) == sorted(expected)
+
+    await eventually(found)
+
+
+@pytest.mark.parametrize("is_tried", [True, False])
+async def test_a_message_expires_with_its_job(harness: Harness, is_tried: bool) -> None:
+    harness.channel.answers = [Outage("it is down", retry_after=timedelta(hours=2))]
+    message = {"channel": "telegram", "options": {"to": "777", "text": "hello"}}
+    soon = harness.app.clock.time + timedelta(hours=1)
+    delay = None if is_tried else "2h"
+    await harness.app.queue("notifications").add(message, delay=delay, expires_at=soon)
+    await harness.app.clock.advance("3h")
+    await are(harness, "EXPIRED")
+    assert harness.channel.sent == []
+
+
+async def test_a_message_to_several_expires_for_each(harness: Harness) -> None:
+    harness.channel.answers = [Outage("it is down", retry_after=timedelta(hours=2))] * 2
+    message = {"channel": "telegram", "options": {"to": ["777", "778"], "text": "hello"}}
+    soon = harness.app.clock.time + timedelta(hours=1)
+    await harness.app.queue("notifications").add(message, expires_at=soon)
+    await harness.app.clock.advance("3h")
+    await are(harness, "EXPIRED", "EXPIRED")
+    assert harness.channel.sent == []
+
+
+async def test_a_letter_of_email_queue_expires_with_its_job(harness: Harness) -> None:
+    harness.mail.stop()
+    soon = harness.app.clock.time + timedelta(seconds=30)
+    letter = {"to": [ADDRESS, "other@example.com"], "subject": "s", "text": "t"}
+    await harness.app.queue("email_queue").add(letter, expires_at=soon)
+    await harness.app.clock.advance("5m")
+    await are(harness, "EXPIRED", "EXPIRED")
+    harness.mail.start()
+
+
+async def test_one_that_may_have_arrived_is_not_said_to_have_expired(harness: Harness) -> None:
+    harness.channel.answers = [
+        AnswerLost("it hung up", outage=Outage("it is down", retry_after=timedelta(hours=2)))
+    ]
+    soon = harness.app.clock.now() + 3_600_000
+    job_id = await harness.notify(channel="telegram", expires_at=isoformat(soon))
+    await harness.app.drain()
+    assert await to_come(harness) == [job_id]
+    await harness.app.clock.advance("3h")
+    assert (await harness.status(job_id), await to_come(harness)) == ("UNKNOWN", [])
+    assert "not sent again" in (await harness.delivery(job_id))["last_error"]

@@ -36,7 +36,12 @@ from yamchi.notifications.policy.context import ContextLoader
 from yamchi.notifications.policy.escalation import InboxReceipts
 from yamchi.notifications.policy.rule_store import RuleStore
 from yamchi.notifications.policy.rules import EventRulesHandler
-from yamchi.notifications.schemas.notification_job import LONGEST_CHANNEL, AnyNotification, know_channel
+from yamchi.notifications.schemas.notification_job import (
+    LONGEST_CHANNEL,
+    AnyNotification,
+    NotificationJob,
+    know_channel,
+)
 from yamchi.notifications.sending import email_queue
 from yamchi.notifications.sending.attachments import Attachments
 from yamchi.notifications.sending.composer import Composer
@@ -206,16 +211,20 @@ class Notifications(Plugin):
 
     async def _withdraw(self, records: Sequence[JobRecord]) -> None:
         """These will not be run any more: somebody cancels or removes them in the queue."""
-        await self.deliveries.withdraw(self._delivery_ids(records))
+        await self.deliveries.withdraw(self._notifications_of(records))
+
+    async def _note_expiry(self, job: Job[object]) -> None:
+        """The queue has let this one expire before it could be sent."""
+        await self.deliveries.withdraw(self._notifications_of([job.record]), "EXPIRED")
 
     async def _restore(self, records: Sequence[JobRecord]) -> None:
         """These will be run after all: somebody puts them back in the queue."""
-        await self.deliveries.restore(self._delivery_ids(records))
+        await self.deliveries.restore([one.delivery_id for one in self._notifications_of(records)])
 
-    def _delivery_ids(self, records: Sequence[JobRecord]) -> list[str]:
+    def _notifications_of(self, records: Sequence[JobRecord]) -> list[NotificationJob]:
         reads = {QUEUE: self.processor.notification_of, email_queue.QUEUE: self.emails.notification_of}
         found = (reads[one.queue](Job(self.app.queue(one.queue), one)) for one in records)
-        return [notification.delivery_id for notification in found if notification]
+        return [notification for notification in found if notification]
 
     def serve(self) -> None:
         """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""
@@ -230,6 +239,7 @@ class Notifications(Plugin):
         definition.handlers[JOB] = Handler(JOB, send)
         definition.timeout = min(definition.timeout or LONGEST_RUN, LONGEST_RUN)
         self.queue.listeners.on("failed", self.processor.note_failure)  # this process's own failures
+        self.queue.listeners.on("expired", self._note_expiry)
         self._serve_emails()
         self.app.service("event sweeper", self.service.outbox.watch)
         self.app.service("inbox feed", self.feed.watch)
@@ -245,6 +255,7 @@ class Notifications(Plugin):
         definition.handlers[email_queue.JOB] = Handler(email_queue.JOB, self.emails.handle)
         definition.timeout = min(definition.timeout or LONGEST_RUN, LONGEST_RUN)
         queue.listeners.on("failed", self.emails.note_failure)
+        queue.listeners.on("expired", self._note_expiry)
 
     def routers(self) -> Iterable[Routes]:
         found: tuple[Routes, ...] = load_attribute("yamchi.notifications.routes:ROUTES")

@@ -16,6 +16,7 @@ from sqlalchemy import (
     bindparam,
     case,
     desc,
+    func,
     null,
     or_,
     select,
@@ -50,6 +51,13 @@ BEING_SENT = "It is being sent"
 """What is said of a delivery while its provider has the message and has not answered."""
 
 LOST = "It was handed over, and what became of it was not recorded: the provider may have taken it"
+
+INTERRUPTED = "Its job ended while it was being sent: the provider may have taken it"
+
+NOT_AGAIN = "The provider may have taken it, and it is not sent again: its job has expired or was taken out of its queue"
+
+LEFT = (INTERRUPTED, NOT_AGAIN)
+"""What is said of those that are `UNKNOWN` and left to a person on every channel."""
 
 LONGEST_VARIANT = 64
 
@@ -98,9 +106,21 @@ class Deliveries:
 
     def queue(self, connection: Connection, jobs: Sequence[NotificationJob]) -> None:
         """Inside a transaction of the caller: create the rows of jobs that are about to be queued."""
-        if jobs:
-            now = self._clock.now()
-            write_rows(connection, self._queue, [_row(job, "QUEUED", now, keep_job=True) for job in jobs])
+        now = self._clock.now()
+        rows = [_row(job, "QUEUED", now, keep_job=True) for job in jobs]
+        write_rows(connection, self._queue, [row for row in rows if not row["campaign_id"]])
+        for row in rows:
+            if row["campaign_id"]:
+                self._make(connection, row)
+
+    def _make(self, connection: Connection, row: NewRow) -> bool:
+        """Create a row, and count it for its campaign; False if there is one."""
+        if not write_rows(connection, self._queue, [row]):
+            return False
+        if row["campaign_id"]:
+            place = row["campaign_id"], row["variant"] or "", row["status"]
+            self.campaign_counts.shift(connection, {place: 1})
+        return True
 
     async def record(
         self,
@@ -186,23 +206,41 @@ class Deliveries:
                 raise UnknownJob(f"There is no notification {job_id!r}.")
             raise WrongState(f"Notification {job_id} can't be cancelled: it is {current}.")
 
-    async def withdraw(self, job_ids: Sequence[str]) -> None:
-        """Their jobs will not be run: set `CANCELLED` on those that wait for it."""
-        over = tuple(status for status in get_args(Status) if status not in WAITING)
+    async def withdraw(self, jobs: Sequence[NotificationJob], status: Status = "CANCELLED") -> None:
+        """Their jobs will not be run: end those that wait for it, and leave to a person what may have arrived.
 
-        def cancel(connection: Connection) -> None:
-            for job_id in sorted(job_ids):
-                self._cancel(connection, job_id, over)
+        What another program queued has no row before it is sent, and gets one here.
+        """
+        over = tuple(one for one in get_args(Status) if one not in WAITING)
+        job_ids = sorted(job.delivery_id for job in jobs)
 
-        await self._database.write(cancel)
+        def end(connection: Connection) -> None:
+            self.queue(connection, jobs)
+            for job_id in job_ids:
+                self._cancel(connection, job_id, over, status)
+            connection.execute(_LEAVE, {"job_ids": job_ids})
+
+        await self._database.write(end)
+
+    async def leave(self, job_id: str) -> None:
+        """One that is `UNKNOWN` will not be sent again by itself."""
+        await self._database.write(
+            lambda connection: connection.execute(_LEAVE, {"job_ids": [job_id]}).rowcount
+        )
 
     async def restore(self, job_ids: Sequence[str]) -> None:
         """Their jobs will be run after all: those that are `CANCELLED` wait again."""
         cancelled = table.c.job_id.in_(job_ids) & (table.c.status == "CANCELLED")
         await self._database.write(lambda connection: self.end(connection, cancelled, "QUEUED", unless=()))
 
-    def _cancel(self, connection: Connection, job_id: str, unless: Sequence[Status]) -> bool:
-        if not self.end(connection, table.c.job_id == job_id, "CANCELLED", unless=unless):
+    def _cancel(
+        self,
+        connection: Connection,
+        job_id: str,
+        unless: Sequence[Status],
+        status: Status = "CANCELLED",
+    ) -> bool:
+        if not self.end(connection, table.c.job_id == job_id, status, unless=unless):
             return False
         for tell in self.when_cancelled:
             tell(connection, job_id)
@@ -357,6 +395,19 @@ def _kept_with(user_id: ColumnElement[str | None]) -> ColumnElement[Any]:
 
 def is_being_sent() -> ColumnElement[bool]:
     return (table.c.status == "UNKNOWN") & table.c.last_error.is_not_distinct_from(BEING_SENT)
+
+
+def is_left() -> ColumnElement[bool]:
+    """Whether it is not sent again by itself, though its channel may send things again."""
+    return (table.c.status == "UNKNOWN") & func.coalesce(table.c.last_error, "").in_(LEFT)
+
+
+_LEAVE = (
+    update(table)
+    .where(table.c.job_id.in_(bindparam("job_ids", expanding=True)))
+    .where(table.c.status == "UNKNOWN", ~is_being_sent())
+    .values(last_error=NOT_AGAIN)
+)
 
 
 def _variant(job: NotificationJob) -> str | None:

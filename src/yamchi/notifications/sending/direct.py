@@ -119,6 +119,7 @@ def split(job: Job[Any], direct: DirectMessage) -> list[New]:
             direct.model_copy(update={"options": direct.options.model_copy(update={"to": address})}),
             id=str(derived_id(job.id, digest, address)),
             priority=job.priority,
+            expires_at=job.expires_at,
         )
         for address in dict.fromkeys(addresses_of(direct))
     ]

@@ -95,6 +95,7 @@ def _split(job: Job[EmailTask]) -> list[New]:
             id=str(derived_id(JOB, job.id, digest, address)),
             name=JOB,
             priority=job.priority,
+            expires_at=job.expires_at,
         )
         for address in job.data.addresses
     ]

@@ -13,7 +13,7 @@ from yamchi.clock import Clock, Millis, isoformat
 from yamchi.http.cursors import make_cursor, read_cursor
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.schemas.notification_job import ALIASES
-from yamchi.notifications.sending.deliveries import WAITING, is_being_sent
+from yamchi.notifications.sending.deliveries import WAITING, is_being_sent, is_left
 from yamchi.notifications.tables import notification_delivery as table
 from yamchi.queues.queue import UNATTENDED_AFTER, Queue
 from yamchi.storage.database import Database
@@ -73,9 +73,9 @@ class History:
         return _page(rows, limit, "created_at", lambda row: row.sent_at or row.updated_at)
 
     def _is_to_come(self) -> ColumnElement[bool]:
-        """What nobody knows the answer to is sent again only where twice does no harm."""
+        """What nobody knows the answer to is sent again only where twice does no harm, and while its job is there."""
         resent = [name for name in (*self._channels, *ALIASES) if self._resends(name)]
-        again = (table.c.status == "UNKNOWN") & table.c.channel.in_(resent)
+        again = (table.c.status == "UNKNOWN") & table.c.channel.in_(resent) & ~is_left()
         return table.c.status.in_(WAITING) | is_being_sent() | again
 
     def _resends(self, name: str) -> bool:

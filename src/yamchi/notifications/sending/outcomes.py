@@ -16,7 +16,7 @@ from yamchi.notifications.policy.escalation import escalation_of
 from yamchi.notifications.policy.fallback import next_channel_job
 from yamchi.notifications.policy.model import Digest, digest_of, policy_of
 from yamchi.notifications.schemas.notification_job import NotificationJob
-from yamchi.notifications.sending.deliveries import Deliveries, Status
+from yamchi.notifications.sending.deliveries import INTERRUPTED, Deliveries, Status
 from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.direct import sendable_again
 from yamchi.notifications.sending.results import Collected, Ended, Sent
@@ -25,8 +25,6 @@ from yamchi.queues.records import storable
 
 LONGEST_PROVIDER_ID = 255
 """Characters that are kept of what the provider calls the message, which may be anything."""
-
-INTERRUPTED = "Its job ended while it was being sent: the provider may have taken it"
 
 Enqueue = Callable[[Sequence[NotificationJob]], Awaitable[None]]
 Observer = Callable[[str, str, str], None]
@@ -159,9 +157,9 @@ class Outcomes:
 
         One that waits still is left as it is: it is sent again.
         """
-        job_id = context.job.delivery_id
+        may_be_lost = ("CANCELLED",) if context.channel.resends_unknown else ("CANCELLED", "UNKNOWN")
         with suppress(EngineUnavailable):  # then nothing says more than was known before
-            if await self._deliveries.status(job_id) in ("CANCELLED", "UNKNOWN"):
+            if await self._deliveries.status(context.job.delivery_id) in may_be_lost:
                 kept = sendable_again(context.request, message)
                 await self._deliveries.record(kept, "UNKNOWN", attempts=context.attempt, error=INTERRUPTED)
 

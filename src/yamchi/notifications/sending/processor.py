@@ -216,8 +216,9 @@ class JobProcessor:
         if status == "CANCELLED":
             raise errors.Cancelled
         if notification.expires_at and to_moment(notification.expires_at) <= self._clock.now():
-            if status == "UNKNOWN":
-                return Ended(status)  # it may have arrived: a person decides
+            if status == "UNKNOWN":  # it may have arrived: a person decides
+                await self._deliveries.leave(notification.delivery_id)
+                return Ended(status)
             await self._deliveries.record(notification, "EXPIRED", attempts=0)
             return Ended("EXPIRED")
         campaign = notification.meta.campaign_id
