@@ -152,7 +152,10 @@ class Deliveries:
         query = select(table.c.status).where(table.c.job_id == job.delivery_id).with_for_update()
 
         def begin(connection: Connection) -> bool:
-            if connection.execute(query).scalar() in (*OVER, "UNKNOWN"):
+            known = connection.execute(query).scalar()
+            if known is None:  # there is nothing to lock: who makes the row may send
+                return self._make(connection, row)
+            if known in (*OVER, "UNKNOWN"):
                 return False
             self._save_together(connection, [row])
             return True
