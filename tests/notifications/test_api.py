@@ -142,6 +142,21 @@ async def test_a_dead_letter_is_mended_and_replayed(
     assert (await client.post(f"/dlq/{letter['id']}/replay", json={"data": mended})).status_code == 204
     await app.drain()
     assert len((await client.get("/mailbox")).json()) == 1
+    (sent,) = (await client.get(f"/users/{USER}/history")).json()["items"]
+    assert sent["status"] == "SENT"
+
+
+async def test_a_delivery_says_how_its_dead_letter_was_mended(
+    app: TestApp, client: httpx2.AsyncClient, welcome: dict[str, Any]
+) -> None:
+    await client.post("/notifications", json={**welcome, "channel": "ws", "template_code": "welcom"})
+    await app.drain()
+    (letter,) = (await client.get("/dlq")).json()["letters"]
+    mended = {**letter["job"], "channel": "email", "template_code": "welcome_email"}
+    assert (await client.post(f"/dlq/{letter['id']}/replay", json={"data": mended})).status_code == 204
+    await app.drain()
+    sent = (await client.get(f"/notifications/{welcome['job_id']}")).json()
+    assert (sent["status"], sent["channel"], sent["template_code"]) == ("SENT", "email", "welcome_email")
 
 
 BAD = [

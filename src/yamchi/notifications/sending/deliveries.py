@@ -80,6 +80,8 @@ class Deliveries:
         self._queue = database.insert(table).on_conflict_do_nothing()
         new = database.insert(table)
         changed = (
+            "channel",  # and the template: a dead letter may be corrected before it is replayed
+            "template_code",
             "status",
             "attempts",
             "last_error",
@@ -92,7 +94,13 @@ class Deliveries:
         kept = case((new.excluded.status == "UNKNOWN", new.excluded.job), else_=_kept_with(table.c.user_id))
         self._save = new.on_conflict_do_update(
             index_elements=["job_id"],
-            set_={"job": kept, **{name: new.excluded[name] for name in changed}},
+            set_={
+                "job": kept,
+                "user_id": case(
+                    (table.c.user_id.is_(None), null()), else_=new.excluded.user_id
+                ),  # erased stays so
+                **{name: new.excluded[name] for name in changed},
+            },
             where=(table.c.status != "SENT") & is_over,
         )
         self._note = database.insert(delivery_attempts).on_conflict_do_nothing()
