@@ -84,6 +84,17 @@ async def test_what_nobody_knows_of_is_pending_only_if_it_is_sent_again(
     await eventually(is_over)
 
 
+async def test_what_another_program_queued_for_later_is_pending(
+    harness: Harness, welcome: dict[str, Any]
+) -> None:
+    later = "2026-01-02T00:00:00Z"
+    await harness.app.queue("notifications").add({**welcome, "send_after": later})
+    await harness.app.drain()
+    assert [(item["status"], item["when"]) for item in await pages(harness, "pending")] == [("QUEUED", later)]
+    await harness.at("2026-01-02T00:00:00")
+    assert [item["status"] for item in await pages(harness, "history")] == ["SENT"]
+
+
 async def test_what_is_being_sent_is_pending(harness: Harness) -> None:
     channel, seen = harness.channel, []
     channel.resends_unknown = False

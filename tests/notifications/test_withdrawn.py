@@ -149,6 +149,8 @@ async def test_one_that_is_put_back_is_sent(harness: Harness, way: str) -> None:
     answer = await harness.client.post(QUEUE + path.format(job_id=job_id), json=body)
     assert answer.is_success, answer.text
     assert await harness.status(job_id) == "QUEUED"
+    await harness.app.drain()
+    assert [item["when"] for item in (await pending(harness))] == [LATER]
     await harness.app.clock.advance("2d")
     assert await harness.status(job_id) == "SENT"
     assert len(harness.mail.letters) == 1
@@ -207,8 +209,11 @@ async def test_what_may_have_arrived_is_not_to_come_when_its_job_is_taken_away(
 
 
 async def to_come(harness: Harness) -> list[str]:
-    pending = await harness.client.get(f"/users/{USER}/pending")
-    return [item["job_id"] for item in pending.json()["items"]]
+    return [item["job_id"] for item in await pending(harness)]
+
+
+async def pending(harness: Harness) -> list[dict[str, Any]]:
+    return list((await harness.client.get(f"/users/{USER}/pending")).json()["items"])
 
 
 class HangingChannel(ScriptedChannel):

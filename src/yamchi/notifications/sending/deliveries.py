@@ -153,6 +153,18 @@ class Deliveries:
         await self._database.put_all(Put(self._save_all, row), *beside)
         self._observe(job.channel, status)
 
+    async def note_due(self, job: NotificationJob) -> None:
+        """It came before its `send_after`, as what another program queued does: say until when it waits."""
+        row = _row(job, "QUEUED", self._clock.now())
+        is_waiting = (table.c.job_id == job.delivery_id) & (table.c.status == "QUEUED")
+        change = update(table).where(is_waiting).values(due_at=row["due_at"])
+
+        def note(connection: Connection) -> None:
+            if not self._make(connection, row):
+                connection.execute(change)
+
+        await self._database.write(note)
+
     async def hand_over(self, job: NotificationJob, attempts: int) -> bool:
         """Set `UNKNOWN`, unless it is over or somebody else is sending it: of two who ask, one may send."""
         row = _row(job, "UNKNOWN", self._clock.now(), keep_job=True)

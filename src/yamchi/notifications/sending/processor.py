@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
@@ -183,7 +183,7 @@ class JobProcessor:
             if over.status == "SENT":  # by a worker that may have died before it queued the escalation
                 await self._outcomes.queue_escalation(request.notification)
             return over
-        self._check_due(request.notification.send_after)
+        await self._check_due(request.notification)
         try:
             context = await self._contexts.load(request)
             decision = await self._checks.decide(context)
@@ -231,8 +231,10 @@ class JobProcessor:
         channel = self._contexts.channel_of(notification)
         return status == "UNKNOWN" and not (channel and channel.resends_unknown)
 
-    def _check_due(self, send_after: datetime | None) -> None:
+    async def _check_due(self, notification: NotificationJob) -> None:
+        send_after = notification.send_after
         if send_after and to_moment(send_after) > self._clock.now():
+            await self._deliveries.note_due(notification)
             raise Snooze(send_after, "not before its send_after")
 
     async def _hold(self, context: SendContext, decision: Hold) -> Result:
