@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamchi import Job, Snooze, Unrecoverable
-from yamchi.observe.logging import _SECRET_TEXT, _has_no_secret, configure, mask
+from yamchi.observe.logging import _SECRET_TEXT, LONGEST_MASKED, MASK, _has_no_secret, configure, mask
 from yamchi.testing import TestApp
 
 
@@ -185,6 +185,9 @@ class Connection:
         "Authorization: Bearer hush-hush",
         "host=db password=hush dbname=app",
         "{'password': 'hush hush'}",
+        '{"password": "it\'s hush"}',
+        '{"password": "a \\"hush\\" b"}',
+        json.dumps({"body": json.dumps({"password": "hush"})}),
         "POST https://api.telegram.org/bot12345:hush/sendMessage",
         {"nested": [{"Authorization": "hush"}, {"SMTP_PASSWORD": "hush"}], "apiKey": "hush"},
         ConnectionError("can't reach redis://:hush@localhost"),
@@ -217,6 +220,19 @@ def test_a_secret_in_a_traceback_is_masked(console):
 )
 def test_what_is_no_secret_stays(text):
     assert mask(text) == text
+
+
+def test_a_number_may_be_a_secret_too():
+    assert mask('{"token": 123456, "count": 7}') == '{"token": ***, "count": 7}'
+
+
+def test_what_follows_a_secret_in_quotes_stays():
+    nested = json.dumps({"body": json.dumps({"password": "it's", "name": "Asel"}), "count": 7})
+    assert mask(nested) == nested.replace("it's", MASK)
+
+
+def test_a_text_without_end_is_cut_before_it_is_looked_through():
+    assert len(mask("://a" * 1_000_000)) == LONGEST_MASKED + 1
 
 
 @settings(max_examples=50, deadline=None)

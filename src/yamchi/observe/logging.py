@@ -39,12 +39,17 @@ _SECRET_TEXT = re.compile(
     r"|(?P<key>\byk_(?:test_)?[0-9a-f]+_)[0-9a-f]+"  # a named key of ours
     r"|(?P<person>\bperson\.\d+\.[0-9a-f-]+\.)[0-9a-f]{16,}"  # the token of a person's page
     r"|(?P<bearer>\b(?:Bearer|Basic)\s+)[\w.~+/=-]{6,}"
-    rf"|(?P<quoted>(?:{_SECRET_WORDS})[\"']?\s*[:=]\s*[\"'])[^\"']*"  # {'password': 'two words'}
+    rf"|(?P<quoted>(?:{_SECRET_WORDS})\\*[\"']?\s*[:=]\s*(?P<open>\\*[\"']))"  # {'password': 'two words'}
+    r"(?:(?!(?<!\\)(?P=open))[\s\S])*"  # up to the same quote, which is \" in JSON within JSON
+    rf"|(?P<number>(?:{_SECRET_WORDS})\\*[\"']\s*:\s*)-?\d[\d.]*"  # {"token": 123456}
     rf"|(?P<pair>(?:{_SECRET_WORDS})=)[^\s&\"',;]+",  # ?token=abc
     re.IGNORECASE,
 )
 _SIGNS_OF_SECRETS = (":", "=", "yk_", "person.", "bearer", "basic")
 """Every secret that the expression above finds has one of these in it, in capitals or not."""
+
+LONGEST_MASKED = 200_000
+"""Characters of a text that are looked through for secrets: nothing can interrupt that. The rest is not said."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PLAIN = re.compile(r"[^\s\"'=]+")
@@ -109,6 +114,8 @@ def mask(value: Any) -> Any:
     match value:
         case str() if _has_no_secret(value):
             return value
+        case str() if len(value) > LONGEST_MASKED:
+            return f"{mask(value[:LONGEST_MASKED])}…"
         case str():
             return _SECRET_TEXT.sub(lambda found: f"{found[found.lastgroup or 0]}{MASK}", value)
         case dict():

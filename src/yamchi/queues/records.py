@@ -378,13 +378,9 @@ class DeadLetter:
         return cls(job.id, job.queue, job.name, orjson.dumps(whole), error, moment)
 
 
-LONGEST_MASKED = 200_000
-"""Characters that are looked through for secrets; what comes after them is not kept."""
-
-
 def storable(text: str, longest: int) -> str:
     """Text that every engine can keep: without secrets, cut, and without what UTF-8 or PostgreSQL can't write."""
-    text = mask(text[:LONGEST_MASKED])
+    text = mask(text)
     cut = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return writable(cut)
 

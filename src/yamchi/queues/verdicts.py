@@ -8,10 +8,9 @@ import orjson
 
 from yamchi import errors
 from yamchi.clock import Millis, Span, to_millis, to_moment
-from yamchi.observe.logging import mask
+from yamchi.observe.logging import LONGEST_MASKED, mask
 from yamchi.queues.handlers import PoisonMessage
 from yamchi.queues.records import (
-    LONGEST_MASKED,
     Cancelled,
     Claim,
     Completed,

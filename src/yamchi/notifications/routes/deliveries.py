@@ -41,12 +41,12 @@ async def list_deliveries(
         event_id=event_id,
         campaign_id=campaign_id,
     )
-    return seen_by(caller, found)
+    return await seen_by(caller, found)
 
 
 @router.get("/notifications/{job_id}", summary="One delivery: status, attempts, the provider's answers")
 async def show_delivery(notifications: TheNotifications, caller: TheCaller, job_id: Key) -> dict[str, Any]:
-    return seen_by(caller, await notifications.deliveries.get(job_id))
+    return await seen_by(caller, await notifications.deliveries.get(job_id))
 
 
 @router.delete(
@@ -107,12 +107,12 @@ async def list_letters(
     size: PageSize = 50,
 ) -> dict[str, Any]:
     found = await notifications.dead_letters.list(search=q, offset=(page - 1) * size, limit=size)
-    return seen_by(caller, found)
+    return await seen_by(caller, found)
 
 
 @router.get("/dlq/{letter_id}", summary="One dead letter")
 async def show_letter(notifications: TheNotifications, caller: TheCaller, letter_id: Key) -> dict[str, Any]:
-    return seen_by(caller, await notifications.dead_letters.get(letter_id))
+    return await seen_by(caller, await notifications.dead_letters.get(letter_id))
 
 
 @router.post("/dlq/replay-all", summary="Put every letter that holds a job back")

@@ -35,8 +35,9 @@ async def list_jobs(
 ) -> JobPage:
     found = await queue.page(state, search=q, offset=(page - 1) * size, limit=size)
     rows = [JobRow.of(job) for job in found.jobs]
-    for row in rows:
-        row.preview, row.data = seen_by(caller, row.preview), seen_by(caller, row.data)
+    shown = await seen_by(caller, [(row.preview, row.data) for row in rows])
+    for row, (preview, data) in zip(rows, shown, strict=True):
+        row.preview, row.data = preview, data
     return JobPage(jobs=rows, total=found.total, page=page, pages=pages(found.total, size))
 
 
@@ -106,7 +107,7 @@ async def promote_many(queue: ThatQueue, which: Many) -> Done:
 
 @router.get(JOB, summary="One job with its logs")
 async def show_job(queue: ThatQueue, job_id: Key, caller: TheCaller) -> JobOut:
-    return JobOut.model_validate(seen_by(caller, (await queue.job(job_id)).to_dict()))
+    return JobOut.model_validate(await seen_by(caller, (await queue.job(job_id)).to_dict()))
 
 
 @router.patch(JOB, summary="Replace the data of a job", responses=documented(409))

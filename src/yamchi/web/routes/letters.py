@@ -22,8 +22,8 @@ async def list_letters(
 ) -> LettersOut:
     found = await queue.dead_letters.list(search=q, offset=(page - 1) * size, limit=size)
     rows = [LetterRow.of(letter) for letter in found.letters]
-    for row in rows:
-        row.preview = seen_by(caller, row.preview)
+    for row, preview in zip(rows, await seen_by(caller, [row.preview for row in rows]), strict=True):
+        row.preview = preview
     return LettersOut(letters=rows, total=found.total, page=page, pages=pages(found.total, size))
 
 
@@ -45,7 +45,7 @@ async def purge_all(queue: ThatQueue) -> Done:
 @router.get(LETTER, summary="One dead letter")
 async def show_letter(queue: ThatQueue, letter_id: Key, caller: TheCaller) -> LetterOut:
     letter = LetterOut.of(await queue.dead_letters.get(letter_id))
-    letter.body = seen_by(caller, letter.body)
+    letter.body = await seen_by(caller, letter.body)
     return letter
 
 
