@@ -126,7 +126,7 @@ class ApiKeys:
         now = self._clock.now()
         query = select(table).where(table.c.revoked_at.is_(None)).limit(MOST)
         try:
-            rows = await self._database.read(lambda connection: connection.execute(query).all())
+            rows = await self._database.rows(query)
         except EngineError as error:
             if self._read_at is None:
                 raise
@@ -144,7 +144,7 @@ class ApiKeys:
         self._noted[key.key_id] = now
         change = update(table).where(table.c.key_id == key.key_id).values(last_used_at=now)
         try:
-            await self._database.write(lambda connection: connection.execute(change).rowcount)
+            await self._database.execute(change)
         except EngineError as error:
             log.debug("the use of a key could not be noted", key=key.name, error=str(error))
 
@@ -200,7 +200,7 @@ class ApiKeys:
 
     async def named(self, name: str) -> ApiKey:
         query = select(table).where((table.c.name == name) & table.c.revoked_at.is_(None))
-        row = await self._database.read(lambda connection: connection.execute(query).first())
+        row = await self._database.first(query)
         if row is None:
             raise UnknownJob(f"There is no key named {name[:LONGEST_NAME]!r}; yamchi keys list shows them.")
         return ApiKey.of(row)
@@ -208,7 +208,7 @@ class ApiKeys:
     async def list(self, *, offset: int = 0, limit: int = 200) -> Sequence[ApiKey]:
         """All that there are and were, newest first."""
         query = select(table).order_by(table.c.created_at.desc(), table.c.key_id).offset(offset).limit(limit)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         return [ApiKey.of(row) for row in rows]
 
     async def _change(self, change: Update, name: str, *, then: Delete | None = None) -> None:

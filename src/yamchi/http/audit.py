@@ -75,7 +75,7 @@ class AuditLog:
         values = {"outcome": outcome[:255], "before": short(entry.before), "after": short(entry.after)}
         change = update(table).where(table.c.entry_id == entry.number).values(**values)
         try:
-            await self._database.write(lambda connection: connection.execute(change).rowcount)
+            await self._database.execute(change)
         except EngineError as error:
             log.warning("the audit could not be completed", **_told(entry), outcome=outcome, error=str(error))
 

@@ -80,11 +80,11 @@ class Sessions:
         if (number := self._number(cookie)) is not None:
             self._seen.pop(_digest(number), None)
             gone = delete(table).where(table.c.session_id == _digest(number))
-            await self._database.write(lambda connection: connection.execute(gone).rowcount)
+            await self._database.execute(gone)
 
     async def _read(self, session_id: str, now: Millis) -> Session | None:
         query = select(table.c.key_id, table.c.expires_at).where(table.c.session_id == session_id)
-        row = await self._database.read(lambda connection: connection.execute(query).first())
+        row = await self._database.first(query)
         self._seen.pop(session_id, None)
         if row is None:
             return None

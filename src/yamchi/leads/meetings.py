@@ -118,7 +118,7 @@ class Meetings:
         """How many are late. A job that is still there is not added again."""
         columns = (table.c.lead_id, table.c.due_id)
         query = select(*columns).where(table.c.due_at < self._clock.now() - LATE).limit(SWEPT_AT_ONCE)
-        late = await self._database.read(lambda connection: list(connection.execute(query).all()))
+        late = await self._database.rows(query)
         await self.follow([Due(row.lead_id, row.due_id) for row in late])
         return len(late)
 
@@ -194,7 +194,7 @@ class Meetings:
         """That we ask is written down first, and only one asks at a time."""
         same = table.c.asked_at.is_(None) if row.asked_at is None else table.c.asked_at == row.asked_at
         claim = update(table).where(table.c.lead_id == lead.id, same).values(asked_at=self._clock.now())
-        if not await self._database.write(lambda connection: connection.execute(claim).rowcount):
+        if not await self._database.execute(claim):
             raise Snooze("30s", "another attempt is under way")
         fault_point("zoom.asking")
         try:
@@ -271,12 +271,10 @@ class Meetings:
         await self._set(lead_id, asked_at=None)
 
     async def _row(self, lead_id: str) -> Any:
-        query = select(table).where(table.c.lead_id == lead_id)
-        return await self._database.read(lambda connection: connection.execute(query).first())
+        return await self._database.first(select(table).where(table.c.lead_id == lead_id))
 
     async def _set(self, lead_id: str, **values: Any) -> None:
-        change = update(table).where(table.c.lead_id == lead_id).values(values)
-        await self._database.write(lambda connection: connection.execute(change).rowcount)
+        await self._database.execute(update(table).where(table.c.lead_id == lead_id).values(values))
 
 
 def _topic(lead: Lead) -> str:

@@ -85,7 +85,7 @@ class LeadStore:
     async def newest(self, column: str, value: str) -> Lead | None:
         """The newest lead with this phone, address or chat."""
         query = select(leads).where(leads.c[column] == value).order_by(leads.c.created_at.desc()).limit(1)
-        row = await self._database.read(lambda connection: connection.execute(query).first())
+        row = await self._database.first(query)
         return None if row is None else Lead.of(row)
 
     async def page(
@@ -101,7 +101,7 @@ class LeadStore:
         if after is not None:
             query = query.where(tuple_(leads.c.created_at, leads.c.id) < tuple_(*_bound(after)))
         query = query.order_by(leads.c.created_at.desc(), leads.c.id.desc()).limit(limit)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         return [Lead.of(row) for row in rows]
 
     async def batches(self, *, status: str | None = None) -> AsyncIterator[list[Lead]]:
@@ -114,17 +114,17 @@ class LeadStore:
     async def log(self, lead_id: str, limit: int = 500) -> list[dict[str, Any]]:
         query = select(lead_log).where(lead_log.c.lead_id == lead_id)
         query = query.order_by(lead_log.c.number, lead_log.c.at, lead_log.c.id).limit(limit)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         return [{"at": isoformat(row.at), "text": row.text, "data": row.data} for row in rows]
 
     async def was_told(self, event_id: str) -> bool:
         """Whether the log has a line of this event."""
         query = select(lead_log.c.id).where(lead_log.c.id == f"{EVENT_LINE}{event_id}"[:LONGEST_LOG_ID])
-        return await self._database.read(lambda connection: connection.execute(query).first()) is not None
+        return await self._database.first(query) is not None
 
     async def count(self) -> int:
         query = select(func.count()).select_from(leads)
-        return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
+        return int(await self._database.value(query))
 
     # ── Writing, in a transaction of the caller ───────────────────────────────────────────────────────────────────
 

@@ -81,8 +81,8 @@ class MediaStore:
         matching = and_(True, *(media.c[name] == value for name, value in wanted.items() if value))
         query = select(media).where(matching).order_by(media.c.created_at.desc(), media.c.id)
         total = select(func.count()).select_from(media).where(matching)
-        count = await self._database.read(lambda c: c.execute(total).scalar_one())
-        return await self._pictures(query.offset(offset).limit(limit)), int(count)
+        count: int = await self._database.value(total)
+        return await self._pictures(query.offset(offset).limit(limit)), count
 
     async def ids(
         self, after: str, limit: int, status: Status = "ready", *, entity_type: str | None = None
@@ -91,8 +91,7 @@ class MediaStore:
         query = select(media.c.id).where(media.c.id > after, media.c.status == status).order_by(media.c.id)
         if entity_type is not None:
             query = query.where(media.c.entity_type == entity_type)
-        rows = await self._database.read(lambda c: c.execute(query.limit(limit)).scalars().all())
-        return list(rows)
+        return await self._database.column(query.limit(limit))
 
     async def stuck(self, before: Millis, limit: int) -> list[Picture]:
         """Uploads that have been waiting for so long that their job may be lost."""
@@ -136,7 +135,7 @@ class MediaStore:
     async def is_retired(self, key: str) -> bool:
         """Whether a picture had this file until it changed, and pages may still name it."""
         query = select(media_retired.c.path).where(media_retired.c.path == key)
-        return await self._database.read(lambda c: c.execute(query).first()) is not None
+        return await self._database.first(query) is not None
 
     async def with_hash(self, digest: str, entity_type: str, user_id: str | None) -> str | None:
         """The oldest picture of this content, kind and owner."""
@@ -147,12 +146,13 @@ class MediaStore:
             .order_by(media.c.created_at)
             .limit(1)
         )
-        return await self._database.read(lambda c: c.execute(query).scalar())
+        found: str | None = await self._database.value(query)
+        return found
 
     async def temp_names(self) -> set[str]:
         """The names of uploads that are still to be worked on."""
         query = select(media.c.temp_path).where(media.c.temp_path.is_not(None))
-        found = await self._database.read(lambda c: c.execute(query).scalars().all())
+        found = await self._database.column(query)
         return {str(path).rpartition("/")[2] for path in found}
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -288,7 +288,7 @@ class MediaStore:
         """Note where these files are now; a variant that has another file meanwhile is left alone."""
         which = and_(media_variants.c.media_id == media_id, media_variants.c.file.in_(files))
         change = update(media_variants).where(which).values(**state)
-        await self._database.write(lambda c: c.execute(change).rowcount)
+        await self._database.execute(change)
 
     async def erase(self, media_id: str) -> None:
         def forget(connection: Connection) -> None:
@@ -299,7 +299,7 @@ class MediaStore:
 
     async def retired(self, before: Millis, limit: int) -> list[str]:
         query = select(media_retired.c.path).where(media_retired.c.delete_after <= before).limit(limit)
-        return list(await self._database.read(lambda c: c.execute(query).scalars().all()))
+        return await self._database.column(query)
 
     async def remove_retired(self, paths: Sequence[str], remove: Callable[[Sequence[str]], int]) -> int:
         """Have these removed, but for those that a picture has again; how many bytes that freed.
@@ -320,7 +320,7 @@ class MediaStore:
         now = self._clock.now()
         mine = and_(media.c.user_id == user_id, media.c.status != "soft_deleted")
         change = update(media).where(mine).values(status="soft_deleted", deleted_at=now, updated_at=now)
-        return await self._database.write(lambda c: c.execute(change).rowcount)
+        return await self._database.execute(change)
 
     # ── Watermarks ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -331,7 +331,7 @@ class MediaStore:
 
     async def watermark(self, watermark_id: str) -> Row[Any]:
         query = select(watermarks).where(watermarks.c.id == watermark_id)
-        row = await self._database.read(lambda c: c.execute(query).first())
+        row: Row[Any] | None = await self._database.first(query)
         if row is None:
             raise UnknownMedia(f"There is no watermark {watermark_id[:64]!r}: upload it first.")
         return row
@@ -343,7 +343,7 @@ class MediaStore:
 
     async def watermarks(self) -> Sequence[Row[Any]]:
         query = select(watermarks).order_by(watermarks.c.created_at.desc()).limit(500)
-        return await self._database.read(lambda c: c.execute(query).all())
+        return await self._database.rows(query)
 
     # ── Rows ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -354,7 +354,7 @@ class MediaStore:
         """Whether there was such a row."""
         which = and_(media.c.id == media_id, *conditions)
         change = update(media).where(which).values(updated_at=self._clock.now(), **values)
-        return await self._database.write(lambda c: c.execute(change).rowcount) > 0
+        return await self._database.execute(change) > 0
 
 
 def _picture(connection: Connection, media_id: str) -> Picture:

@@ -83,7 +83,7 @@ class Erasure:
     async def _deliveries(self, user_id: str) -> Sequence[Any]:
         columns = (deliveries.c.job_id, deliveries.c.status, deliveries.c.provider_message_id)
         query = select(*columns).where(deliveries.c.user_id == user_id).limit(BATCH)
-        return await self._database.read(lambda connection: connection.execute(query).all())
+        return await self._database.rows(query)
 
     async def _cancel_all(self, rows: Sequence[Any]) -> int:
         """Cancel what is pending, and take the jobs and dead letters, which hold the same words, out of the queue."""
@@ -147,7 +147,7 @@ class Erasure:
     async def _events_after(self, last: str) -> Sequence[Any]:
         query = select(events.c.event_id, events.c.user_id).where(events.c.event_id > last)
         query = query.order_by(events.c.event_id).limit(EVENTS_BATCH)
-        return await self._database.read(lambda connection: connection.execute(query).all())
+        return await self._database.rows(query)
 
 
 def _empty_events(connection: Connection, event_ids: Sequence[str]) -> int:

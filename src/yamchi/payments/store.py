@@ -6,7 +6,7 @@ A payment only goes forward: an answer that is older than what is known, or come
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, or_, select, update
+from sqlalchemy import Connection, Select, and_, or_, select, update
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob, WrongState
@@ -68,11 +68,11 @@ class PaymentStore:
             query = query.where(payments.c.order_id == order_id)
         if before is not None:
             query = query.where(is_older(payments.c.created_at, payments.c.id, before))
-        return [Payment.of(row) for row in await self._all(query)]
+        return [Payment.of(row) for row in await self._database.rows(query)]
 
     async def refunds(self, payment: Payment) -> list[Refund]:
         query = select(payment_refunds).where(payment_refunds.c.payment_id == payment.id)
-        rows = await self._all(query.order_by(payment_refunds.c.created_at))
+        rows = await self._database.rows(query.order_by(payment_refunds.c.created_at))
         return [refund_of(row, payment.money.currency) for row in rows]
 
     async def has_open_refunds(self, payment: Payment) -> bool:
@@ -80,7 +80,7 @@ class PaymentStore:
 
     async def events(self, payment_id: str, limit: int = 200) -> list[dict[str, Any]]:
         query = select(payment_events).where(payment_events.c.payment_id == payment_id)
-        rows = await self._all(query.order_by(payment_events.c.created_at).limit(limit))
+        rows = await self._database.rows(query.order_by(payment_events.c.created_at).limit(limit))
         return [
             {
                 "event_id": row.event_id,
@@ -93,13 +93,13 @@ class PaymentStore:
         ]
 
     async def reconciliations(self, limit: int) -> list[dict[str, Any]]:
-        rows = await self._all(latest_reconciliations(limit))
+        rows = await self._database.rows(latest_reconciliations(limit))
         return [{"at": isoformat(row.created_at), **row.data} for row in rows]
 
     async def overdue(self, before: Millis, limit: int) -> list[Payment]:
         """Payments whose check should have happened by then."""
         query = select(payments).where(payments.c.due_at < before).order_by(payments.c.due_at).limit(limit)
-        return [Payment.of(row) for row in await self._all(query)]
+        return [Payment.of(row) for row in await self._database.rows(query)]
 
     async def unpublished(self, *, payment_id: str | None = None, limit: int = 100) -> list[PaymentEvent]:
         """What rules and scenarios have not heard of yet."""
@@ -114,7 +114,7 @@ class PaymentStore:
             query = query.where(payment_events.c.payment_id == payment_id)
         return [
             PaymentEvent(row.event_id, row.payment_id, row.kind, row.data, row.user_id)
-            for row in await self._all(query)
+            for row in await self._database.rows(query)
         ]
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,7 +151,7 @@ class PaymentStore:
         now = self._clock.now()
         change = update(payments).where(and_(payments.c.id == payment_id, payments.c.status == "new"))
         gone = {"status": "refused", "reason": why, "final_at": now, "updated_at": now, "due_at": None}
-        await self._database.write(lambda c: c.execute(change.values(**gone)).rowcount)
+        await self._database.execute(change.values(**gone))
         return await self.get(payment_id)
 
     async def touch(self, payment_id: str) -> None:
@@ -167,14 +167,14 @@ class PaymentStore:
     async def set_next_check(self, payment_id: str, due_at: Millis | None) -> None:
         """Note when the next check is to be; None if there is none."""
         change = update(payments).where(payments.c.id == payment_id).values(due_at=due_at)
-        await self._database.write(lambda c: c.execute(change).rowcount)
+        await self._database.execute(change)
 
     async def move_next_check(self, payment: Payment, due_at: Millis) -> bool:
         """The same for a check that has asked; False if another has noted its own since `payment` was read."""
         as_read = payments.c.due_at.is_not_distinct_from(payment.due_at)
         change = update(payments).where(and_(payments.c.id == payment.id, as_read))
         noted = change.values(due_at=due_at, checks=payments.c.checks + 1)
-        return await self._database.write(lambda c: c.execute(noted).rowcount == 1)
+        return await self._database.execute(noted) == 1
 
     async def add_refund(self, payment: Payment, refund_id: str, money: Money | None) -> Refund:
         """Keep a refund before the provider hears of it, if there is that much to give back; None is all that is left."""
@@ -214,7 +214,7 @@ class PaymentStore:
                 updated_at=self._clock.now(),
             )
         )
-        await self._database.write(lambda c: c.execute(change).rowcount)
+        await self._database.execute(change)
 
     async def drop_refund(self, refund_id: str, why: str) -> None:
         """The provider said no."""
@@ -223,7 +223,7 @@ class PaymentStore:
             .where(and_(payment_refunds.c.id == refund_id, payment_refunds.c.status == "new"))
             .values(status="refused", reason=why, updated_at=self._clock.now())
         )
-        await self._database.write(lambda c: c.execute(change).rowcount)
+        await self._database.execute(change)
 
     async def record_event(
         self, event_id: str, kind: str, payment_id: str | None, data: dict[str, Any]
@@ -243,22 +243,22 @@ class PaymentStore:
     async def mark_published(self, event_ids: Sequence[str]) -> None:
         change = update(payment_events).where(payment_events.c.event_id.in_(event_ids))
         moment = self._clock.now()
-        await self._database.write(lambda c: c.execute(change.values(told_at=moment)).rowcount)
+        await self._database.execute(change.values(told_at=moment))
 
     async def give_up_event(self, event_id: str) -> None:
         """Rules and scenarios can't be told of this, now or later."""
         change = update(payment_events).where(payment_events.c.event_id == event_id)
-        await self._database.write(lambda c: c.execute(change.values(is_for_rules=False)).rowcount)
+        await self._database.execute(change.values(is_for_rules=False))
 
     async def reconciled(self, provider: str, provider_ids: Sequence[str], moment: Millis) -> None:
         matching = and_(payments.c.provider == provider, payments.c.provider_id.in_(provider_ids))
         change = update(payments).where(matching).values(reconciled_at=moment)
-        await self._database.write(lambda c: c.execute(change).rowcount)
+        await self._database.execute(change)
 
     async def known(self, provider: str, provider_ids: Sequence[str]) -> dict[str, Payment]:
         """Those of these that are kept here, by the provider's id."""
         matching = and_(payments.c.provider == provider, payments.c.provider_id.in_(provider_ids))
-        rows = await self._all(select(payments).where(matching))
+        rows = await self._database.rows(select(payments).where(matching))
         return {row.provider_id: Payment.of(row) for row in rows}
 
     async def unmatched(self, provider: str, since: Millis, run: Millis, limit: int) -> list[Payment]:
@@ -271,17 +271,15 @@ class PaymentStore:
             or_(payments.c.reconciled_at.is_(None), payments.c.reconciled_at < run),
         )
         return [
-            Payment.of(row) for row in await self._all(query.order_by(payments.c.created_at).limit(limit))
+            Payment.of(row)
+            for row in await self._database.rows(query.order_by(payments.c.created_at).limit(limit))
         ]
 
-    # ── Reading rows ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Reading a row ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _first(self, query: Select[Any]) -> Payment | None:
-        row = await self._database.read(lambda connection: connection.execute(query).first())
+        row = await self._database.first(query)
         return None if row is None else Payment.of(row)
-
-    async def _all(self, query: Select[Any]) -> list[Row[Any]]:
-        return await self._database.read(lambda connection: list(connection.execute(query).all()))
 
 
 _EMPTY: dict[str, Any] = {

@@ -194,7 +194,7 @@ class Shipped:
                 .where(deliveries.c.status.in_(STATUSES), _within(*_bounds(day)))
                 .group_by(deliveries.c.channel, deliveries.c.status)
             )
-            rows: Sequence[Any] = await self._all(query)
+            rows = await self._database.rows(query)
             found += [(str(day), row[0], row[1], row[2]) for row in rows]
         return found
 
@@ -207,7 +207,7 @@ class Shipped:
             .order_by(func.count().desc())
             .limit(10)
         )
-        return [[row.said, _number(row.times)] for row in await self._all(query)]
+        return [[row.said, _number(row.times)] for row in await self._database.rows(query)]
 
     def _delivery_rows(self, days: Sequence[date], count: int) -> Rows:
         since, until = _bounds(days[0])[0], _bounds(days[-1])[1]
@@ -215,14 +215,11 @@ class Shipped:
         async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
             for status in STATUSES:
                 moment, job_id = since, ""
-                while rows := await self._all(_after(status, moment, job_id, until)):
+                while rows := await self._database.rows(_after(status, moment, job_id, until)):
                     yield [_row(row) for row in rows]
                     moment, job_id = rows[-1].updated_at, rows[-1].job_id
 
         return Rows(COLUMNS, batches, count)
-
-    async def _all(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        return await self._database.read(lambda connection: connection.execute(query).all())
 
     # ── Leads ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -118,7 +118,7 @@ class ReportStore:
 
     async def get(self, report_id: str) -> Report:
         query = select(reports).where(reports.c.id == report_id)
-        row = await self._database.read(lambda c: c.execute(query).first())
+        row = await self._database.first(query)
         if row is None:
             raise UnknownReport(f"There is no report {report_id!r}, or it is no longer kept.")
         return Report.of(row)
@@ -134,7 +134,7 @@ class ReportStore:
             query = query.where(reports.c.kind == kind)
         if before is not None:
             query = query.where(is_older(reports.c.created_at, reports.c.id, before))
-        rows = await self._database.read(lambda c: c.execute(query).all())
+        rows = await self._database.rows(query)
         return [Report.of(row) for row in rows]
 
     def file_of(self, report: Report) -> Path:
@@ -191,7 +191,7 @@ class ReportStore:
         """The job of a report is over; a report that is ready by then is ready all the same."""
         unmade = and_(reports.c.job_id == job_id, reports.c.status != "ready")
         change = update(reports).where(unmade).values(status="failed", error=error)
-        await self._database.write(lambda c: c.execute(change).rowcount)
+        await self._database.execute(change)
 
     async def remove(self, report: Report) -> None:
         """The file first: a row without a file is looked at again, a file without a row never."""
@@ -199,7 +199,7 @@ class ReportStore:
         if self._bucket:
             await self._bucket.delete([_key(report)])
         gone = delete(reports).where(reports.c.id == report.id)
-        await self._database.write(lambda c: c.execute(gone).rowcount)
+        await self._database.execute(gone)
 
     async def prune(self, before: Millis) -> int:
         """Remove what is older; how many there were."""
@@ -217,11 +217,11 @@ class ReportStore:
 
     async def _some(self, matching: ColumnElement[bool]) -> list[Report]:
         query = select(reports).where(matching).limit(500)
-        return [Report.of(row) for row in await self._database.read(lambda c: c.execute(query).all())]
+        return [Report.of(row) for row in await self._database.rows(query)]
 
     async def _change(self, report_id: str, **values: Any) -> None:
         change = update(reports).where(reports.c.id == report_id).values(**values)
-        await self._database.write(lambda c: c.execute(change).rowcount)
+        await self._database.execute(change)
 
 
 def _key(report: Report) -> str:

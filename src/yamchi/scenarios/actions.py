@@ -110,7 +110,7 @@ class Actions:
             raise DeadLink("This link was not made here.")
         link = Link(id, action)
         used = select(table.c.act_id).where(table.c.act_id == link.id)
-        if await self._database.read(lambda connection: connection.execute(used).first()):
+        if await self._database.first(used):
             raise DeadLink("This link has been used already: nothing was changed again.")
         return link
 

@@ -55,7 +55,7 @@ class Migrator:
     async def count(self, scenario: str) -> int:
         """How many runs follow an older version."""
         query = select(func.count()).select_from(runs).where(*self._old(self._library.get(scenario)))
-        return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
+        return int(await self._database.value(query))
 
     async def preview(self, scenario: str, *, key: str | None = None, limit: int = 50) -> list[Migration]:
         """What would change, for the first so many runs. Changes nothing."""
@@ -94,7 +94,7 @@ class Migrator:
         if key is not None:
             query = query.where(runs.c.key == key)
         query = query.order_by(asc(runs.c.run_id)).limit(limit)
-        return await self._database.read(lambda connection: connection.execute(query).scalars().all())
+        return await self._database.column(query)
 
     async def _fetch(self, run_id: str) -> Fetched:
         row = await self._database.read(lambda connection: store.read(connection, run_id))

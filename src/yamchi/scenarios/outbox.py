@@ -128,7 +128,7 @@ class Outbox:
         before = self._clock.now() - SWEEP_AFTER
         query = select(table.c.number, table.c.kind, table.c.job_id, table.c.body)
         query = query.where(table.c.created_at <= before).order_by(asc(table.c.number)).limit(SWEPT_AT_ONCE)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         await self.follow([Entry(*row) for row in rows])
         return len(rows)
 

@@ -180,14 +180,14 @@ class Scenarios(Plugin):
     async def erase(self, user_id: str) -> dict[str, int]:
         """Stop and forget the runs of a person."""
         living = select(scenario_runs.c.run_id).where(scenario_runs.c.user_id == user_id)
-        ids = await self.app.database.read(lambda connection: connection.execute(living).scalars().all())
+        ids = await self.app.database.column(living)
         return {"scenario_runs": await self._forget(ids)}
 
     async def forget(self, kind: str, entity_id: str) -> int:
         """Stop and forget the runs of an entity that is being erased; how many there were."""
         runs = scenario_runs
         query = select(runs.c.run_id).where(runs.c.entity_kind == kind, runs.c.entity_id == entity_id)
-        ids = await self.app.database.read(lambda connection: connection.execute(query).scalars().all())
+        ids = await self.app.database.column(query)
         return await self._forget(ids)
 
     async def _forget(self, ids: Sequence[str]) -> int:
@@ -212,7 +212,7 @@ class Scenarios(Plugin):
         steps = scenario_steps.c
         query = select(steps.queue, steps.run_id, steps.step, steps.arming)
         query = query.where(steps.run_id.in_(ids), steps.queue.is_not(None))
-        rows = await self.app.database.read(lambda connection: connection.execute(query).all())
+        rows = await self.app.database.rows(query)
         jobs: defaultdict[str, list[str]] = defaultdict(list)
         for name, *step in rows:
             jobs[name].append(str(StepId(*step)))

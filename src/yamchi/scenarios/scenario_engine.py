@@ -90,7 +90,7 @@ class ScenarioEngine:
             return Fetched()
         ids = [event.event_id for event in events]
         query = select(known_events.c.event_id).where(known_events.c.event_id.in_(ids))
-        known = set(await self._database.read(lambda connection: connection.execute(query).scalars().all()))
+        known = set(await self._database.column(query))
         new = [event for event in events if event.event_id not in known]
         fetched = await self._facts.fetch_for(new)
         others = await self._database.read(lambda connection: self._others(connection, new, fetched))

@@ -76,7 +76,7 @@ class Timelines:
         for name, value in (("scenario", scenario), ("key", key), ("status", status)):
             if value is not None:
                 query = query.where(runs.c[name] == value)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         return [shown(row) for row in rows]
 
     async def of(self, run_id: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Yamchi's own tables, on SQLite or PostgreSQL: one thread writes with group commit, another reads.
 
-`write` runs a function in a transaction. `put` is for hot rows: what many callers put by the same statement at the same
-time becomes one `executemany`, or one call where the statement is a function of many rows. Both answer when the data is safe.
-`get` is the same for hot looks: what many callers look up by the same function at the same time becomes one query.
+`write` runs a function in a transaction, `read` one that only looks; for a single statement there are `execute`, `rows`, `first`,
+`column` and `value`. `put` is for hot rows: what many callers put by the same statement at the same time becomes one `executemany`,
+or one call where the statement is a function of many rows. All that write answer when the data is safe. `get` is the same for hot
+looks: what many callers look up by the same function at the same time becomes one query.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import orjson
-from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
+from sqlalchemy import Connection, Engine, Executable, Insert, Table, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import (
     DataError,
@@ -243,6 +244,26 @@ class Database:
         if self._engine is None:
             await self.open()
         return await self._reader.run(op)
+
+    async def rows(self, query: Executable) -> Sequence[Any]:
+        """All that a query finds."""
+        return await self.read(lambda connection: connection.execute(query).all())
+
+    async def first(self, query: Executable) -> Any | None:
+        """The first row that a query finds."""
+        return await self.read(lambda connection: connection.execute(query).first())
+
+    async def column(self, query: Executable) -> list[Any]:
+        """The first column of all that a query finds."""
+        return await self.read(lambda connection: list(connection.execute(query).scalars()))
+
+    async def value(self, query: Executable) -> Any:
+        """The first column of the first row that a query finds; None if it finds none."""
+        return await self.read(lambda connection: connection.execute(query).scalar())
+
+    async def execute(self, statement: Executable) -> int:
+        """Run one statement that changes rows, in a transaction that may be shared; how many rows it changed."""
+        return await self.write(lambda connection: connection.execute(statement).rowcount)
 
     async def get(self, fetch: Fetch[K, T], key: K) -> T | None:
         """Look one thing up by a function (the same each time) that is used often. Nothing is cached."""

@@ -55,7 +55,7 @@ class Holds:
         table = self._table
         is_free = or_(table.c.holder.is_(None), self.is_mine, table.c.held_until <= now)
         claim = update(table).where(self._key == key, is_free, *conditions).values(self.renewal())
-        if not await self._database.write(lambda connection: connection.execute(claim).rowcount):
+        if not await self._database.execute(claim):
             self._mine.discard(key)
             return False
         self._mine.add(key)
@@ -82,6 +82,6 @@ class Holds:
         gone = update(self._table).where(self.is_mine).values(holder=None, held_until=None)
         self._mine.clear()
         try:
-            await self._database.write(lambda connection: connection.execute(gone).rowcount)
+            await self._database.execute(gone)
         except EngineError as error:
             log.debug("the holds could not be released; they expire by themselves", error=str(error))

@@ -45,7 +45,8 @@ class TableKeys:
 
     async def get(self, name: str) -> str | None:
         query = select(table.c.value).where(table.c.name == name, self._lasts())
-        return await self._database.read(lambda connection: connection.execute(query).scalar())
+        value: str | None = await self._database.value(query)
+        return value
 
     async def set(self, name: str, value: str, ttl: Span | None = None) -> None:
         row = {"name": check_name(name), "value": value, "expires_at": self._end(ttl)}
@@ -59,7 +60,7 @@ class TableKeys:
         gone = delete(table).where(table.c.name == name, self._lasts())
         if value is not None:
             gone = gone.where(table.c.value == value)
-        return await self._database.write(lambda connection: connection.execute(gone).rowcount) > 0
+        return await self._database.execute(gone) > 0
 
     async def incr(self, name: str, ttl: Span | None = None, by: int = 1) -> int:
         row = {"name": check_name(name), "value": str(by), "expires_at": self._end(ttl)}

@@ -102,7 +102,7 @@ class Outbox:
         before, time = self._clock.now() - SWEEP_AFTER, asyncio.get_running_loop().time
         began, since = time(), self._sweep.begin(time())
         query = self.interrupted(before, since)
-        found = await self._database.read(lambda connection: connection.execute(query).scalars().all())
+        found = await self._database.column(query)
         self._sweep.finish(since, None if found else before - LATE, began, time())
         for key in found:
             await self._finish_or_give_up(key)

@@ -121,7 +121,7 @@ class SheetSync:
         older = select(
             leads.c.id, null(), literal(1), literal(0), null(), literal(False), literal(False)
         ).where(~is_known)
-        await self._database.write(lambda c: c.execute(insert(table).from_select(_ALL, older)).rowcount)
+        await self._database.execute(insert(table).from_select(_ALL, older))
         self._is_ready = True
 
     # ── From the sheet to here ────────────────────────────────────────────────────────────────────────────────────
@@ -133,7 +133,7 @@ class SheetSync:
             ids = changed[start : start + ROWS_AT_ONCE]
             is_known = (table.c.is_erased.is_(False), table.c.cells.is_not(null()))
             query = select(table).where(table.c.lead_id.in_(ids), *is_known)
-            rows = await self._database.read(lambda c, query=query: c.execute(query).all())  # type: ignore[misc]
+            rows = await self._database.rows(query)
             for row in rows:
                 theirs = snapshot.cells[row.lead_id]
                 if row.cells is not None and (row.is_away or row.cells != theirs):
@@ -152,7 +152,7 @@ class SheetSync:
         # What the sheet has is known now; what the lead has otherwise is written there next.
         known = {"cells": theirs, "is_away": False, "changes": table.c.changes + 1}
         change = update(table).where(table.c.lead_id == lead_id).values(known)
-        await self._database.write(lambda connection: connection.execute(change).rowcount)
+        await self._database.execute(change)
 
     async def _edit(self, lead: Lead, name: str, theirs: Cells) -> None:
         """A cell that says something impossible is put back, and the log says why.

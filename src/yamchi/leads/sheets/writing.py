@@ -167,7 +167,7 @@ class SheetWriter:
             return
         await self._log.empty(lead_ids)
         gone = delete(table).where(table.c.lead_id.in_(lead_ids))
-        await self._database.write(lambda connection: connection.execute(gone).rowcount)
+        await self._database.execute(gone)
 
     # ── The log ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -181,9 +181,9 @@ class SheetWriter:
                 return
             await self._append_lines(new)
 
-    async def _lines(self) -> list[Row[Any]]:
+    async def _lines(self) -> Sequence[Row[Any]]:
         query = select(lines).order_by(lines.c.at, lines.c.number, lines.c.id).limit(ROWS_AT_ONCE)
-        return await self._database.read(lambda connection: list(connection.execute(query).all()))
+        return await self._database.rows(query)
 
     async def _append_lines(self, new: Sequence[Row[Any]]) -> None:
         ids = [line.id for line in new]
@@ -200,8 +200,7 @@ class SheetWriter:
     async def _drop(self, ids: Sequence[str]) -> None:
         if ids:
             gone = delete(lines).where(lines.c.id.in_(ids))
-            await self._database.write(lambda connection: connection.execute(gone).rowcount)
+            await self._database.execute(gone)
 
     async def _set(self, which: Any, condition: Any, **values: Any) -> None:
-        change = update(which).where(condition).values(values)
-        await self._database.write(lambda connection: connection.execute(change).rowcount)
+        await self._database.execute(update(which).where(condition).values(values))

@@ -220,7 +220,7 @@ class FanOut:
         now = self._clock.now()
         done = update(table).where(_is(campaign), self._holds.is_mine)
         ended = done.values(fanned_out_at=now, queued=campaign.cursor, holder=None, held_until=None)
-        await self._database.write(lambda connection: connection.execute(ended).rowcount)
+        await self._database.execute(ended)
         self._holds.forget(campaign.campaign_id)
         log.info(f"campaign {campaign.campaign_id} is fanned out")
         return True

@@ -87,7 +87,7 @@ class Campaigns:
         row = self._row(request)
         if known and known.fingerprint != request.fingerprint:
             change = update(table).where(_is_draft(known)).values(row)
-            await self._database.write(lambda connection: connection.execute(change).rowcount)
+            await self._database.execute(change)
         elif known is None:
             await self._database.write(lambda connection: connection.execute(self._new, row).rowcount)
 
@@ -132,7 +132,7 @@ class Campaigns:
         """Fill the list and begin. Of several requests that fill it at once the last one counts, and alone."""
         me = secrets.token_hex(8)
         claim = update(table).where(_is_draft(campaign)).values(holder=me)
-        await self._database.write(lambda connection: connection.execute(claim).rowcount)
+        await self._database.execute(claim)
 
         def guard(connection: Connection) -> None:
             _check_mine(connection, campaign, me)
@@ -181,7 +181,7 @@ class Campaigns:
         if shown["state"] != "finished":
             change = update(table).where(table.c.campaign_id == campaign_id, table.c.state.in_(before))
             changed = change.values(state=after)
-            if await self._database.write(lambda connection: connection.execute(changed).rowcount):
+            if await self._database.execute(changed):
                 self._limits.forget(campaign_id)
                 return await self.show(campaign_id)
         raise WrongState(f"The campaign {campaign_id} can't become {after}: it is {shown['state']}.")
@@ -228,7 +228,7 @@ class Campaigns:
         delivery = notification_delivery.c
         of_campaign = (delivery.campaign_id == campaign_id) & (delivery.status == "FAILED")
         query = select(delivery.last_error).where(of_campaign).limit(1)
-        said: str | None = await self._database.read(lambda connection: connection.execute(query).scalar())
+        said: str | None = await self._database.value(query)
         return said
 
     def _state(self, campaign: Campaign, counts: Counter[str]) -> ShownState:

@@ -201,7 +201,7 @@ class Circuits:
         if (known := self._known.get(name)) and known.is_open:
             closing = update(circuits).where(circuits.c.name == name)
             values = closing.values(failures=0, opened_at=None, retry_at=None, reason=None)
-            await self._database.write(lambda connection: connection.execute(values).rowcount)
+            await self._database.execute(values)
             self._known[name] = Circuit(name)
 
     async def all(self) -> list[Circuit]:
@@ -216,7 +216,7 @@ class Circuits:
         return self._known.get(name, Circuit(name))
 
     async def _read(self) -> None:
-        rows = await self._database.read(lambda connection: connection.execute(select(circuits)).all())
+        rows = await self._database.rows(select(circuits))
         self._known = {
             row.name: Circuit(row.name, row.failures, row.opened_at, row.retry_at, row.reason) for row in rows
         }

@@ -57,7 +57,7 @@ class NullLedger:
         # By number, which grows with time: so no index is needed by time, which every message would have to pay for.
         oldest = select(ledger.entry).order_by(ledger.entry).limit(PRUNE_BATCH)
         old = delete(null_ledger).where(ledger.entry.in_(oldest), ledger.received_at < before)
-        while went := await self._database.write(lambda connection: connection.execute(old).rowcount):
+        while went := await self._database.execute(old):
             gone += went
         return gone
 

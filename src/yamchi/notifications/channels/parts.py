@@ -30,7 +30,7 @@ class Parts:
         """The parts of this job that have arrived, each with the provider's answer."""
         columns = (delivery_parts.c.part, delivery_parts.c.answer)
         query = select(*columns).where(delivery_parts.c.job_id == job_id)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         return {row.part: row.answer for row in rows}
 
     async def note(self, job_id: str, part: str, answer: str | None) -> None:
@@ -40,4 +40,4 @@ class Parts:
         if now - self._swept_at >= SWEEP_EVERY:
             self._swept_at = now
             old = delete(delivery_parts).where(delivery_parts.c.arrived_at < now - RETENTION)
-            await self._database.write(lambda connection: connection.execute(old).rowcount)
+            await self._database.execute(old)

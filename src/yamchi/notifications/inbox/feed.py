@@ -96,7 +96,7 @@ class Feed:
     async def note_delivered(self, seqs: Sequence[int]) -> None:
         """These messages have reached a page: one that opens from now on does not get them."""
         change = update(table).where(table.c.seq.in_(seqs)).values(is_delivered=True)
-        await self._database.write(lambda connection: connection.execute(change).rowcount)
+        await self._database.execute(change)
 
     async def _put(self, row: dict[str, Any]) -> None:
         await self._database.put(self._tell, row)

@@ -128,7 +128,7 @@ class Inbox:
     ) -> InboxPage:
         """Messages, newest first, that come after the cursor. What arrives meanwhile moves nothing."""
         query = listing(user_id, view, cursor, limit + 1)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         more = len(rows) > limit
         return InboxPage([shown(row) for row in rows[:limit]], _cursor(rows[limit - 1]) if more else None)
 

@@ -103,7 +103,7 @@ class Recipients:
 
     async def forget(self, user_id: str) -> bool:
         statement = delete(users).where(users.c.user_id == user_id)
-        return bool(await self._database.write(lambda connection: connection.execute(statement).rowcount))
+        return bool(await self._database.execute(statement))
 
     def get_in(self, connection: Connection, user_id: str) -> Recipient | None:
         """The same inside a transaction of the caller."""

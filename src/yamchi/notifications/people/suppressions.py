@@ -42,7 +42,7 @@ class Suppressions:
     async def remove(self, channel: str, address: str) -> None:
         given = {address, _place(channel, address)[1]}  # as it may have been kept before
         gone = delete(table).where(table.c.address.in_(given) & (table.c.channel == channel))
-        if not await self._database.write(lambda connection: connection.execute(gone).rowcount):
+        if not await self._database.execute(gone):
             raise UnknownJob(f"{address} is not suppressed on the channel {channel}.")
 
     async def reason(self, channel: str, address: str) -> str | None:
@@ -63,7 +63,7 @@ class Suppressions:
             query = query.where(table.c.channel == channel)
         if after is not None:
             query = query.where(_before(*after))
-        return await self._database.read(lambda connection: connection.execute(query).all())
+        return await self._database.rows(query)
 
 
 def _reasons(connection: Connection, places: Sequence[Place]) -> Mapping[Place, str]:

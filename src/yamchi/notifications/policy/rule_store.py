@@ -76,7 +76,7 @@ class RuleStore:
 
     async def remove(self, rule_id: str) -> None:
         gone = delete(rules).where(rules.c.rule_id == rule_id)
-        if not await self._database.write(lambda connection: connection.execute(gone).rowcount):
+        if not await self._database.execute(gone):
             raise UnknownJob(
                 f"There is no rule {rule_id!r} in the table; rules of the file are changed there."
             )
@@ -85,7 +85,7 @@ class RuleStore:
     async def _read(self) -> None:
         self._read_file()
         query = select(rules.c.rule_id, rules.c.body).where(rules.c.is_enabled).order_by(rules.c.position)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         self._from_table = {row.rule_id: rule for row in rows if (rule := self._read_row(row))}
 
     def _read_row(self, row: Any) -> Rule | None:

@@ -50,7 +50,7 @@ class CampaignCounts:
             .where(table.c.campaign_id == campaign_id)
             .group_by(table.c.variant, table.c.status)
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         found: dict[str, Counter[str]] = {}
         for variant, status, n in rows:
             found.setdefault(variant, Counter())[status] = int(n)

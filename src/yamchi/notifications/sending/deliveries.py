@@ -337,7 +337,7 @@ class Deliveries:
         """The deliveries of each of these events, in one query."""
         query = select(table).where(table.c.event_id.in_(event_ids)).order_by(asc(table.c.job_id))
         found: dict[str, list[Row[Any]]] = {event_id: [] for event_id in event_ids}
-        for row in await self._database.read(lambda connection: connection.execute(query).all()):
+        for row in await self._database.rows(query):
             found[row.event_id].append(row)
         return found
 
@@ -361,7 +361,7 @@ class Deliveries:
     async def find(self, *, offset: int = 0, limit: int = 50, **filters: str | None) -> list[dict[str, Any]]:
         """Deliveries by user_id, status, event_id or campaign_id, newest first."""
         query = newest({name: value for name, value in filters.items() if value is not None}, offset, limit)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         return [shown(row) for row in rows]
 
 

@@ -129,7 +129,7 @@ class Digests:
         """From now on another job sends the digest, if it was this one that did."""
         is_ours = (table.c.digest_id == digest_id) & (table.c.carrier == job_id)
         change = update(table).where(is_ours).values(carrier=next_id)
-        await self._database.write(lambda connection: connection.execute(change).rowcount)
+        await self._database.execute(change)
 
     async def settle(self, digest_id: str, job_id: str) -> None:
         """Once the job of the digest is over, its items end with the same status."""

@@ -48,7 +48,7 @@ class History:
         query = select(table, _DUE.label("due")).where((table.c.user_id == user_id) & self._is_to_come())
         if cursor is not None:
             query = query.where(tuple_(*place) > _tuple(cursor))
-        rows = await self._page(query.order_by(*map(asc, place)), limit)
+        rows = await self._database.rows(query.order_by(*map(asc, place)).limit(limit + 1))
         page = _page(rows, limit, "due", lambda row: row.due_at)
         await self._explain(page, [row.due for row in rows])
         return page
@@ -69,7 +69,7 @@ class History:
         query = select(table).where((table.c.user_id == user_id) & ~self._is_to_come())
         if cursor is not None:
             query = query.where(tuple_(*place) < _tuple(cursor))
-        rows = await self._page(query.order_by(*map(desc, place)), limit)
+        rows = await self._database.rows(query.order_by(*map(desc, place)).limit(limit + 1))
         return _page(rows, limit, "created_at", lambda row: row.sent_at or row.updated_at)
 
     def _is_to_come(self) -> ColumnElement[bool]:
@@ -81,12 +81,6 @@ class History:
     def _resends(self, name: str) -> bool:
         channel = self._channels.get(ALIASES.get(name, name))
         return channel is not None and channel.resends_unknown
-
-    async def _page(self, query: Any, limit: int) -> Sequence[Row[Any]]:
-        found: Sequence[Row[Any]] = await self._database.read(
-            lambda connection: connection.execute(query.limit(limit + 1)).all()
-        )
-        return found
 
 
 def _tuple(cursor: str) -> Any:

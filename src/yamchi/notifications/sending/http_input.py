@@ -83,7 +83,7 @@ class HttpInput:
 
     async def _is_campaign(self, campaign_id: str) -> bool:
         query = select(campaigns.c.campaign_id).where(campaigns.c.campaign_id == campaign_id)
-        return await self._database.read(lambda connection: connection.execute(query).first()) is not None
+        return await self._database.first(query) is not None
 
 
 def event_of_test(event: Event) -> TrialEvent:

@@ -285,7 +285,7 @@ class NotificationService:
         query = select(*(events.c[name] for name in ("event_id", "event_type", "user_id", "state"))).where(
             events.c.event_id.in_({event.event_id for event in some})
         )
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         return {row.event_id: row for row in rows}
 
 

@@ -91,7 +91,7 @@ class VersionedTemplates:
 
     async def _read_table(self) -> None:
         query = select(templates).order_by(asc(templates.c.version))
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        rows = await self._database.rows(query)
         newest = {(row.code, row.channel, row.locale): row for row in rows}
         layout = self.files.layout()
         if layout is not self._layout:

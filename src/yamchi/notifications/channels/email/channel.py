@@ -89,7 +89,5 @@ class Mailbox:
 
     async def get(self, message_id: str) -> bytes | None:
         query = select(mailbox.c.message).where(mailbox.c.message_id == message_id)
-        message: bytes | None = await self._database.read(
-            lambda connection: connection.execute(query).scalar()
-        )
+        message: bytes | None = await self._database.value(query)
         return message

@@ -105,7 +105,7 @@ class Subscriptions:
         gone = delete(table).where(table.c.subscription_id == subscription_id)
         if user_id is not None:
             gone = gone.where(table.c.user_id == user_id)
-        return bool(await self._database.write(lambda connection: connection.execute(gone).rowcount))
+        return bool(await self._database.execute(gone))
 
 
 def _of_people(connection: Connection, user_ids: Sequence[str]) -> Mapping[str, Sequence[Subscription]]:
