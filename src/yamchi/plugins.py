@@ -181,6 +181,8 @@ class Plugin:
     """Its folder of Alembic revisions."""
     version_table: ClassVar[str | None] = None
     """The table that says which of them a database has seen. Defaults to alembic_version_<name>."""
+    routes: ClassVar[str | None] = None
+    """Its groups of routes, as `module:attribute` of several `Routes`; imported when there is a server."""
     commands: ClassVar[Mapping[str, str]] = {}
     """Commands by name, each as `module:attribute` of a Typer group or a function; imported when they are used."""
 
@@ -206,8 +208,9 @@ class Plugin:
         """Add handlers, services and cron jobs, with `app.job`, `app.service`, `app.cron`; called once, before a worker is made."""
 
     def routers(self) -> Iterable[Routes]:
-        """Its routes, each group with who may call it."""
-        return ()
+        """Its routes, each group with who may call it; those that `routes` names, unless it says otherwise."""
+        found: Iterable[Routes] = load_attribute(self.routes) if self.routes else ()
+        return found
 
     def tokens(self) -> "Iterable[PageToken]":
         """Kinds of tokens that it makes for people's pages."""
@@ -304,6 +307,15 @@ async def look_at(plugin: Plugin, *looks: Callable[[], Awaitable[Iterable[Check]
     except Exception as error:
         log.exception(f"the checks of the plugin {plugin.name} failed")
         return [Check(f"plugin {plugin.name}", False, str(mask(f"{type(error).__name__}: {error}")))]
+
+
+async def ask(what: str, ping: Callable[[], Awaitable[str | None]]) -> list[Check]:
+    """Whether something answers, and what it says; no check where it has nothing to say."""
+    try:
+        said = await ping()
+    except YamchiError as error:
+        return [Check(what, False, str(mask(str(error))))]
+    return [Check(what, True, said)] if said else []
 
 
 def shipped_plugins() -> list[type[Plugin]]:

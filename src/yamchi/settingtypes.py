@@ -117,6 +117,11 @@ def check_previous_keys(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     return keys
 
 
+def reveal(secret: SecretStr | None) -> str | None:
+    """The text of a secret that may not be set."""
+    return None if secret is None else secret.get_secret_value()
+
+
 def split(value: object) -> object:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]

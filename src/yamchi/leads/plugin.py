@@ -6,10 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import SecretStr
-
 from yamchi.clock import to_millis
-from yamchi.errors import ConfigurationError, YamchiError
+from yamchi.errors import ConfigurationError
 from yamchi.http.signing import Signer
 from yamchi.leads import meetings
 from yamchi.leads.bot import Bot
@@ -31,9 +29,10 @@ from yamchi.leads.talk import Conversation
 from yamchi.leads.zoom import Zoom
 from yamchi.notifications.channels.telegram.bot_api import BotApi
 from yamchi.notifications.plugin import Notifications
-from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, ask
 from yamchi.queues.handlers import Handler
 from yamchi.scenarios.plugin import Scenarios
+from yamchi.settingtypes import reveal
 
 WEBHOOK = "/api/webhooks/telegram"
 LESSONS: dict[str, Any] = {"concurrency": 3, "attempts": 10, "backoff": ["1m", "5m", "15m"]}
@@ -50,6 +49,7 @@ class Leads(Plugin):
     settings_class = LeadSettings
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.leads.demo:play"
+    routes = "yamchi.leads.routes:ROUTES"
     commands = MappingProxyType({"lead": "yamchi.leads.commands:group"})
     extras = MappingProxyType({"sheets": "gspread"})
 
@@ -178,7 +178,7 @@ class Leads(Plugin):
         return Conversation(
             self.app.keys,
             url=settings.ai_url,
-            key=_plain(settings.ai_key),
+            key=reveal(settings.ai_key),
             model=settings.ai_model,
             prompt=settings.ai_prompt,
             hourly=settings.ai_hourly_limit,
@@ -187,7 +187,7 @@ class Leads(Plugin):
     def _meet(self) -> Meetings | None:
         """Meetings at Zoom, where there is an account."""
         settings = self.settings
-        parts = (settings.zoom_account_id, settings.zoom_client_id, _plain(settings.zoom_client_secret))
+        parts = (settings.zoom_account_id, settings.zoom_client_id, reveal(settings.zoom_client_secret))
         if not any(parts):
             return None
         account, client, secret = parts
@@ -249,10 +249,6 @@ class Leads(Plugin):
             where, word = f"{url.rstrip('/')}{WEBHOOK}", secret.get_secret_value()
             self.app.service("telegram webhook", partial(self.listener.announce, where, word))
 
-    def routers(self) -> Iterable[Routes]:
-        found: tuple[Routes, ...] = load_attribute("yamchi.leads.routes:ROUTES")
-        return found
-
     def static(self) -> dict[str, Path]:
         return {"/leads-board": Path(__file__).parent / "static" / "board"}
 
@@ -265,7 +261,7 @@ class Leads(Plugin):
         else:
             found = [Check("leads", True, "Tilda's webhook is at /api/webhooks/tilda")]
         if self.sheet is not None:
-            found.append(await _check_sheet(self.sheet))
+            found += await ask("google sheets", self.sheet.check)
         if self.settings.telegram_bot == "webhook" and self.app.settings.public_url is None:
             said = f"set PUBLIC_URL, or tell Telegram yourself that its updates go to {WEBHOOK} (setWebhook)"
             found.append(Check("telegram bot", None, said))
@@ -294,18 +290,5 @@ class Leads(Plugin):
             await self._zoom.close()
 
 
-async def _check_sheet(sheet: SheetSync) -> Check:
-    try:
-        return Check(
-            "google sheets", True, f"the spreadsheet can be reached; its sheets: {await sheet.check()}"
-        )
-    except YamchiError as error:
-        return Check("google sheets", False, str(error))
-
-
 def _bot_url(name: str | None) -> str | None:
     return None if name is None else f"https://t.me/{name.removeprefix('@')}"
-
-
-def _plain(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()

@@ -23,8 +23,7 @@ from yamchi.media.store import MediaStore
 from yamchi.media.sync import LONGEST, MediaSyncService
 from yamchi.media.uploads import Resumable
 from yamchi.media.watermarks import APPLY, WatermarkService
-from yamchi.observe.logging import mask
-from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, ask
 from yamchi.queues.handlers import Handler
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.storage.bucket import Bucket
@@ -46,6 +45,7 @@ class Media(Plugin):
     settings_class = MediaSettings
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.media.demo:play"
+    routes = "yamchi.media.tusroutes:ROUTES"
     commands = MappingProxyType({"media": "yamchi.media.commands:group"})
     extras = MappingProxyType({"media": "pyvips", "s3": "obstore"})
 
@@ -178,10 +178,6 @@ class Media(Plugin):
         """What open pages hear of, where notifications are on."""
         return getattr(self._notifications, "feed", None)
 
-    def routers(self) -> Iterable[Routes]:
-        found: tuple[Routes, ...] = load_attribute("yamchi.media.tusroutes:ROUTES")
-        return found
-
     def static(self) -> dict[str, Path]:
         return {"/media-page": STATIC / "page", "/media-board": STATIC / "board"}
 
@@ -210,12 +206,7 @@ class Media(Plugin):
         return [Check("media", True, f"{count} presets; pictures are {where}")]
 
     async def probes(self) -> Iterable[Check]:
-        if self.bucket is None:
-            return []
-        try:
-            return [Check("s3", True, await self.bucket.ping())]
-        except YamchiError as error:
-            return [Check("s3", False, str(mask(str(error))))]
+        return await ask("s3", self.bucket.ping) if self.bucket else []
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
         """Their pictures are gone for pages at once, and for good MEDIA_CLEANUP_DAYS later."""

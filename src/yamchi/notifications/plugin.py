@@ -1,12 +1,12 @@
 """The feature of notifications: what an application gets as `app.notifications`."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import structlog
 
-from yamchi.errors import ConfigurationError, YamchiError
+from yamchi.errors import ConfigurationError
 from yamchi.http.tokens import PageToken
 from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.limits import CampaignLimits
@@ -59,8 +59,7 @@ from yamchi.notifications.sending.unknown import UnknownDeliveries
 from yamchi.notifications.settings import NotificationSettings
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.templates.versions import VersionedTemplates
-from yamchi.observe.logging import mask
-from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, ask
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
 from yamchi.queues.records import JobRecord
@@ -87,6 +86,7 @@ class Notifications(Plugin):
     migrations = HERE / "migrations"
     demo = "yamchi.notifications.demo:play"
     extras: ClassVar = {"push": "cryptography", "telegram": "httpx2", "sms": "apprise"}
+    routes = "yamchi.notifications.routes:ROUTES"
     commands: ClassVar = {
         "send": "yamchi.notifications.commands.send:run",
         "template": "yamchi.notifications.commands.template:group",
@@ -257,10 +257,6 @@ class Notifications(Plugin):
         queue.listeners.on("failed", self.emails.note_failure)
         queue.listeners.on("expired", self._note_expiry)
 
-    def routers(self) -> Iterable[Routes]:
-        found: tuple[Routes, ...] = load_attribute("yamchi.notifications.routes:ROUTES")
-        return found
-
     def static(self) -> dict[str, Path]:
         files = HERE / "static"
         return {"/inbox": files / "inbox", "/push": files / "push", "/notifications": files / "board"}
@@ -294,16 +290,10 @@ class Notifications(Plugin):
         ]
 
     async def probes(self) -> list[Check]:
-        return [self._check_links(), *[check async for check in self._ping()]]
-
-    async def _ping(self) -> AsyncIterator[Check]:
-        """Channels that can ask their provider whether it knows us."""
-        for channel in self.channels.values():
-            try:
-                if said := await channel.ping():
-                    yield Check(f"provider {channel.name}", True, said)
-            except YamchiError as error:
-                yield Check(f"provider {channel.name}", False, str(mask(str(error))))
+        """Links, and the channels that can ask their provider whether it knows us."""
+        channels = self.channels.values()
+        asked = [check for one in channels for check in await ask(f"provider {one.name}", one.ping)]
+        return [self._check_links(), *asked]
 
     def _check_links(self) -> Check:
         """Whether letters can have a link to unsubscribe."""

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, select, update
 
-from yamchi.errors import Outage, YamchiError
+from yamchi.errors import Outage
 from yamchi.http.buckets import Buckets
 from yamchi.notifications.plugin import Notifications
-from yamchi.observe.logging import mask
 from yamchi.payments.model import Payment, Refund
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import Provider
@@ -19,13 +18,13 @@ from yamchi.payments.providers.stripe import Stripe
 from yamchi.payments.providers.yookassa import YooKassa
 from yamchi.payments.reconciliation import Reconciliation, ReconciliationReport
 from yamchi.payments.service import CHECK, PaymentService
-from yamchi.payments.settings import PaymentSettings, secret
+from yamchi.payments.settings import PaymentSettings
 from yamchi.payments.store import PaymentStore
 from yamchi.payments.tables import payment_events, payments
 from yamchi.payments.tasks import PaymentChecks
-from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, ask
 from yamchi.queues.handlers import Handler
-from yamchi.settingtypes import Quota
+from yamchi.settingtypes import Quota, reveal
 
 if TYPE_CHECKING:
     from yamchi.queues.queue import Queue
@@ -53,6 +52,7 @@ class Payments(Plugin):
     settings_class = PaymentSettings
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.payments.demo:play"
+    routes = "yamchi.payments.routes:ROUTES"
     commands = MappingProxyType({"payment": "yamchi.payments.commands:group"})
     extras = MappingProxyType({"payments": "httpx2"})
 
@@ -127,10 +127,6 @@ class Payments(Plugin):
         except Outage as error:
             raise Outage(str(error), retry_after=error.retry_after or OUTAGE_WAIT) from error
 
-    def routers(self) -> Iterable[Routes]:
-        found: tuple[Routes, ...] = load_attribute("yamchi.payments.routes:ROUTES")
-        return found
-
     def static(self) -> dict[str, Path]:
         return {"/payments-board": Path(__file__).parent / "static" / "board"}
 
@@ -144,13 +140,8 @@ class Payments(Plugin):
         return [Check("payments", True, f"through {', '.join(self.providers)}")]
 
     async def probes(self) -> Iterable[Check]:
-        checks = []
-        for provider in self.providers.values():
-            try:
-                checks.append(Check(f"provider {provider.name}", True, await provider.ping()))
-            except YamchiError as error:
-                checks.append(Check(f"provider {provider.name}", False, str(mask(str(error)))))
-        return checks
+        providers = self.providers.values()
+        return [check for one in providers for check in await ask(f"provider {one.name}", one.ping)]
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
         """Books are kept as the law asks; they no longer say whose they are."""
@@ -185,7 +176,7 @@ class Payments(Plugin):
 
 
 def _providers(settings: PaymentSettings) -> Iterable[Provider]:
-    if settings.yookassa_shop_id and (key := secret(settings.yookassa_secret_key)):
+    if settings.yookassa_shop_id and (key := reveal(settings.yookassa_secret_key)):
         yield YooKassa(settings.yookassa_shop_id, key, settings.yookassa_url)
-    if key := secret(settings.stripe_secret_key):
-        yield Stripe(key, secret(settings.stripe_webhook_secret), settings.stripe_url)
+    if key := reveal(settings.stripe_secret_key):
+        yield Stripe(key, reveal(settings.stripe_webhook_secret), settings.stripe_url)

@@ -1,7 +1,7 @@
 """The settings of payments: the account at each provider."""
 
 import ipaddress
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
@@ -62,7 +62,3 @@ class PaymentSettings(FeatureSettings):
     payments_reconcile_days: int = Field(
         default=3, ge=1, le=90, description="How many days of payments the nightly comparison looks at."
     )
-
-
-def secret(value: Any) -> str | None:
-    return value.get_secret_value() if isinstance(value, SecretStr) else None

@@ -12,8 +12,7 @@ from yamchi.errors import ConfigurationError, InvalidJob, Unrecoverable, YamchiE
 from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.sending.attachments import TooLarge
-from yamchi.observe.logging import mask
-from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin, ask
 from yamchi.queues.handlers import Handler, describe
 from yamchi.reports.kinds import Content, Format, Kinds, Make, NoParams, ReportKind
 from yamchi.reports.schedules import ScheduledReport, read_schedules
@@ -36,6 +35,7 @@ class Reports(Plugin):
     settings_class = ReportSettings
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.reports.demo:play"
+    routes = "yamchi.reports.routes:ROUTES"
     commands = MappingProxyType({"report": "yamchi.reports.commands:group"})
     extras = MappingProxyType({"reports": "typst"})
 
@@ -145,10 +145,6 @@ class Reports(Plugin):
         before = self.app.clock.now() - to_millis(self.settings.report_keep)
         return {"removed": await self.store.prune(before)}
 
-    def routers(self) -> Iterable[Routes]:
-        found: tuple[Routes, ...] = load_attribute("yamchi.reports.routes:ROUTES")
-        return found
-
     def static(self) -> dict[str, Path]:
         return {"/reports-board": Path(__file__).parent / "static" / "board"}
 
@@ -165,12 +161,7 @@ class Reports(Plugin):
         return [Check("reports", True, f"{len(self.kinds.all())} kinds{by_clock}; {where}")]
 
     async def probes(self) -> Iterable[Check]:
-        if self.bucket is None:
-            return []
-        try:
-            return [Check("s3 of reports", True, await self.bucket.ping())]
-        except YamchiError as error:
-            return [Check("s3 of reports", False, str(mask(str(error))))]
+        return await ask("s3 of reports", self.bucket.ping) if self.bucket else []
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
         """A report that this person alone was told of goes; one that others have, too, is theirs."""

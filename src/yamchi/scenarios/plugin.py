@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, select, tuple_
 from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError
 from yamchi.notifications.plugin import Notifications
-from yamchi.plugins import Application, BoardPage, Check, Plugin, Routes, load_attribute
+from yamchi.plugins import Application, BoardPage, Check, Plugin
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
@@ -53,6 +53,7 @@ class Scenarios(Plugin):
     requires = ("notifications",)
     settings_class = ScenarioSettings
     migrations = HERE / "migrations"
+    routes = "yamchi.scenarios.routes:ROUTES"
     commands: ClassVar = {
         "scenario": "yamchi.scenarios.commands:group",
         "schema": "yamchi.scenarios.commands:schema",
@@ -159,10 +160,6 @@ class Scenarios(Plugin):
     def _define(self, name: str) -> None:
         self.app.define(name, **QUEUE_LIMITS).is_own = True
         self._queues.add(name)
-
-    def routers(self) -> Iterable[Routes]:
-        found: tuple[Routes, ...] = load_attribute("yamchi.scenarios.routes:ROUTES")
-        return found
 
     def static(self) -> dict[str, Path]:
         return {"/scenario-board": HERE / "static" / "board"}

@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr
 from yamchi.errors import MissingExtra, Outage, Retryable, Unrecoverable, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.settings import FeatureSettings
+from yamchi.settingtypes import reveal
 from yamchi.storage.folders import replace_safely
 
 MULTIPART_ABOVE = 8 * 1024 * 1024
@@ -50,8 +51,8 @@ class Bucket:
             raise MissingExtra("s3", "S3") from error
         settings = self._settings
         options: dict[str, Any] = {
-            "access_key_id": _secret(settings.s3_access_key_id),
-            "secret_access_key": _secret(settings.s3_secret_access_key),
+            "access_key_id": reveal(settings.s3_access_key_id),
+            "secret_access_key": reveal(settings.s3_secret_access_key),
             "endpoint": settings.s3_endpoint,
         }
         return S3Store(
@@ -195,7 +196,3 @@ class NotInBucket(YamchiError):
 def _size_of(file: Path) -> int:
     """In bytes; 0 for one that is not there."""
     return file.stat().st_size if file.exists() else 0
-
-
-def _secret(value: Any) -> str | None:
-    return None if value is None else value.get_secret_value()

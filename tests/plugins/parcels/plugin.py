@@ -12,7 +12,7 @@ from sqlalchemy import delete, select, update
 
 from yamchi import Job, Plugin
 from yamchi.observe.metrics import gauge
-from yamchi.plugins import Application, Check, Routes, load_attribute
+from yamchi.plugins import Application, Check
 
 QUEUE = "parcels"
 
@@ -24,6 +24,7 @@ class Parcels(Plugin):
     summary = "Parcels that are brought and weighed."
     settings_class = ParcelSettings
     migrations = Path(__file__).parent / "migrations"
+    routes = "parcels.routes:ROUTES"
     commands = MappingProxyType({"parcel": "parcels.commands:run"})
 
     def __init__(self, app: Application) -> None:
@@ -33,13 +34,14 @@ class Parcels(Plugin):
 
     async def bring(self, parcel_id: str, user_id: str) -> str:
         row = {"parcel_id": parcel_id, "user_id": user_id}
-        new = self.app.database.insert(parcels).on_conflict_do_nothing()
-        await self.app.database.write(lambda connection: connection.execute(new, row).rowcount)
+        await self.app.database.execute(
+            self.app.database.insert(parcels).values(row).on_conflict_do_nothing()
+        )
         return (await self.app.queue(QUEUE).add({"parcel_id": parcel_id}, id=parcel_id)).id
 
     async def all(self) -> list[dict[str, Any]]:
         query = select(parcels.c.parcel_id, parcels.c.user_id, parcels.c.grams).order_by(parcels.c.parcel_id)
-        rows = await self.app.database.read(lambda connection: connection.execute(query).all())
+        rows = await self.app.database.rows(query)
         return [{"parcel_id": row.parcel_id, "user_id": row.user_id, "grams": row.grams} for row in rows]
 
     # ── What it brings ────────────────────────────────────────────────────────────────────────────────────────────
@@ -54,13 +56,10 @@ class Parcels(Plugin):
     async def _weigh(self, job: Job[dict[str, str]]) -> None:
         weighed = {"grams": self.settings.parcels_grams, "weighed_at": self.app.clock.now()}
         change = update(parcels).where(parcels.c.parcel_id == job.data["parcel_id"]).values(weighed)
-        await self.app.database.write(lambda connection: connection.execute(change).rowcount)
+        await self.app.database.execute(change)
 
     async def _count(self) -> None:
         self.counted = len(await self.all())
-
-    def routers(self) -> Iterable[Routes]:
-        return load_attribute("parcels.routes:ROUTES")
 
     def metrics(self) -> Iterable[Metric]:
         yield gauge("parcels_counted", "Parcels when they were last counted.", [], [((), self.counted)])
@@ -70,4 +69,4 @@ class Parcels(Plugin):
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
         gone = delete(parcels).where(parcels.c.user_id == user_id)
-        return {"parcels": await self.app.database.write(lambda c: c.execute(gone).rowcount)}
+        return {"parcels": await self.app.database.execute(gone)}

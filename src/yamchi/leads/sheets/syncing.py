@@ -105,8 +105,8 @@ class SheetSync:
         return True
 
     async def check(self) -> str:
-        """The names of the sheets, if the spreadsheet can be reached."""
-        return ", ".join(await self._spreadsheet.titles())
+        """Whether the spreadsheet can be reached, as a sentence."""
+        return f"the spreadsheet can be reached; its sheets: {', '.join(await self._spreadsheet.titles())}"
 
     # ── Before the first round ────────────────────────────────────────────────────────────────────────────────────
 
