@@ -4,10 +4,10 @@
 """
 
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 from yamchi.clock import Clock, Millis, Span, to_millis
 from yamchi.errors import TokenRefused
+from yamchi.http.base64url import as_base64url, from_base64url
 from yamchi.http.signing import Signer
 from yamchi.storage.keys import Keys
 
@@ -30,7 +30,7 @@ class Links:
             raise ValueError("A link that is good once needs a lifetime: who has used it is kept that long.")
         ends = NONE if ttl is None else str(self._clock.now() + to_millis(ttl))
         number = secrets.token_hex(8) if once else NONE
-        said = f"{urlsafe_b64encode(content.encode()).decode().rstrip('=')}.{ends}.{number}"
+        said = f"{as_base64url(content.encode())}.{ends}.{number}"
         return f"{said}.{await self._signer.sign(_purpose(purpose), said)}"
 
     async def read(self, purpose: str, token: str, *, use: bool = True) -> str:
@@ -43,7 +43,7 @@ class Links:
             raise TokenRefused("This link has expired.")
         if number != NONE:
             await self._spend(f"link:{number}", int(ends), use)
-        return urlsafe_b64decode(content + "=" * (-len(content) % 4)).decode()
+        return from_base64url(content).decode()
 
     async def _spend(self, key: str, ends: Millis, use: bool) -> None:
         if use:

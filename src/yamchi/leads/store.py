@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 import structlog
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, literal, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, or_, select, update
 
 from yamchi.clock import Clock, Millis, isoformat
+from yamchi.http.cursors import Place, is_older
 from yamchi.leads.model import FIXED, NAMES, NEW, Lead, UnknownLead, check_extra, checked
 from yamchi.leads.tables import lead_log, leads, lesson_slots
 from yamchi.notifications.tables import events, users
@@ -93,13 +94,13 @@ class LeadStore:
         *,
         status: str | None = None,
         search: str | None = None,
-        after: tuple[Millis, str] | None = None,
+        after: Place | None = None,
         limit: int = 50,
     ) -> list[Lead]:
         """The newest first; `after` is the last one of the page before."""
         query = _filtered(status, search)
         if after is not None:
-            query = query.where(tuple_(leads.c.created_at, leads.c.id) < tuple_(*_bound(after)))
+            query = query.where(is_older(leads.c.created_at, leads.c.id, after))
         query = query.order_by(leads.c.created_at.desc(), leads.c.id.desc()).limit(limit)
         rows = await self._database.rows(query)
         return [Lead.of(row) for row in rows]
@@ -265,7 +266,3 @@ def _filtered(status: str | None, search: str | None) -> Select[Any]:
         columns = (leads.c.id, leads.c.name, leads.c.email, leads.c.phone, leads.c.tg_id)
         query = query.where(or_(*(column.icontains(search, autoescape=True) for column in columns)))
     return query
-
-
-def _bound(after: tuple[Millis, str]) -> tuple[Any, Any]:
-    return literal(after[0], leads.c.created_at.type), literal(after[1])

@@ -4,8 +4,6 @@ Every change is written together with its line in the feed, so that no open page
 """
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,18 +20,18 @@ from sqlalchemy import (
     literal,
     select,
     true,
-    tuple_,
     update,
 )
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import InvalidJob, UnknownJob
+from yamchi.http.base64url import as_base64url, from_base64url
+from yamchi.http.cursors import Place, is_older
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.inbox.feed import Feed
 from yamchi.notifications.tables import inbox as table
 from yamchi.notifications.templates.model import ButtonRows
 from yamchi.storage.database import Database
-from yamchi.storage.tables import Moment
 
 View = Literal["inbox", "unread", "archived"]
 Action = Literal["read", "unread", "archive", "unarchive"]
@@ -189,19 +187,17 @@ def listing(user_id: str, view: View, cursor: str | None, limit: int) -> Select[
     place = (table.c.created_at, table.c.message_id)
     query = select(table).where((table.c.user_id == user_id) & _VIEWS[view])
     if cursor is not None:
-        created_at, message_id = _read_cursor(cursor)
-        query = query.where(tuple_(*place) < tuple_(literal(created_at, Moment), literal(message_id)))
+        query = query.where(is_older(*place, _read_cursor(cursor)))
     return query.order_by(*map(desc, place)).limit(limit)
 
 
 def _cursor(row: Row[Any]) -> str:
-    return base64.urlsafe_b64encode(f"{row.created_at}.{row.message_id}".encode()).decode().rstrip("=")
+    return as_base64url(f"{row.created_at}.{row.message_id}".encode())
 
 
-def _read_cursor(cursor: str) -> tuple[Millis, str]:
+def _read_cursor(cursor: str) -> Place:
     try:
-        place = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-        created_at, _, message_id = place.partition(".")
+        created_at, _, message_id = from_base64url(cursor).decode().partition(".")
         return int(created_at), message_id
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise InvalidJob("The cursor is not one that this list gave: begin without one.") from error

@@ -15,10 +15,10 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import InvalidJob, Outage, Snooze, Unrecoverable
+from yamchi.http.base64url import from_base64url
 from yamchi.notifications.channels.base import AnswerLost, Channel, Message, NoAddress, Recipient
 from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.channels.parts import Parts
-from yamchi.notifications.channels.push.base64url import from_base64url
 from yamchi.notifications.channels.push.client import BadEndpoint, PushClient, Reply
 from yamchi.notifications.channels.push.encryption import encrypt, is_browser_key
 from yamchi.notifications.channels.push.endpoints import Lookups, check_endpoint

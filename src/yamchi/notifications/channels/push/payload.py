@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
+from yamchi.http.base64url import as_base64url
 from yamchi.notifications.channels.base import Message
-from yamchi.notifications.channels.push.base64url import as_base64url
 from yamchi.notifications.channels.push.encryption import MAX_MESSAGE_BYTES
 
 LONGEST_TITLE = 200

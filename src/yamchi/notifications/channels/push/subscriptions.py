@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sqlalchemy import Connection, delete, desc, select
 
 from yamchi.clock import Clock, Millis
-from yamchi.notifications.channels.push.base64url import from_base64url
+from yamchi.http.base64url import from_base64url
 from yamchi.notifications.channels.push.endpoints import MAX_URL_LENGTH, WRITABLE
 from yamchi.notifications.tables import push_subscriptions as table
 from yamchi.storage.database import Database

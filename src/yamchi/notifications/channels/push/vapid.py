@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError
-from yamchi.notifications.channels.push.base64url import as_base64url, from_base64url
+from yamchi.http.base64url import as_base64url, from_base64url
 
 CURVE = ec.SECP256R1()
 LIFE: Millis = 12 * 3_600_000

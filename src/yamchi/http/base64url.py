@@ -1,4 +1,4 @@
-"""Keys and tokens as text: base64 for addresses, without padding."""
+"""Bytes as text that may stand in an address: base64 with other letters, without padding."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
