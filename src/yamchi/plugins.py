@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from yamchi.http.links import Links
+    from yamchi.http.scopes import PageToken
     from yamchi.http.signing import Signer
-    from yamchi.http.tokens import PageToken
     from yamchi.queues.runner import Observer
     from yamchi.storage.database import Database
     from yamchi.storage.keys import Keys

@@ -27,9 +27,8 @@ from yamchi.http.audit import AuditLog, Entry
 from yamchi.http.failures import Failures, TooManyWrong, address_of
 from yamchi.http.problems import problem
 from yamchi.http.ratelimits import RateLimits
-from yamchi.http.scopes import ADMIN, LOCAL, SEND, STRANGER, Caller
+from yamchi.http.scopes import ADMIN, LOCAL, SEND, STRANGER, Caller, PageToken
 from yamchi.http.sessions import Sessions
-from yamchi.http.tokens import PageToken
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
 

@@ -8,7 +8,7 @@ admin           everything
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,6 +56,17 @@ class Caller:
 STRANGER = Caller("stranger", "stranger")
 LOCAL = Caller("local", "this machine", frozenset({ADMIN}))
 """Whoever reaches a server without ADMIN_TOKEN, which listens on a loopback address only."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageToken:
+    """A kind of token that a feature makes for people's pages: how it begins, and whose it is (or TokenRefused).
+
+    It is checked however many wrong ones came before it, so it must be too long to be guessed.
+    """
+
+    prefix: str
+    check: Callable[[str], Awaitable[str]]
 
 
 def check_scopes(given: Iterable[str], *, is_test: bool = False) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import structlog
 
 from yamchi.errors import ConfigurationError
-from yamchi.http.tokens import PageToken
+from yamchi.http.scopes import PageToken
 from yamchi.notifications.campaigns.fanout import FanOut
 from yamchi.notifications.campaigns.limits import CampaignLimits
 from yamchi.notifications.campaigns.rehearsal import Rehearsal
