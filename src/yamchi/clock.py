@@ -142,6 +142,11 @@ def isoformat(moment: Millis) -> str:
     return when.isoformat(timespec="milliseconds" if moment % 1000 else "seconds").replace("+00:00", "Z")
 
 
+def isoformat_or_none(moment: Millis | None) -> str | None:
+    """The same for a moment that there may not be."""
+    return None if moment is None else isoformat(moment)
+
+
 def in_short(value: object) -> str:
     """A value for a sentence: what came from outside may be a million characters long."""
     if isinstance(value, int) and abs(value) >= 10**40:

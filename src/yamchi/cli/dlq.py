@@ -1,6 +1,6 @@
 """`yamchi dlq`: dead letters. List, show, mend, replay and purge them."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 import orjson
@@ -9,7 +9,6 @@ import typer
 from yamchi.cli.jobs import JobIds, Search, each
 from yamchi.cli.loading import page_of, with_queue
 from yamchi.cli.queues import AnyQueue, QueueName
-from yamchi.clock import isoformat
 from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, read_json
 from yamchi.console.output import (
     ago,
@@ -24,7 +23,7 @@ from yamchi.console.output import (
 )
 from yamchi.errors import ConfigurationError
 from yamchi.queues import foreign
-from yamchi.queues.deadletters import is_job
+from yamchi.queues.deadletters import is_job, to_dict
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import DeadLetter
 
@@ -57,7 +56,7 @@ def list_(
 
     letters, total = page_of(app, queue, read, lambda letter: letter.failed_at, page, size)
     if as_json:
-        print_json({"letters": [_described(letter) for letter in letters], "total": total, "page": page})
+        print_json({"letters": [to_dict(letter) for letter in letters], "total": total, "page": page})
         return
     before = ["queue"] if queue is None else []
     shown = table(*before, "id", "job", "failed", "error")
@@ -81,7 +80,7 @@ def show(queue: QueueName, letter_id: LetterId, app: AppOption = None, as_json: 
     """
     letter = with_queue(app, queue, lambda q: q.dead_letters.get(letter_id))
     show_one = print_json if as_json else print_fields
-    show_one(_described(letter))
+    show_one(to_dict(letter))
 
 
 @group.command()
@@ -167,14 +166,3 @@ async def _replay_all(queue: Queue, search: str) -> int:
     total = (await queue.dead_letters.list(search=search, limit=1)).total
     with progress("Replaying dead letters", total) as advance:
         return await queue.dead_letters.replay_all(search=search, on_done=advance)
-
-
-def _described(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "id": letter.id,
-        "queue": letter.queue,
-        "name": letter.name,
-        "error": letter.error,
-        "failed_at": isoformat(letter.failed_at),
-        "body": foreign.shown(letter.body),
-    }

@@ -1,10 +1,9 @@
 """`yamchi keys`: named keys for callers of the API. Make, list, rotate and revoke them."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from yamchi.clock import isoformat
 from yamchi.console.auditing import who_types
 from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
 from yamchi.console.output import ago, answer, console, print_json, table, text
@@ -53,7 +52,7 @@ def list_(app: AppOption = None, as_json: JsonOption = False) -> None:
     found = run_async(using(loaded, ApiKeys(loaded.database, loaded.clock).list(limit=10_000)))
     now = loaded.clock.now()
     if as_json:
-        print_json([_described(key, now) for key in found])
+        print_json([key.to_dict(now) for key in found])
         return
     shown = table("name", "id", "scopes", "state", "made", "by", "expires", "last used")
     for key in found:
@@ -96,25 +95,12 @@ def revoke(name: KeyName, app: AppOption = None, as_json: JsonOption = False) ->
     loaded = load_app(app)
     key = run_async(using(loaded, ApiKeys(loaded.database, loaded.clock).revoke(name)))
     said = f"{text(name)} is revoked; every server refuses it within seconds."
-    answer(_described(key, loaded.clock.now()), said, as_json=as_json)
+    answer(key.to_dict(loaded.clock.now()), said, as_json=as_json)
 
 
 def _show_once(key: ApiKey, secret: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"key": secret, **_described(key, key.created_at)})
+        print_json({"key": secret, **key.to_dict(key.created_at)})
         return
     print(secret)
     console.print(f"[dim]Keep it now: it can't be shown again. It may: {text(', '.join(key.scopes))}.[/]")
-
-
-def _described(key: ApiKey, now: int) -> dict[str, Any]:
-    moments = ("created_at", "expires_at", "last_used_at", "revoked_at")
-    return {
-        "id": key.key_id,
-        "name": key.name,
-        "scopes": list(key.scopes),
-        "test": key.is_test,
-        "state": key.state(now),
-        "created_by": key.created_by,
-        **{name: None if (moment := getattr(key, name)) is None else isoformat(moment) for name in moments},
-    }

@@ -19,7 +19,7 @@ import structlog
 from sqlalchemy import Connection, Delete, Row, Update, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from yamchi.clock import Clock, Millis, Span, to_millis
+from yamchi.clock import Clock, Millis, Span, isoformat_or_none, to_millis
 from yamchi.errors import ConfigurationError, EngineError, UnknownJob
 from yamchi.http.scopes import Caller, check_scopes
 from yamchi.perloop import PerLoop
@@ -76,6 +76,19 @@ class ApiKey:
         is_current = hmac.compare_digest(self.digest, given)
         is_old = hmac.compare_digest(self.old_digest or "", given)
         return is_current or (is_old and self.old_until is not None and self.old_until > now)
+
+    def to_dict(self, now: Millis) -> dict[str, Any]:
+        """As JSON can carry it, without anything of its secret."""
+        moments = ("created_at", "expires_at", "last_used_at", "revoked_at")
+        return {
+            "id": self.key_id,
+            "name": self.name,
+            "scopes": list(self.scopes),
+            "test": self.is_test,
+            "state": self.state(now),
+            "created_by": self.created_by,
+            **{name: isoformat_or_none(getattr(self, name)) for name in moments},
+        }
 
     @property
     def caller(self) -> Caller:

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4, uuid5
 import structlog
 from sqlalchemy import Connection
 
-from yamchi.clock import Clock, Millis, isoformat
+from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none
 from yamchi.errors import InvalidJob
 from yamchi.http.signing import Signer
 from yamchi.leads import entities
@@ -87,7 +87,7 @@ class LeadService:
 
     async def confirm(self, lead: Lead, event_id: str, *, by: str) -> None:
         """The lead comes to its lesson, as it is here; `LessonMoved` if that has another date by now."""
-        when = None if lead.lesson_datetime is None else isoformat(lead.lesson_datetime)
+        when = isoformat_or_none(lead.lesson_datetime)
         await self.tell(entities.CONFIRMED, lead.id, event_id, lesson_datetime=when, by=by)
 
     async def confirm_date(self, lead_id: str, seen: str | None) -> None:

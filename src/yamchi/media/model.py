@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from sqlalchemy import Row
 
-from yamchi.clock import Millis, isoformat
+from yamchi.clock import Millis, isoformat, isoformat_or_none
 from yamchi.fields import WITHOUT_NUL, JsonObject
 from yamchi.media.overlay import Position
 
@@ -159,7 +159,7 @@ class Picture:
             },
             "createdAt": isoformat(self.created_at),
             "updatedAt": isoformat(self.updated_at),
-            "deletedAt": None if self.deleted_at is None else isoformat(self.deleted_at),
+            "deletedAt": isoformat_or_none(self.deleted_at),
         }
 
 

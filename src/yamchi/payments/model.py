@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from sqlalchemy import Row
 
-from yamchi.clock import Millis, isoformat
+from yamchi.clock import Millis, isoformat, isoformat_or_none
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import FINAL, NewPayment, Status
 
@@ -73,7 +73,7 @@ class Payment:
             "reason": self.reason,
             "created_at": isoformat(self.created_at),
             "updated_at": isoformat(self.updated_at),
-            "final_at": None if self.final_at is None else isoformat(self.final_at),
+            "final_at": isoformat_or_none(self.final_at),
         }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, or_, select, update
 
-from yamchi.clock import Clock, Millis, isoformat
+from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none
 from yamchi.errors import UnknownJob, WrongState
 from yamchi.http.cursors import Place, is_older
 from yamchi.payments.model import Payment, PaymentEvent, Refund
@@ -87,7 +87,7 @@ class PaymentStore:
                 "kind": row.kind,
                 "data": row.data,
                 "at": isoformat(row.created_at),
-                "told_at": None if row.told_at is None else isoformat(row.told_at),
+                "told_at": isoformat_or_none(row.told_at),
             }
             for row in rows
         ]

@@ -6,12 +6,25 @@ from typing import Any
 
 import orjson
 
+from yamchi.clock import isoformat
 from yamchi.errors import UnknownJob, WrongState
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import Engine, LetterPage
 from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
 from yamchi.queues.once import OnDone, each_once
 from yamchi.queues.records import DeadLetter, JobRecord, NewJob
+
+
+def to_dict(letter: DeadLetter) -> dict[str, Any]:
+    """A letter as JSON can carry it: `body` holds the `job` with its data, or the `raw_value` of what never was one."""
+    return {
+        "id": letter.id,
+        "queue": letter.queue,
+        "name": letter.name,
+        "error": letter.error,
+        "failed_at": isoformat(letter.failed_at),
+        "body": foreign.shown(letter.body),
+    }
 
 
 class DeadLetters:

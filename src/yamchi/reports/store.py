@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, Text, and_, case, cast, delete, func, null, select, update
 
-from yamchi.clock import Clock, Millis, isoformat
+from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none
 from yamchi.errors import UnknownJob, WrongState
 from yamchi.http.cursors import Place, is_older
 from yamchi.reports.kinds import FORMATS, Format
@@ -81,7 +81,7 @@ class Report:
             "size": self.size,
             "error": self.error,
             "created_at": isoformat(self.created_at),
-            "ready_at": None if self.ready_at is None else isoformat(self.ready_at),
+            "ready_at": isoformat_or_none(self.ready_at),
         }
 
 

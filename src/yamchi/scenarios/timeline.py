@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, desc, select
 
-from yamchi.clock import Clock, Millis, isoformat
+from yamchi.clock import Clock, Millis, isoformat_or_none
 from yamchi.errors import UnknownJob
 from yamchi.scenarios import store
 from yamchi.scenarios.definition import Definition
@@ -38,8 +38,8 @@ class Line:
             "step": self.step,
             "arming": self.arming,
             "state": self.state,
-            "at": None if self.at is None else isoformat(self.at),
-            "due": None if self.due is None else isoformat(self.due),
+            "at": isoformat_or_none(self.at),
+            "due": isoformat_or_none(self.due),
             "reason": self.reason,
             "effects": self.effects,
             "is_future": self.is_future,
@@ -198,6 +198,5 @@ def shown(row: Row[Any]) -> dict[str, Any]:
     names = ("run_id", "scenario", "key", "generation", "version", "status", "reason", "entity_kind")
     fields = {name: getattr(row, name) for name in (*names, "entity_id", "user_id")}
     for name in ("started_at", "ended_at", "due_at"):
-        moment = getattr(row, name)
-        fields[name] = None if moment is None else isoformat(moment)
+        fields[name] = isoformat_or_none(getattr(row, name))
     return {**fields, "step": row.armed_step}

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from yamchi.clock import isoformat
+from yamchi.clock import isoformat, isoformat_or_none
 from yamchi.fields import Name, SpanText, ZonedMoment, few
 from yamchi.queues import foreign
 from yamchi.queues.records import MOST_ATTEMPTS, MOST_KEPT, Backoff, DeadLetter, JobRecord, State
@@ -106,8 +106,8 @@ class JobRow(BaseModel):
             worker=job.worker,
             created_at=isoformat(job.created_at),
             run_at=isoformat(job.run_at),
-            started_at=None if job.started_at is None else isoformat(job.started_at),
-            finished_at=None if job.finished_at is None else isoformat(job.finished_at),
+            started_at=isoformat_or_none(job.started_at),
+            finished_at=isoformat_or_none(job.finished_at),
             data=foreign.shown(job.payload) if len(job.payload) <= LONGEST_IN_LIST else None,
             preview=_preview(job.payload),
         )
@@ -250,17 +250,6 @@ class LetterOut(BaseModel):
     error: str
     failed_at: str
     body: Any
-
-    @classmethod
-    def of(cls, letter: DeadLetter) -> "LetterOut":
-        return cls(
-            id=letter.id,
-            queue=letter.queue,
-            name=letter.name,
-            error=letter.error,
-            failed_at=isoformat(letter.failed_at),
-            body=foreign.shown(letter.body),
-        )
 
 
 class WorkerOut(BaseModel):

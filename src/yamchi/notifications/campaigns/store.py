@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from sqlalchemy import ColumnElement, Connection, and_, desc, select, update
 
-from yamchi.clock import Clock, isoformat
+from yamchi.clock import Clock, isoformat_or_none
 from yamchi.errors import InvalidJob, UnknownJob, WrongState
 from yamchi.notifications.campaigns.audience import Audience
 from yamchi.notifications.campaigns.enrollment import Enrollment, Guard
@@ -220,7 +220,7 @@ class Campaigns:
             "by_variant": {name: _progress(by_variant.get(name, Counter())) for name in _names(campaign)},
             "failure": failure,
             "list": campaign.report,
-            **{name: _iso(getattr(campaign, name)) for name in moments},
+            **{name: isoformat_or_none(getattr(campaign, name)) for name in moments},
         }
 
     async def _failure(self, campaign_id: str) -> str | None:
@@ -264,7 +264,3 @@ def _progress(counts: Counter[str]) -> dict[str, int]:
     waiting = sum(counts[status] for status in WAITING)
     shown = {status.lower(): counts[status] for status in named}
     return {"fanned_out": counts.total(), "waiting": waiting, **shown}
-
-
-def _iso(moment: int | None) -> str | None:
-    return None if moment is None else isoformat(moment)

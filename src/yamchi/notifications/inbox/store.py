@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from yamchi.clock import Clock, Millis, isoformat
+from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none
 from yamchi.errors import InvalidJob, UnknownJob
 from yamchi.http.base64url import as_base64url, from_base64url
 from yamchi.http.cursors import Place, is_older
@@ -155,7 +155,7 @@ def shown(row: Row[Any]) -> Item:
         "id": row.message_id,
         **{name: getattr(row, name) for name in names},
         "created_at": isoformat(row.created_at),
-        "read_at": None if row.read_at is None else isoformat(row.read_at),
+        "read_at": isoformat_or_none(row.read_at),
     }
 
 

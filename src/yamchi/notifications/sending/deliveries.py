@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from yamchi.clock import Clock, Millis, isoformat, to_moment
+from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none, to_moment
 from yamchi.errors import UnknownJob, WrongState
 from yamchi.notifications.schemas.notification_job import NOBODY, NotificationJob
 from yamchi.notifications.sending.campaign_counts import CampaignCounts, Place
@@ -450,8 +450,7 @@ def shown(row: Row[Any]) -> dict[str, Any]:
     more = ("last_error", "provider_message_id", "variant")
     fields = {name: getattr(row, name) for name in (*names, *more)}
     for name in ("created_at", "updated_at", "sent_at", "due_at"):
-        moment = getattr(row, name)
-        fields[name] = None if moment is None else isoformat(moment)
+        fields[name] = isoformat_or_none(getattr(row, name))
     return fields
 
 

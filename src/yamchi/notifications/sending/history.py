@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, asc, desc, func, literal, select, tuple_
 
-from yamchi.clock import Clock, Millis, isoformat
+from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none
 from yamchi.http.cursors import make_cursor, read_cursor
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.schemas.notification_job import ALIASES
@@ -98,9 +98,5 @@ def _page(rows: Sequence[Row[Any]], limit: int, ordered_by: str, when: Any) -> H
 
 def _shown(row: Row[Any], when: Millis | None) -> dict[str, Any]:
     fields = {name: getattr(row, name) for name in _SHOWN}
-    moments = {"when": when, "created_at": row.created_at}
-    return {
-        **fields,
-        **{name: None if moment is None else isoformat(moment) for name, moment in moments.items()},
-        "why": row.last_error,
-    }
+    moments = {"when": isoformat_or_none(when), "created_at": isoformat(row.created_at)}
+    return {**fields, **moments, "why": row.last_error}

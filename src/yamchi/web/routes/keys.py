@@ -3,10 +3,8 @@
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from yamchi.clock import isoformat
 from yamchi.fields import Name, SpanText
 from yamchi.http.access import TheCaller
-from yamchi.http.apikeys import ApiKey
 from yamchi.http.audit import changes
 from yamchi.http.paging import PageNumber, PageSize
 from yamchi.http.problems import documented
@@ -66,24 +64,6 @@ class KeyRow(BaseModel):
     last_used_at: str | None = Field(description="To the minute.")
     revoked_at: str | None
 
-    @classmethod
-    def of(cls, key: ApiKey, now: int) -> "KeyRow":
-        def shown(moment: int | None) -> str | None:
-            return None if moment is None else isoformat(moment)
-
-        return cls(
-            id=key.key_id,
-            name=key.name,
-            scopes=list(key.scopes),
-            test=key.is_test,
-            state=key.state(now),
-            created_by=key.created_by,
-            created_at=isoformat(key.created_at),
-            expires_at=shown(key.expires_at),
-            last_used_at=shown(key.last_used_at),
-            revoked_at=shown(key.revoked_at),
-        )
-
 
 class NewKey(KeyRow):
     """A key with its text, which can't be seen again."""
@@ -105,7 +85,7 @@ async def show_caller(caller: TheCaller) -> CallerOut:
 @router.get("/keys", summary="Keys that are and were in use, newest first")
 async def list_keys(app: App, access: TheAccess, page: PageNumber = 1, size: PageSize = 50) -> list[KeyRow]:
     found = await access.keys.list(offset=(page - 1) * size, limit=size)
-    return [KeyRow.of(key, app.clock.now()) for key in found]
+    return [KeyRow(**key.to_dict(app.clock.now())) for key in found]
 
 
 @router.post("/keys", status_code=201, summary="Make a key; its text is in this answer and nowhere else")
@@ -113,13 +93,13 @@ async def create_key(app: App, access: TheAccess, caller: TheCaller, new: KeyIn)
     key, text = await access.keys.create(
         new.name, new.scopes, by=caller.name, is_test=new.test, expires_in=new.expires_in
     )
-    return NewKey(key=text, **KeyRow.of(key, app.clock.now()).model_dump())
+    return NewKey(key=text, **key.to_dict(app.clock.now()))
 
 
 @router.post("/keys/{name}/rotate", summary="Give a key another text; its sessions of the board end")
 async def rotate_key(app: App, access: TheAccess, name: Name, how: Rotation | None = None) -> NewKey:
     key, text = await access.keys.rotate(name, grace=how.grace if how else 0)
-    return NewKey(key=text, **KeyRow.of(key, app.clock.now()).model_dump())
+    return NewKey(key=text, **key.to_dict(app.clock.now()))
 
 
 @router.delete("/keys/{name}", status_code=204, summary="Let nobody use a key from now on")

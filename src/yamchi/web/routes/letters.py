@@ -8,6 +8,7 @@ from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Many, Replay
 from yamchi.http.paging import PageNumber, PageSize, Search, pages
 from yamchi.http.problems import documented
+from yamchi.queues.deadletters import to_dict
 from yamchi.web.routes.queues import ThatQueue
 from yamchi.web.schemas import LetterOut, LetterRow, LettersOut
 
@@ -44,9 +45,8 @@ async def purge_all(queue: ThatQueue) -> Done:
 
 @router.get(LETTER, summary="One dead letter")
 async def show_letter(queue: ThatQueue, letter_id: Key, caller: TheCaller) -> LetterOut:
-    letter = LetterOut.of(await queue.dead_letters.get(letter_id))
-    letter.body = await seen_by(caller, letter.body)
-    return letter
+    letter = to_dict(await queue.dead_letters.get(letter_id))
+    return LetterOut(**letter | {"body": await seen_by(caller, letter["body"])})
 
 
 @router.post(
