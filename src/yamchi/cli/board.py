@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from yamchi.cli.serving import url_of
 from yamchi.cli.up import HostOption, PortOption
 from yamchi.console.loading import JsonOption
 from yamchi.console.output import print_json
@@ -27,8 +28,7 @@ def run(
     """
     settings = Settings()
     where, number = host or settings.host, settings.port if port is None else port
-    name = "localhost" if where in ("127.0.0.1", "0.0.0.0", "::", "::1") else where
-    url = f"http://{name}:{number}"
+    url = url_of(where, number)
     is_there = _answers(where, number)
     if as_json:
         print_json({"url": url, "answers": is_there})

@@ -13,6 +13,7 @@ import typer
 
 from yamchi.app import Yamchi
 from yamchi.cli.loading import load_app
+from yamchi.cli.serving import listen
 from yamchi.cli.up import HostOption, PortOption
 from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import console, print_json, table, text
@@ -166,7 +167,6 @@ def _extras(extras: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _port(settings: Settings, host: str | None, port: int | None) -> Check:
-    from yamchi.cli.serving import listen
     from yamchi.web import check_address
 
     address, number = host or settings.host, settings.port if port is None else port

@@ -13,7 +13,6 @@ from yamchi.console.loading import run_async, using
 from yamchi.discovery import all_queues, find_queue
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.queues.queue import Queue
-from yamchi.settings import Settings
 from yamchi.shipped import shipped_app
 
 T = TypeVar("T")
@@ -21,10 +20,10 @@ ReadPage = Callable[[Queue, int, int], Awaitable[tuple[list[T], int]]]
 """What a queue has from a number on, so many at most; and how many there are in all."""
 
 
-def load_app(reference: str | None, settings: Settings | None = None) -> Yamchi:
+def load_app(reference: str | None) -> Yamchi:
     """The application a command was asked to work on."""
     if reference is None:
-        return shipped_app(settings)
+        return shipped_app()
     where, _, attribute = reference.partition(":")
     found = _attribute(_module(where), where, attribute or "app")
     if not isinstance(found, Yamchi) and callable(found):

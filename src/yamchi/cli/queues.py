@@ -5,13 +5,14 @@ from typing import Annotated, Any
 import typer
 
 from yamchi.app import Yamchi
-from yamchi.cli.loading import load_app
+from yamchi.cli.loading import load_app, with_queue
 from yamchi.clock import Span
 from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import STATE_STYLES, answer, console, number, print_json, progress, table, text
-from yamchi.discovery import all_queues, find_queue
+from yamchi.discovery import all_queues
 from yamchi.errors import InvalidJob
 from yamchi.queues.overview import QueueView, view_queues
+from yamchi.queues.queue import Queue
 from yamchi.queues.records import STATES, State
 
 group = typer.Typer()
@@ -43,7 +44,7 @@ def pause(queue: QueueName, app: AppOption = None, as_json: JsonOption = False) 
 
     Example: [cyan]yamchi queues pause notifications[/]
     """
-    _do(app, queue, "pause")
+    with_queue(app, queue, lambda found: found.pause())
     said = f"{text(queue)} is paused; [cyan]yamchi queues resume {text(queue)}[/] lets it go on."
     answer({"name": queue, "paused": True}, said, as_json=as_json)
 
@@ -54,7 +55,7 @@ def resume(queue: QueueName, app: AppOption = None, as_json: JsonOption = False)
 
     Example: [cyan]yamchi queues resume notifications[/]
     """
-    _do(app, queue, "resume")
+    with_queue(app, queue, lambda found: found.resume())
     answer({"name": queue, "paused": False}, f"{text(queue)} goes on.", as_json=as_json)
 
 
@@ -72,8 +73,8 @@ def clean(
 
     Example: [cyan]yamchi queues clean media-sync --state failed --older-than 7d[/]
     """
-    yamchi, wanted = load_app(app), check_state(state)
-    gone = run_async(using(yamchi, _clean(yamchi, queue, wanted, older_than)))
+    wanted = check_state(state)
+    gone = with_queue(app, queue, lambda found: _clean(found, wanted, older_than))
     answer({"count": gone}, f"{gone:,} {state} jobs of {text(queue)} removed.", as_json=as_json)
 
 
@@ -88,9 +89,8 @@ def drain(
 
     Example: [cyan]yamchi queues drain media-sync --delayed[/]
     """
-    yamchi = load_app(app)
     states: list[State] = ["waiting", "delayed"] if delayed else ["waiting"]
-    gone = sum(run_async(using(yamchi, _drain(yamchi, queue, states))))
+    gone = with_queue(app, queue, lambda found: _drain(found, states))
     answer({"count": gone}, f"{gone:,} waiting jobs of {text(queue)} removed.", as_json=as_json)
 
 
@@ -116,23 +116,13 @@ def describe(view: QueueView) -> dict[str, Any]:
     }
 
 
-def _do(reference: str | None, name: str, act: str) -> None:
-    app = load_app(reference)
-
-    async def body() -> None:
-        await getattr(await find_queue(app, name), act)()
-
-    run_async(using(app, body()))
-
-
 async def _views(app: Yamchi) -> list[QueueView]:
     return await view_queues(await all_queues(app), minutes=1)
 
 
-async def _clean(app: Yamchi, name: str, state: State, older_than: Span) -> int:
+async def _clean(queue: Queue, state: State, older_than: Span) -> int:
     """In batches, so that a worker beside us hardly waits and the bar moves."""
-    queue, gone = await find_queue(app, name), 0
-    total = (await queue.counts())[state]
+    gone, total = 0, (await queue.counts())[state]
     with progress(f"Removing {state} jobs", total) as advance:
         while done := await queue.clean(state, older_than=older_than, limit=BATCH):
             gone += done
@@ -140,8 +130,8 @@ async def _clean(app: Yamchi, name: str, state: State, older_than: Span) -> int:
     return gone
 
 
-async def _drain(app: Yamchi, name: str, states: list[State]) -> list[int]:
-    return [await _clean(app, name, state, 0) for state in states]
+async def _drain(queue: Queue, states: list[State]) -> int:
+    return sum([await _clean(queue, state, 0) for state in states])
 
 
 def _print(views: list[QueueView]) -> None:

@@ -86,7 +86,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 def address_of(listener: socket.socket) -> str:
     """The address a person opens."""
-    host, port = listener.getsockname()[:2]
+    return url_of(*listener.getsockname()[:2])
+
+
+def url_of(host: str, port: int) -> str:
+    """The same for what listens, or will listen, there."""
     if host in ("127.0.0.1", "0.0.0.0", "::", "::1"):
         host = "localhost"
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
