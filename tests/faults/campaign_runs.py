@@ -21,10 +21,10 @@ from pathlib import Path
 
 from sqlalchemy import insert
 
+from tests.notifications.ledger import count_ledger
 from tests.processes import DEADLINE, Process
 from yamchi import Yamchi
 from yamchi.notifications.campaigns.model import CampaignIn
-from yamchi.notifications.channels.null import count_ledger
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.notifications.tables import users
 from yamchi.settings import Settings

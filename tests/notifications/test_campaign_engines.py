@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select
 
+from tests.notifications.ledger import count_ledger
 from yamchi import Yamchi
 from yamchi.notifications.campaigns.model import CampaignIn
-from yamchi.notifications.channels.null import count_ledger
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.notifications.tables import null_ledger, users
 from yamchi.settings import Settings

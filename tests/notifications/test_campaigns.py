@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from sqlalchemy import func, insert, select, update
 
+from tests.notifications.ledger import count_ledger
 from yamchi.clock import isoformat
 from yamchi.errors import EngineUnavailable, InvalidJob, WrongState
 from yamchi.notifications.campaigns.audience import Audience
@@ -22,7 +23,7 @@ from yamchi.notifications.campaigns.lists import LONGEST_ROW, Broken, Entry, rea
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.planning import plan
 from yamchi.notifications.channels.base import Channel, Message, Recipient
-from yamchi.notifications.channels.null import NullLedger, count_ledger
+from yamchi.notifications.channels.null import NullLedger
 from yamchi.notifications.commands import campaign as campaign_command
 from yamchi.notifications.people.preferences import Preferences
 from yamchi.notifications.people.recipients import User

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.scenarios.zones import clock_changes
 from yamchi.clock import as_datetime, isoformat, to_moment
-from yamchi.scenarios.moments import clock_changes, read_at, read_moment, read_span
+from yamchi.scenarios.moments import read_at, read_moment, read_span
 
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca"]
 BERLIN = ZoneInfo("Europe/Berlin")

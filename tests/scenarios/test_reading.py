@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from yamchi.scenarios.definition import Definition
-from yamchi.scenarios.reading import find_cycle, read_folder, read_text
+from yamchi.scenarios.reading import find_cycle, paths_in, read_text
 from yamchi.yamlfiles import InvalidDocument
 
 GOOD = """\
@@ -134,10 +134,8 @@ def test_scenarios_that_start_each_other_are_found() -> None:
     assert [member.scenario for member in cycle] == ["first", "second", "third", "first"]
 
 
-def test_a_folder_gives_what_it_can(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(GOOD)
-    (tmp_path / "b.yml").write_text("nonsense")
-    (tmp_path / "c.txt").write_text("not looked at")
-    good, bad = read_folder(tmp_path)
-    assert isinstance(good, Definition)
-    assert isinstance(bad, InvalidDocument)
+def test_the_files_of_a_folder(tmp_path: Path) -> None:
+    for name in ("b.yml", "a.yaml", "c.txt", ".a.yaml"):
+        (tmp_path / name).write_text(GOOD)
+    assert [path.name for path in paths_in(tmp_path)] == ["a.yaml", "b.yml"]
+    assert paths_in(tmp_path / "nowhere") == []

@@ -16,12 +16,12 @@ from sqlalchemy import select
 
 from tests.scale import FULL
 from tests.scenarios.harness import Harness, open_harness
+from tests.scenarios.zones import clock_changes
 from yamchi.clock import Millis, as_datetime, isoformat
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios.entities import Change, Entity
 from yamchi.scenarios.flow import Facts, Run
-from yamchi.scenarios.moments import clock_changes
 from yamchi.scenarios.reading import read_text
 from yamchi.scenarios.simulation import Happening, simulate
 from yamchi.scenarios.tables import scenario_runs, scenario_steps

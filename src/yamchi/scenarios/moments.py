@@ -9,9 +9,8 @@ a change of the clocks removes is the next one that exists; of one that comes tw
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -143,15 +142,3 @@ def _unreadable(text: str) -> str:
         f"{text!r} is not a moment: write a field and what to add, such as 'lesson_datetime - 24h' "
         "or 'lesson_datetime - 1 day, 09:00'"
     )
-
-
-def clock_changes(zone: ZoneInfo, year: int) -> Iterator[Millis]:
-    """The moments of a year at which a zone's clocks are changed."""
-    moment, end = (to_moment(datetime(y, 1, 1, tzinfo=UTC)) for y in (year, year + 1))
-    step = 3_600_000
-    offset = as_datetime(moment).astimezone(zone).utcoffset()
-    while (moment := moment + step) < end:
-        now = as_datetime(moment).astimezone(zone).utcoffset()
-        if now != offset:
-            yield _after_gap(moment - step, moment, zone)
-            offset = now

@@ -1,7 +1,7 @@
 """From a YAML file to a definition, or one sentence that names the file, the line and the field."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,6 @@ def read_file(path: Path) -> Definition:
 def read_text(text: str, source: str = "scenario") -> Definition:
     """The scenario in this text."""
     return _read(load(text, source))
-
-
-def read_folder(folder: Path) -> Iterator[Definition | InvalidDocument]:
-    """Every scenario of a folder, in the order of their files' names; what is wrong with one that can't be used."""
-    for path in paths_in(folder):
-        try:
-            yield read_file(path)
-        except InvalidDocument as error:
-            yield error
 
 
 def paths_in(folder: Path) -> list[Path]:

@@ -4,9 +4,7 @@ Each message is a row in the table `null_ledger`, written together with the deli
 message twice is there twice. Where a template has no `null` version, that of `email` is used.
 """
 
-from collections import Counter
-
-from sqlalchemy import delete, distinct, func, insert, select
+from sqlalchemy import delete, insert, select
 
 from yamchi.clock import Clock, Millis
 from yamchi.notifications.channels.base import Channel, Message, Recipient, StoredMessage
@@ -60,11 +58,3 @@ class NullLedger:
         while went := await self._database.execute(old):
             gone += went
         return gone
-
-
-async def count_ledger(database: Database) -> Counter[str]:
-    """How many lines there are, and to how many jobs and people they belong."""
-    ledger = null_ledger.c
-    query = select(func.count(), func.count(distinct(ledger.job_id)), func.count(distinct(ledger.user_id)))
-    row = await database.read(lambda connection: connection.execute(query).one())
-    return Counter(lines=row[0], jobs=row[1], people=row[2])
