@@ -41,16 +41,7 @@ LOOK_EVERY = 1.0
 class Connections:
     """The connections of one server that wait, longest first."""
 
-    def __init__(
-        self,
-        *,
-        within: float = HEADERS_WITHIN,
-        most_waiting: int = MOST_WAITING,
-        most_of_address: int = MOST_WAITING_OF_ADDRESS,
-        most_open: int = MOST_CONNECTIONS,
-    ) -> None:
-        self.within, self.most_waiting = within, most_waiting
-        self.most_of_address, self.most_open = most_of_address, most_open
+    def __init__(self) -> None:
         self.closed = 0
         """How many were closed because they waited too long, or there were too many."""
         self._waiting: dict[LimitedProtocol, float] = {}
@@ -61,9 +52,9 @@ class Connections:
         """It waits from now on; others make room for it if they must."""
         self._waiting[connection] = now
         self._of_address[connection.address] += 1
-        if self._of_address[connection.address] > self.most_of_address:
+        if self._of_address[connection.address] > MOST_WAITING_OF_ADDRESS:
             self._close(next(one for one in self._waiting if one.address == connection.address))
-        elif len(self._waiting) > self.most_waiting or opened > self.most_open:
+        elif len(self._waiting) > MOST_WAITING or opened > MOST_CONNECTIONS:
             self._close(next(iter(self._waiting)))
         if self._looking is None:
             self._looking = connection.loop.call_later(LOOK_EVERY, self._look, connection.loop)
@@ -77,7 +68,7 @@ class Connections:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Close those that have waited too long; they are in the order in which they began."""
-        late = loop.time() - self.within
+        late = loop.time() - HEADERS_WITHIN
         while self._waiting and next(iter(self._waiting.values())) <= late:
             self._close(next(iter(self._waiting)))
         self._looking = loop.call_later(LOOK_EVERY, self._look, loop) if self._waiting else None
@@ -93,9 +84,9 @@ class Connections:
 class LimitedConfig(uvicorn.Config):
     """uvicorn's configuration, with what its connections share."""
 
-    def __init__(self, app: ASGIApp, *, connections: Connections | None = None, **options: Any) -> None:
+    def __init__(self, app: ASGIApp, **options: Any) -> None:
         super().__init__(app, http=LimitedProtocol, **options)
-        self.connections = connections or Connections()
+        self.connections = Connections()
 
 
 class LimitedProtocol(HttpToolsProtocol):

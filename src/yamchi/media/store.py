@@ -84,14 +84,10 @@ class MediaStore:
         count: int = await self._database.value(total)
         return await self._pictures(query.offset(offset).limit(limit)), count
 
-    async def ids(
-        self, after: str, limit: int, status: Status = "ready", *, entity_type: str | None = None
-    ) -> list[str]:
-        """Ids in their own order, for those who go over all of them, or over all of one kind."""
-        query = select(media.c.id).where(media.c.id > after, media.c.status == status).order_by(media.c.id)
-        if entity_type is not None:
-            query = query.where(media.c.entity_type == entity_type)
-        return await self._database.column(query.limit(limit))
+    async def ids(self, after: str, limit: int) -> list[str]:
+        """Ids of what is ready, in their own order, for those who go over all of them."""
+        query = select(media.c.id).where(media.c.id > after, media.c.status == "ready")
+        return await self._database.column(query.order_by(media.c.id).limit(limit))
 
     async def stuck(self, before: Millis, limit: int) -> list[Picture]:
         """Uploads that have been waiting for so long that their job may be lost."""

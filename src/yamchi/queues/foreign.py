@@ -48,8 +48,8 @@ def moment(value: Any) -> Millis | None:
     return number if number >= EARLIEST else None
 
 
-def span(value: Any, default: Millis = 0) -> Millis:
-    return whole(value, default, 0, LONGEST_SPAN)
+def span(value: Any) -> Millis:
+    return whole(value, 0, 0, LONGEST_SPAN)
 
 
 def text(value: bytes | str, longest: int = LONGEST_TEXT) -> str:

@@ -57,18 +57,9 @@ Observer = Callable[[Queue, Sequence[Outcome]], None]
 class QueueRunner:
     """Runs one queue in one worker. All of its state belongs to the worker's event loop, except `jobs.held`."""
 
-    def __init__(
-        self,
-        queue: Queue,
-        *,
-        worker: str,
-        lease: Millis,
-        clock: Clock,
-        observe: Observer,
-        slots: int | None = None,
-    ) -> None:
+    def __init__(self, queue: Queue, *, worker: str, lease: Millis, clock: Clock, observe: Observer) -> None:
         self.queue = queue
-        self.slots = slots or queue.definition.concurrency
+        self.slots = queue.definition.concurrency
         self._engine = queue.engine
         self._worker = worker
         self._lease = lease

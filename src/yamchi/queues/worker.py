@@ -44,9 +44,8 @@ class Worker:
         stop_timeout: Span = "30s",
         observers: Sequence[Observer] = (),
         services: Services | None = None,
-        name: str | None = None,
     ) -> None:
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._clock = clock
         self._stop_seconds = to_millis(stop_timeout) / 1000
         self._observers = (*observers, log_outcomes, emit_outcomes)

@@ -1,7 +1,7 @@
 """The outbox: what is to be queued lies in a table first, so that a crash anywhere loses and doubles nothing.
 
 `store` writes the rows in the caller's own transaction; then the caller queues what they lead to; then `mark` says that this is
-done. Every step may be repeated, because ids are derived. A row that stayed `pending` was interrupted: `watch` finishes it.
+done. Every step may be repeated, because ids are derived. A row that stayed `PENDING` was interrupted: `watch` finishes it.
 """
 
 import asyncio
@@ -17,6 +17,9 @@ from yamchi.errors import EngineError, EngineUnavailable
 from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.database import Database
 from yamchi.storage.sweeping import Sweep
+
+PENDING, DONE = "accepted", "enqueued"
+"""The states of a row: on its way into the queue, and there."""
 
 SWEEP_AFTER: Millis = 10_000
 """A row that has been pending for this long was interrupted."""
@@ -51,19 +54,16 @@ class Outbox:
         finish: Finish,
         give_up: GiveUp,
         what: str,
-        pending: str = "accepted",
-        done: str = "enqueued",
     ) -> None:
         self._database = database
         self._clock = clock
         self._key, self._state, self._since = key, state, since
         self._finish, self._give_up = finish, give_up
         self._what = what
-        self.pending = pending
         self._table = key.table
         self._new = database.insert(self._table).on_conflict_do_nothing()
         those = key.in_(bindparam("keys", expanding=True))
-        self._mark = update(self._table).where(those).values({state: done})
+        self._mark = update(self._table).where(those).values({state: DONE})
         self._sweep = Sweep()
         self._tries: Counter[str] = Counter()
 
@@ -72,7 +72,7 @@ class Outbox:
 
         All of them nearly always, and then it is one statement; else those known are left out.
         """
-        pending = [{**row, self._state.name: self.pending} for row in rows]
+        pending = [{**row, self._state.name: PENDING} for row in rows]
         with connection.begin_nested() as attempt:
             if write_rows(connection, self._new, pending) == len(rows):
                 return [True] * len(rows)
@@ -110,7 +110,7 @@ class Outbox:
 
     def interrupted(self, before: Millis, since: Millis | None) -> Select[str]:
         """The keys of those that have been pending since before a moment, oldest first; of all, or since another."""
-        query = select(self._key).where((self._state == self.pending) & (self._since <= before))
+        query = select(self._key).where((self._state == PENDING) & (self._since <= before))
         if since is not None:
             query = query.where(self._since >= since)
         return query.order_by(self._since).limit(SWEPT_AT_ONCE)

@@ -62,8 +62,8 @@ class Page(Protocol):
 class Hub:
     """The open pages of this process, by person."""
 
-    def __init__(self, feed: Feed, inbox: Inbox, clock: Clock, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, feed: Feed, inbox: Inbox, clock: Clock) -> None:
+        self.limits = Limits()
         self._feed = feed
         self._inbox = inbox
         self._clock = clock

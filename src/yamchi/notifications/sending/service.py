@@ -30,7 +30,7 @@ from yamchi.queues.queue import New, Queue
 from yamchi.queues.records import NewJob
 from yamchi.storage.batching import Batcher
 from yamchi.storage.database import Database
-from yamchi.storage.outbox import Outbox
+from yamchi.storage.outbox import PENDING, Outbox
 
 log = structlog.get_logger("yamchi.notifications")
 
@@ -271,7 +271,7 @@ class NotificationService:
             kept = await self._kept(some)
             same = {event.event_id for event in some if _is_same(event, kept.get(event.event_id))}
             for event_id in same:
-                if kept[event_id].state == self.outbox.pending:
+                if kept[event_id].state == PENDING:
                     await self._finish(event_id)
             rows = await self._deliveries.of_events(list(same)) if same else {}
             answers += [

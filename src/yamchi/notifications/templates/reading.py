@@ -66,7 +66,6 @@ def read_template(
     locale: str,
     layout: Layout,
     source: str = "",
-    version: str | None = None,
     subject: str | None = None,
     format: Format | None = None,
 ) -> Template:
@@ -82,7 +81,7 @@ def read_template(
         locale=locale,
         subject=settings.subject or subject,
         body=body,
-        version=version or sha256(text.encode(errors="surrogatepass")).hexdigest()[:12],
+        version=sha256(text.encode(errors="surrogatepass")).hexdigest()[:12],
         category=settings.category,
         is_transactional=settings.transactional,
         source=source,
