@@ -7,11 +7,12 @@ import orjson
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
+from starlette.responses import FileResponse, RedirectResponse
 
 from yamchi.errors import InvalidJob
 from yamchi.http.access import TheCaller, TheirId
 from yamchi.http.headers import CONTENT_POLICY, FOR_ANY_PAGE, content_policy
+from yamchi.http.pages import board_page
 from yamchi.http.paging import PageNumber, PageSize, pages
 from yamchi.http.problems import documented
 from yamchi.media.files import remove, size_of
@@ -141,13 +142,9 @@ def read_metadata(text: str | None) -> dict[str, Any]:
 
 
 @pages_of_board.get("/media", include_in_schema=False)
-async def board_page(request: Request, media: TheMedia) -> Response:
-    if not request.state.caller.may_look:
-        return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
-    html = (STATIC / "media.html").read_text("utf-8")
+async def show_page(request: Request, media: TheMedia) -> Response:
     buckets = [media.bucket.origin] if media.bucket else []
-    headers = {"cache-control": "no-cache", CONTENT_POLICY: content_policy(*buckets)}
-    return HTMLResponse(html, headers=headers)
+    return board_page(request, STATIC / "media.html", {CONTENT_POLICY: content_policy(*buckets)})
 
 
 @admin.get("/media", summary="Pictures, newest first")

@@ -1,18 +1,15 @@
 """Scenarios over HTTP: what is in force, runs with their timelines, pictures; and the page behind a button in a letter."""
 
-from base64 import b64encode
-from functools import cache
-from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
-from jinja2 import Environment
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import Response
 
 from yamchi.errors import TokenRefused, UnknownJob
+from yamchi.http.pages import LinkPage, board_page
 from yamchi.http.problems import documented
 from yamchi.notifications.templates.locales import language_of_page
 from yamchi.plugins import Routes, of_request
@@ -20,7 +17,6 @@ from yamchi.scenarios.actions import PATH, DeadLink
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.picture import picture_of, picture_of_run
 from yamchi.scenarios.plugin import Scenarios
-from yamchi.yamlfiles import load_file
 
 TheScenarios = Annotated[Scenarios, Depends(of_request(Scenarios))]
 
@@ -28,6 +24,7 @@ router = APIRouter(tags=["scenarios"], responses=documented(401, 403, 404, 422, 
 pages = APIRouter(include_in_schema=False)
 
 STATIC = Path(__file__).parent / "static"
+PAGE = LinkPage(STATIC / "act")
 LANGUAGES = ("en", "ru", "kk")
 _Key = Annotated[str, Query(min_length=1, max_length=255, description="The run's key, such as a lead's id.")]
 
@@ -200,10 +197,7 @@ def _shown(definition: Definition) -> ScenarioOut:
 
 @pages.get("/scenarios")
 async def page(request: Request) -> Response:
-    if not request.state.caller.may_look:
-        return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
-    html = (STATIC / "scenarios.html").read_text("utf-8")
-    return HTMLResponse(html, headers={"cache-control": "no-cache"})
+    return board_page(request, STATIC / "scenarios.html")
 
 
 # ── The page behind a button in a letter ──────────────────────────────────────────────────────────────────────────
@@ -233,33 +227,15 @@ async def act(request: Request, scenarios: TheScenarios, token: str) -> Response
 def _page(
     request: Request, texts: Any, values: dict[str, str], status: HTTPStatus = HTTPStatus.OK
 ) -> Response:
-    html, style, policy = _looks()
     named = texts["actions"].get(values.get("action", ""), texts["actions"]["other"])
     title = texts["wrong"]["title"] if values["state"] == "wrong" else named[values["state"]]
-    shown = html.render(locale=texts["locale"], texts=texts, named=named, title=title, style=style, **values)
-    return HTMLResponse(shown, status, {"content-security-policy": policy, "cache-control": "no-store"})
+    return PAGE.show(status, locale=texts["locale"], texts=texts, named=named, title=title, **values)
 
 
 def _texts(request: Request) -> Any:
     """The browser's language, if the page speaks it."""
     language = language_of_page(request.headers.get("accept-language", ""), LANGUAGES)
-    return {**_all_texts()[language], "locale": language}
-
-
-@cache
-def _all_texts() -> dict[str, dict[str, Any]]:
-    texts: dict[str, dict[str, Any]] = load_file(STATIC / "act" / "texts.yaml").data
-    return texts
-
-
-@cache
-def _looks() -> tuple[Any, str, str]:
-    """The page, its style, and the policy that lets in this style and nothing else."""
-    html = (STATIC / "act" / "page.html").read_text(encoding="utf-8")
-    style = (STATIC / "act" / "style.css").read_text(encoding="utf-8")
-    mark = b64encode(sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{mark}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    return Environment(autoescape=True).from_string(html), style, policy
+    return {**PAGE.texts[language], "locale": language}
 
 
 ROUTES = (Routes(router), Routes(pages, prefix="", access="public"))

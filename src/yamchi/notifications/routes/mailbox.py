@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from yamchi.clock import isoformat
 from yamchi.errors import UnknownJob
+from yamchi.http.pages import board_page
 from yamchi.http.paging import PageNumber, PageSize
 from yamchi.http.problems import documented
 from yamchi.notifications.plugin import Notifications
@@ -29,9 +30,7 @@ HARMLESS = {
 
 @pages.get("/mailbox")
 async def mailbox_page(request: Request) -> Response:
-    if not request.state.caller.may_look:
-        return RedirectResponse("/sign-in", 303)
-    return HTMLResponse(PAGE.read_text("utf-8"), headers={"cache-control": "no-cache"})
+    return board_page(request, PAGE)
 
 
 @router.get("/mailbox", summary="Letters, newest first")

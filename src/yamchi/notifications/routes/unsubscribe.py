@@ -4,28 +4,24 @@ Looking at the page changes nothing: programs that scan letters open every link.
 a POST without a choice, which is what a mail program sends.
 """
 
-from base64 import b64encode
-from functools import cache
-from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
-from jinja2 import Environment
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from yamchi.http.limits import read_form
+from yamchi.http.pages import LinkPage
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.unsubscribe import PATH, Link
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.templates.locales import language_of_page
-from yamchi.yamlfiles import load_file
 
 pages = APIRouter(include_in_schema=False)
 
-FOLDER = Path(__file__).parents[1] / "static" / "unsubscribe"
+PAGE = LinkPage(Path(__file__).parents[1] / "static" / "unsubscribe")
 LINK = f"{PATH}/{{token:path}}"
 LANGUAGES = ("en", "ru", "kk")
 Scope = Literal["category", "channel"]
@@ -65,7 +61,7 @@ class _Page:
     def __init__(self, notifications: Notifications, link: Link, language: str) -> None:
         self._brand = _brand(notifications)
         self._language = language
-        texts, chosen = _texts()[language], self._brand.get("categories") or {}
+        texts, chosen = PAGE.texts[language], self._brand.get("categories") or {}
         named = chosen.get(link.category) or texts["categories"].get(link.category, link.category)
         what = named.get(language, link.category) if isinstance(named, dict) else named
         channel = texts["channels"].get(link.channel, link.channel)
@@ -86,7 +82,7 @@ class _Page:
 
 def _wrong(request: Request, notifications: Notifications) -> Response:
     language = _language(request, None)
-    texts = _texts()[language]
+    texts = PAGE.texts[language]
     values = {"state": "wrong", **texts["wrong"]}
     return _page(_brand(notifications), language, texts, values, HTTPStatus.NOT_FOUND)
 
@@ -94,9 +90,7 @@ def _wrong(request: Request, notifications: Notifications) -> Response:
 def _page(
     brand: Any, language: str, texts: Any, values: dict[str, str], status: HTTPStatus = HTTPStatus.OK
 ) -> Response:
-    html, style, policy = _looks()
-    shown = html.render(brand=brand["name"], locale=language, texts=texts, style=style, **values)
-    return HTMLResponse(shown, status, {"content-security-policy": policy, "cache-control": "no-store"})
+    return PAGE.show(status, brand=brand["name"], locale=language, texts=texts, **values)
 
 
 def _brand(notifications: Notifications) -> Any:
@@ -113,19 +107,3 @@ def _filled(texts: dict[str, Any], **names: str) -> dict[str, Any]:
         key: _filled(value, **names) if isinstance(value, dict) else value.format(**names)
         for key, value in texts.items()
     }
-
-
-@cache
-def _texts() -> dict[str, dict[str, Any]]:
-    texts: dict[str, dict[str, Any]] = load_file(FOLDER / "texts.yaml").data
-    return texts
-
-
-@cache
-def _looks() -> tuple[Any, str, str]:
-    """The page, its style, and the policy that lets in this style and nothing else."""
-    html = (FOLDER / "page.html").read_text(encoding="utf-8")
-    style = (FOLDER / "style.css").read_text(encoding="utf-8")
-    mark = b64encode(sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{mark}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    return Environment(autoescape=True).from_string(html), style, policy
