@@ -18,6 +18,7 @@ from yamchi.errors import ConfigurationError, EngineError, InvalidJob, Outage, W
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import derived_id
+from yamchi.payments.applying import FIRST_CHECK
 from yamchi.payments.model import CheckData, Payment, PaymentEvent, Refund
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import (
@@ -29,7 +30,7 @@ from yamchi.payments.providers.base import (
     UnknownOutcome,
 )
 from yamchi.payments.refunds import UNPAID_REFUNDS
-from yamchi.payments.store import FIRST_CHECK, PaymentStore
+from yamchi.payments.store import PaymentStore
 from yamchi.queues.queue import Queue
 
 log = structlog.get_logger("yamchi.payments")

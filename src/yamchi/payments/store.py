@@ -1,7 +1,4 @@
-"""The tables of payments. What a provider says is applied in one transaction, together with what is to be told of it.
-
-A payment only goes forward: an answer that is older than what is known, or comes twice, changes nothing.
-"""
+"""The tables of payments: what was asked for, what was given back, and everything that was learned."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +6,21 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, or_, select, update
 
 from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none
-from yamchi.errors import UnknownJob, WrongState
+from yamchi.errors import WrongState
 from yamchi.http.cursors import Place, is_older
+from yamchi.payments.applying import (
+    EMPTY,
+    FIRST_CHECK,
+    UnknownPayment,
+    adopted,
+    apply,
+    id_of,
+    is_known_as,
+    locked,
+)
 from yamchi.payments.model import Payment, PaymentEvent, Refund
 from yamchi.payments.money import Money
-from yamchi.payments.providers.base import RANK, ProviderPayment, ProviderRefund
+from yamchi.payments.providers.base import ProviderPayment, ProviderRefund
 from yamchi.payments.refunds import (
     UNPAID_REFUNDS,
     refund_of,
@@ -24,13 +31,6 @@ from yamchi.payments.refunds import (
 from yamchi.payments.tables import payment_events, payment_refunds, payments
 from yamchi.storage.database import Database
 from yamchi.storage.upsert import insert_new
-
-FIRST_CHECK: Millis = 15_000
-"""How long after its creation a payment is first asked after; a webhook usually comes sooner."""
-
-
-class UnknownPayment(UnknownJob):
-    """There is no such payment."""
 
 
 class PaymentStore:
@@ -50,7 +50,7 @@ class PaymentStore:
 
     async def find(self, provider: str, provider_id: str) -> Payment | None:
         """By the id that the provider gave it."""
-        return await self._first(select(payments).where(_is(provider, provider_id)))
+        return await self._first(select(payments).where(is_known_as(provider, provider_id)))
 
     async def find_unconfirmed(self, provider: str, payment_id: str) -> Payment | None:
         """A payment of ours that is not known to have reached its provider."""
@@ -122,7 +122,7 @@ class PaymentStore:
     async def add(self, row: dict[str, Any]) -> bool:
         """Keep a new payment before its provider hears of it; False if there is one of this id."""
         now = self._clock.now()
-        whole = {**_EMPTY, "created_at": now, "updated_at": now, "due_at": now + FIRST_CHECK, **row}
+        whole = {**EMPTY, "created_at": now, "updated_at": now, "due_at": now + FIRST_CHECK, **row}
         return await self._database.write(lambda c: insert_new(c, payments, [whole]) == 1)
 
     async def adopt(self, provider: str, found: Sequence[ProviderPayment]) -> list[Payment]:
@@ -130,8 +130,8 @@ class PaymentStore:
         now = self._clock.now()
 
         def keep(connection: Connection) -> list[Payment]:
-            insert_new(connection, payments, [_adopted(provider, one, now) for one in found])
-            return [_apply(connection, _known(connection, provider, one.id), one, now) for one in found]
+            insert_new(connection, payments, [adopted(provider, one, now) for one in found])
+            return [apply(connection, id_of(connection, provider, one.id), one, now) for one in found]
 
         return await self._database.write(keep)
 
@@ -143,7 +143,7 @@ class PaymentStore:
         """
         now = self._clock.now()
         return await self._database.write(
-            lambda connection: _apply(connection, payment_id, found, now, asked_at)
+            lambda connection: apply(connection, payment_id, found, now, asked_at)
         )
 
     async def mark_refused(self, payment_id: str, why: str) -> Payment:
@@ -159,7 +159,7 @@ class PaymentStore:
         now = self._clock.now()
 
         def note(connection: Connection) -> None:
-            later = max(now, _locked(connection, payment_id).updated_at + 1)
+            later = max(now, locked(connection, payment_id).updated_at + 1)
             connection.execute(update(payments).where(payments.c.id == payment_id).values(updated_at=later))
 
         await self._database.write(note)
@@ -181,7 +181,7 @@ class PaymentStore:
         now = self._clock.now()
 
         def keep(connection: Connection) -> Refund:
-            kept = _locked(connection, payment.id)
+            kept = locked(connection, payment.id)
             known = connection.execute(
                 select(payment_refunds).where(payment_refunds.c.id == refund_id)
             ).first()
@@ -282,136 +282,8 @@ class PaymentStore:
         return None if row is None else Payment.of(row)
 
 
-_EMPTY: dict[str, Any] = {
-    "provider_id": None,
-    "status": "new",
-    "captured": 0,
-    "refunded": 0,
-    "capture": True,
-    "description": None,
-    "order_id": None,
-    "user_id": None,
-    "return_url": None,
-    "confirmation_url": None,
-    "metadata": {},
-    "reason": None,
-    "checks": 0,
-    "final_at": None,
-    "reconciled_at": None,
-}
-
-
-def _is(provider: str, provider_id: str) -> Any:
-    return and_(payments.c.provider == provider, payments.c.provider_id == provider_id)
-
-
 def latest_reconciliations(limit: int) -> Select[Any]:
     """They are of no payment, which is how the index of payments' events finds them."""
     of_no_payment = payment_events.c.payment_id.is_(None)
     query = select(payment_events).where(of_no_payment, payment_events.c.kind == "reconciliation")
     return query.order_by(payment_events.c.created_at.desc()).limit(limit)
-
-
-def _by_id(payment_id: str) -> Select[Any]:
-    return select(payments).where(payments.c.id == payment_id)
-
-
-def _locked(connection: Connection, payment_id: str) -> Payment:
-    """The payment, with everybody else who would change it waiting; SQLite has one writer anyway."""
-    row = connection.execute(_by_id(payment_id).with_for_update()).first()
-    if row is None:
-        raise UnknownPayment(f"There is no payment {payment_id!r}.")
-    return Payment.of(row)
-
-
-def _known(connection: Connection, provider: str, provider_id: str) -> str:
-    """The id of the payment that has this one at the provider."""
-    query = select(payments.c.id).where(_is(provider, provider_id))
-    return str(connection.execute(query).scalar_one())
-
-
-def _adopted(provider: str, found: ProviderPayment, now: Millis) -> dict[str, Any]:
-    order_id = found.metadata.get("order_id")
-    return {
-        **_EMPTY,
-        "id": f"{provider}-{found.id}",
-        "provider": provider,
-        "provider_id": found.id,
-        "status": "pending",
-        "currency": found.money.currency,
-        "amount": found.money.minor,
-        "description": found.description,
-        "order_id": None if order_id is None else str(order_id)[:255],
-        "metadata": dict(found.metadata),
-        "created_at": found.created_at,
-        "updated_at": now,
-        "due_at": now + FIRST_CHECK,
-    }
-
-
-def _apply(
-    connection: Connection,
-    payment_id: str,
-    found: ProviderPayment,
-    now: Millis,
-    asked_at: Millis | None = None,
-) -> Payment:
-    kept = _locked(connection, payment_id)
-    is_newer = asked_at is not None and asked_at > kept.updated_at
-    if changes := _changes(kept, found, now, is_newer):
-        change = update(payments).where(payments.c.id == payment_id)
-        connection.execute(change.values(updated_at=now, **changes))
-    news = Payment.of(connection.execute(_by_id(payment_id)).one())
-    insert_new(connection, payment_events, _events_of(kept, news, now))
-    return news
-
-
-def _changes(kept: Payment, found: ProviderPayment, now: Millis, is_newer: bool) -> dict[str, Any]:
-    """The columns that change. Status and amounts only ever go up, but for a refund that failed after all."""
-    changes: dict[str, Any] = {}
-    if kept.provider_id is None:
-        changes |= {"provider_id": found.id}
-    if found.confirmation_url and kept.confirmation_url is None:
-        changes |= {"confirmation_url": found.confirmation_url}
-    if RANK[found.status] > RANK[kept.status]:
-        changes |= {"status": found.status, "reason": found.reason, "checks": 0}
-        is_over = found.status in ("succeeded", "canceled")
-        changes |= {"final_at": now if is_over else None}
-        if kept.status == "refused" and not is_over:  # its check had ended
-            changes |= {"due_at": now + FIRST_CHECK}
-    if found.captured.minor > kept.captured.minor:
-        changes |= {"captured": found.captured.minor}
-    if found.refunded.minor > kept.refunded.minor or (is_newer and found.refunded != kept.refunded):
-        changes |= {"refunded": found.refunded.minor}
-    return changes
-
-
-def _events_of(before: Payment, after: Payment, now: Millis) -> list[dict[str, Any]]:
-    """What rules and scenarios are to hear; ids are derived, so that nothing is told twice."""
-    name = f"{after.provider}:{after.provider_id}"
-    news: list[tuple[str, str, dict[str, Any]]] = []
-    if after.status != before.status and after.status in ("succeeded", "canceled"):
-        news.append((f"{name}:{after.status}", f"payment.{after.status}", {}))
-    if after.refunded.minor > before.refunded.minor:
-        given = Money.of_minor(after.refunded.minor - before.refunded.minor, after.money.currency)
-        step = f"{after.refunded.minor}:{before.updated_at}"  # the same sum is reached again if a refund came back
-        news.append((f"{name}:refunded:{step}", "payment.refunded", {"refund_amount": given.value}))
-    return [
-        {
-            "event_id": event_id,
-            "payment_id": after.id,
-            "kind": kind,
-            "data": {**_event_data(after), **more},
-            "created_at": now,
-            "told_at": None,
-            "is_for_rules": True,
-        }
-        for event_id, kind, more in news
-    ]
-
-
-def _event_data(payment: Payment) -> dict[str, Any]:
-    shown = payment.to_dict()
-    names = ("provider", "provider_id", "status", "amount", "currency", "captured", "refunded")
-    others = ("description", "order_id", "reason", "metadata")
-    return {"payment_id": payment.id, **{name: shown[name] for name in (*names, *others)}}
