@@ -143,7 +143,10 @@ class ApiKeys:
         except EngineError as error:
             if self._read_at is None:
                 raise
-            log.warning("keys could not be read again; those known go on being so", error=str(error))
+            log.warning(
+                "the database can't be read for API keys; the keys that were read before stay good",
+                error=str(error),
+            )
             rows = None
         if rows is not None:
             self._known = {row.key_id: ApiKey.of(row) for row in rows}

@@ -70,7 +70,7 @@ class AuditLog:
     async def finish(self, entry: Entry, outcome: str) -> None:
         """After it."""
         if entry.number is None:
-            log.warning("a change that is not in the audit", **_told(entry), outcome=outcome)
+            log.warning("the audit lacks a change that was made", **_told(entry), outcome=outcome)
             return
         values = {"outcome": outcome[:255], "before": short(entry.before), "after": short(entry.after)}
         change = update(table).where(table.c.entry_id == entry.number).values(**values)

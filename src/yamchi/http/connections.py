@@ -75,7 +75,7 @@ class Connections:
 
     def _close(self, connection: "LimitedProtocol") -> None:
         if self.closed == 0 or self.closed % 1_000 == 0:
-            log.warning("connections that asked for nothing are closed", closed=self.closed + 1)
+            log.warning("closed connections that waited without a request", closed=self.closed + 1)
         self.closed += 1
         self.end(connection)
         connection.transport.abort()

@@ -81,7 +81,7 @@ class Chat:
         try:
             return await self._updates({**asked, "limit": UPDATES_AT_ONCE})
         except AnswerTooLarge as error:
-            log.warning(f"updates are asked for one at a time: {error}")
+            log.warning(f"the bot asks for updates one at a time, since many are too large together: {error}")
             return await self._updates({**asked, "limit": 1})
 
     async def _updates(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ class Chat:
         except Unrecoverable as error:
             if method == "sendMessage":
                 raise
-            log.info(f"Telegram did not {method}: {error}")  # too late, or the same as before
+            log.info(f"Telegram refused {method}: {error}")  # too late, or the same as before
 
 
 def _html(rendered: Rendered) -> str:

@@ -126,7 +126,7 @@ def _fitting(extra: Mapping[str, str]) -> dict[str, str]:
         left -= len(orjson.dumps({name: value}))
         if left < 0:
             log.warning(
-                f"a form says more than is kept of a lead: {len(extra) - len(kept)} fields are left out"
+                f"a form has too many fields for a lead: {len(extra) - len(kept)} of them are left out"
             )
             break
         kept[name] = value

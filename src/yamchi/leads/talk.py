@@ -46,7 +46,7 @@ class Conversation:
         try:
             said = await self._ask(asked)
         except YamchiError as error:
-            log.warning(f"a question stayed without an answer: {error}")
+            log.warning(f"the AI did not answer a question: {error}")
             return None
         if said is None:
             return None

@@ -107,7 +107,8 @@ class PaymentService:
             payment, client_secret = await self._create_at_provider(payment)
         except (UnknownOutcome, Outage) as error:
             log.warning(
-                f"payment {payment.id} is not known to have been made; asking again", error=str(error)
+                f"the provider gave no clear answer for payment {payment.id}; a check asks again",
+                error=str(error),
             )
             return Asked(payment, is_new)
         return Asked(payment, is_new, client_secret)
@@ -166,7 +167,9 @@ class PaymentService:
             try:
                 await self.refresh(payment)
             except YamchiError as error:
-                log.warning(f"refund {wanted} is followed up: not all of it could be done", error=str(error))
+                log.warning(
+                    f"the refund {wanted} could not be finished; a check follows it up", error=str(error)
+                )
         with suppress(EngineError):
             refund = next(one for one in await self.store.refunds(payment) if one.id == wanted)
         if refund.status == "refused":
@@ -247,7 +250,7 @@ class PaymentService:
         try:
             await self._tell([news])
         except InvalidJob as error:
-            log.error(f"nobody is told of {news.kind} of payment {news.payment_id}: {error}")
+            log.error(f"rules and scenarios can't take {news.kind} of payment {news.payment_id}: {error}")
             await self.store.give_up_event(news.event_id)
 
     async def recheck(self, payment: Payment, now: Millis) -> None:

@@ -198,7 +198,11 @@ class ReportService:
             try:
                 await self._notify_person(person, report, url, place)
             except YamchiError as error:
-                log.warning(f"somebody is not told of report {report.id}", place=place, error=str(error))
+                log.warning(
+                    f"the message about report {report.id} could not be queued for somebody",
+                    place=place,
+                    error=str(error),
+                )
                 failure = failure or error
         if failure is not None:
             raise failure

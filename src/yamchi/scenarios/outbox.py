@@ -95,11 +95,13 @@ class Outbox:
                 await self._do(entry)
             except EngineError as error:
                 log.warning(
-                    "what a scenario leads to can't be queued now; trying again soon", error=str(error)
+                    "a job or event of a scenario can't be queued now; trying again soon", error=str(error)
                 )
                 continue
             except (YamchiError, ValidationError) as error:
-                log.error("what a scenario leads to can never be queued", job=entry.job_id, error=str(error))
+                log.error(
+                    "a job or event of a scenario can never be queued", job=entry.job_id, error=str(error)
+                )
                 if entry.kind == "job" and entry.job_id:
                     await self.give_up(entry.job_id, f"Its job can't be queued: {error}")
             done.append(entry.number)
@@ -110,7 +112,9 @@ class Outbox:
                 cleared = await self._database.write(lambda c: set(c.execute(gone).scalars()))
                 await self._take_back([one for one in entries if one.number in set(done) - cleared])
             except EngineError as error:
-                log.warning("the outbox of scenarios can't be cleared now", error=str(error))
+                log.warning(
+                    "the outbox of scenarios can't forget what was queued; trying again", error=str(error)
+                )
 
     async def _take_back(self, entries: Sequence[Entry]) -> None:
         """Jobs whose entry was withdrawn while they were being queued: at that moment the run was stopped or moved, or they were done."""

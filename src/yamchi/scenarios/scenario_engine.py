@@ -240,7 +240,7 @@ class ScenarioEngine:
         """A run whose version can't be used here can still be stopped; otherwise it waits for a process that can use it."""
         if event_type in self._library.stops(connection, row.scenario, row.version):
             return self.end_in(connection, row, f"{event_type} came", now)
-        log.warning(f"a run does not learn of what happened: {why}", run=row.run_id, key=row.key)
+        log.warning(f"an event does not reach a run: {why}", run=row.run_id, key=row.key)
         return []
 
     def _start(

@@ -71,12 +71,12 @@ class Sweeper:
             try:
                 await self.sweep()
             except EngineError as error:
-                log.warning("scenarios can't be looked after now; trying again", error=str(error))
+                log.warning("the sweep of scenarios failed; trying again", error=str(error))
             await self._clock.sleep(EVERY)
 
     async def sweep(self) -> None:
         if swept := await self._outbox.sweep():
-            log.warning(f"finished {swept} things that scenarios had left undone")
+            log.warning(f"finished {swept} jobs and events of scenarios that had been interrupted")
         await self.ask_after_the_late()
         now = self._clock.now()
         if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
@@ -94,7 +94,7 @@ class Sweeper:
                 await self._ask_after(id, row)
             except (UnknownQueue, UnknownScenario, EngineError) as error:
                 log.warning(
-                    "a step is late, and its job can't be asked after", step=str(id), error=str(error)
+                    "a step is late, and its queue can't be asked for its job", step=str(id), error=str(error)
                 )
         return len(rows)
 

@@ -82,7 +82,9 @@ class SheetSync:
             raise
         except YamchiError as error:
             wait = self._wait(error, pause)
-            log.warning(f"the spreadsheet of leads is looked at again in {wait // 1000} s: {error}")
+            log.warning(
+                f"the spreadsheet of leads could not be synced, and is tried again in {wait // 1000} s: {error}"
+            )
             return wait
         return self._every
 

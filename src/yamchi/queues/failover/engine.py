@@ -160,7 +160,7 @@ class FailoverEngine:
         try:
             await self._exchange_locally(queue, verdicts, 0, lease, worker, got)
         except EngineError as error:
-            log.warning("what ran in the spool could not be settled; trying again", error=str(error))
+            log.warning("the spool could not settle jobs that ended; trying again", error=str(error))
             got.unsettled.extend(verdicts)
 
     async def _exchange_locally(

@@ -164,7 +164,9 @@ class KafkaEngine(statestore.StateStoreEngine):
             try:
                 await self._produce(queue, [_message(job, round)], withdraw=False)
             except EngineUnavailable as error:
-                log.warning(f"[{queue}:kafka] {job.id} is sent later: {error}")
+                log.warning(
+                    f"[{queue}:kafka] job {job.id} could not be sent to Kafka, and is sent later: {error}"
+                )
         return fired
 
     async def _produce(self, queue: str, messages: Sequence[Message], *, withdraw: bool) -> None:
@@ -332,7 +334,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         for letter, report in zip(letters, reports, strict=True):
             if report.is_too_large:
                 log.error(
-                    f"[{queue}:kafka] the dead letter {letter.id} is too large for Kafka: it is kept here only"
+                    f"[{queue}:kafka] the dead letter {letter.id} is too large for Kafka: only this machine has it"
                 )
         done = [
             letter
