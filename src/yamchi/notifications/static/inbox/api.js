@@ -31,5 +31,5 @@ export class InboxApi {
 }
 
 /** person.<expiry>.<user id>.<signature> */
-export const personOf = (token) => token.split(".")[2] ?? "";
+const personOf = (token) => token.split(".")[2] ?? "";
 export const expiryOf = (token) => Number(token.split(".")[1]) || 0;

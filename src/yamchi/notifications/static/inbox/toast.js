@@ -2,7 +2,7 @@
 
 import { h, icon, linkTo, webAddress } from "./dom.js";
 
-export const CROSS = "M6 6l12 12M18 6L6 18";
+const CROSS = "M6 6l12 12M18 6L6 18";
 const SHOWN = 10_000;
 const MOST = 4;
 
