@@ -4,7 +4,7 @@ A command of a feature asks for the application with `load_app`; who starts the 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -12,9 +12,10 @@ import typer
 
 from yamchi.console.auditing import audited
 from yamchi.errors import ConfigurationError, InvalidJob
-from yamchi.plugins import Application
+from yamchi.plugins import Application, Plugin
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Plugin)
 Loader = Callable[[str | None], Application]
 
 AppOption = Annotated[
@@ -63,6 +64,17 @@ async def using(app: Application, work: Coroutine[Any, Any, T]) -> T:
     """Do something with an application, and close it. What may change something is in the audit."""
     async with app, audited(app):
         return await work
+
+
+def with_plugin(kind: type[P], reference: str | None, act: Callable[[P], Awaitable[T]]) -> T:
+    """Do something with a feature of the application that a command was asked to work on."""
+    app = load_app(reference)
+    feature = app.plugin(kind)
+
+    async def body() -> T:
+        return await act(feature)
+
+    return run_async(using(app, body()))
 
 
 def read_json(source: str) -> Any:

@@ -1,16 +1,13 @@
 """`yamchi lead`: look at leads and their logs."""
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.console.loading import AppOption, JsonOption, with_plugin
 from yamchi.console.output import console, print_json, table, text
 from yamchi.leads.model import Lead
 from yamchi.leads.plugin import Leads
-
-T = TypeVar("T")
 
 group = typer.Typer(no_args_is_help=True, help="Leads: list, show.\n\nExample: [cyan]yamchi lead list[/]")
 
@@ -27,7 +24,7 @@ def list_leads(
 
     Example: [cyan]yamchi lead list --status CALL_NEEDED[/]
     """
-    found = _with(app, lambda leads: leads.store.page(status=status, search=search, limit=limit))
+    found = with_plugin(Leads, app, lambda leads: leads.store.page(status=status, search=search, limit=limit))
     if as_json:
         print_json([lead.to_dict() for lead in found])
         return
@@ -56,7 +53,7 @@ def show_lead(
     async def look(leads: Leads) -> tuple[Lead, list[dict[str, Any]]]:
         return await leads.get(lead_id), await leads.store.log(lead_id)
 
-    lead, lines = _with(app, look)
+    lead, lines = with_plugin(Leads, app, look)
     if as_json:
         print_json({**lead.to_dict(), "log": lines})
         return
@@ -69,9 +66,3 @@ def show_lead(
     for line in lines:
         history.add_row(line["at"], text(line["text"], 60))
     console.print(history)
-
-
-def _with(reference: str | None, act: Callable[[Leads], Coroutine[Any, Any, T]]) -> T:
-    """Do something with the leads of the application."""
-    app = load_app(reference)
-    return run_async(using(app, act(app.plugin(Leads))))

@@ -1,16 +1,15 @@
 """`yamchi media`: import a folder, list, show, sync, watermark, clean up."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.progress import Progress
 
-from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.console.loading import AppOption, JsonOption, with_plugin
 from yamchi.console.output import answer, console, print_fields, print_json, table, text
 from yamchi.errors import ConfigurationError, Retryable, Unrecoverable, YamchiError
 from yamchi.media.files import as_outage
@@ -25,7 +24,6 @@ group = typer.Typer(
     "Example: [cyan]yamchi media list --status failed[/]",
 )
 
-T = TypeVar("T")
 MediaId = Annotated[str, typer.Argument(help="The picture's id.")]
 EntityType = Annotated[str, typer.Option("--entity-type", help="The preset, for example user_avatar.")]
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif"}
@@ -43,7 +41,7 @@ def import_folder(
     Example: [cyan]yamchi media import ./photos --entity-type company_photo[/]
     """
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    imported = _with(app, lambda media: _import(media, found, entity_type, is_quiet=as_json))
+    imported = with_plugin(Media, app, lambda media: _import(media, found, entity_type, is_quiet=as_json))
     if as_json:
         print_json(
             {
@@ -123,7 +121,9 @@ def list_media(
 
     Example: [cyan]yamchi media list --status failed[/]
     """
-    found, _ = _with(app, lambda media: media.store.page(status=status, entity_type=entity_type, limit=limit))
+    found, _ = with_plugin(
+        Media, app, lambda media: media.store.page(status=status, entity_type=entity_type, limit=limit)
+    )
     if as_json:
         print_json([one.to_dict() for one in found])
         return
@@ -142,7 +142,7 @@ def show(media_id: MediaId, app: AppOption = None, as_json: JsonOption = False) 
 
     Example: [cyan]yamchi media show 7f9c…[/]
     """
-    fields = _with(app, lambda media: media.get(media_id)).to_dict()
+    fields = with_plugin(Media, app, lambda media: media.get(media_id)).to_dict()
     if as_json:
         print_json(fields)
         return
@@ -181,7 +181,7 @@ def sync(
                 console.print(f"{count} queued")
         return count
 
-    queued = _with(app, body)
+    queued = with_plugin(Media, app, body)
     answer({"queued": queued}, f"{queued} queued; a worker copies them", as_json=as_json)
 
 
@@ -204,10 +204,10 @@ def watermark(
         raise ConfigurationError("Name a watermark, or say --off to take it off.")
     fields = {"mediaId": media_id, "watermarkId": watermark_id, "position": position}
     if off:
-        job_id = _with(app, lambda media: media.watermarks.take_off(media_id))
+        job_id = with_plugin(Media, app, lambda media: media.watermarks.take_off(media_id))
     else:
         data = _watermark({**fields, "opacity": opacity, "scale": scale})
-        job_id = _with(app, lambda media: media.watermarks.apply(data))
+        job_id = with_plugin(Media, app, lambda media: media.watermarks.apply(data))
     answer({"jobId": job_id}, f"job {job_id}", as_json=as_json)
 
 
@@ -224,9 +224,9 @@ def cleanup(
     Example: [cyan]yamchi media cleanup --orphans --delete[/]
     """
     if orphans:
-        cleaned = _with(app, lambda media: media.cleanup.orphans(delete=delete))
+        cleaned = with_plugin(Media, app, lambda media: media.cleanup.orphans(delete=delete))
     else:
-        cleaned = _with(app, lambda media: media.cleanup.run(days))
+        cleaned = with_plugin(Media, app, lambda media: media.cleanup.run(days))
     if as_json:
         print_json({**cleaned.to_dict(), "orphans": cleaned.orphans})
         return
@@ -247,9 +247,3 @@ def _operation(given: str) -> Operation:
         case "upload" | "download" | "delete":
             return given
     raise ConfigurationError(f"{given} is no sync: choose upload, download or delete.")
-
-
-def _with(reference: str | None, act: Callable[[Media], Coroutine[Any, Any, T]]) -> T:
-    """Do something with the media of the application."""
-    app = load_app(reference)
-    return run_async(using(app, act(app.plugin(Media))))

@@ -1,16 +1,13 @@
 """`yamchi payment`: look at payments, ask providers, compare the books."""
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
-from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.console.loading import AppOption, JsonOption, with_plugin
 from yamchi.console.output import console, print_json, table, text
 from yamchi.payments.model import Payment
 from yamchi.payments.plugin import Payments
-
-T = TypeVar("T")
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -34,8 +31,10 @@ def list_payments(
     Example: [cyan]yamchi payment list --status pending[/]
     """
     _show(
-        _with(
-            app, lambda payments: payments.store.page(status=status, order_id=None, before=None, limit=limit)
+        with_plugin(
+            Payments,
+            app,
+            lambda payments: payments.store.page(status=status, order_id=None, before=None, limit=limit),
         ),
         as_json,
     )
@@ -47,7 +46,7 @@ def show_payment(payment_id: PaymentId, app: AppOption = None, as_json: JsonOpti
 
     Example: [cyan]yamchi payment show 2c5f1a7e-000f-5000-8000-18db351245c7[/]
     """
-    _show_one(_with(app, lambda payments: payments.get(payment_id)), as_json)
+    _show_one(with_plugin(Payments, app, lambda payments: payments.get(payment_id)), as_json)
 
 
 @group.command("check")
@@ -60,7 +59,7 @@ def check_payment(payment_id: PaymentId, app: AppOption = None, as_json: JsonOpt
     async def check(payments: Payments) -> Payment:
         return await payments.service.refresh(await payments.get(payment_id))
 
-    _show_one(_with(app, check), as_json)
+    _show_one(with_plugin(Payments, app, check), as_json)
 
 
 @group.command("reconcile")
@@ -73,7 +72,7 @@ def reconcile(
 
     Example: [cyan]yamchi payment reconcile --days 7[/]
     """
-    reports = _with(app, lambda payments: payments.reconcile(days))
+    reports = with_plugin(Payments, app, lambda payments: payments.reconcile(days))
     if as_json:
         print_json([report.to_dict() for report in reports])
         return
@@ -84,12 +83,6 @@ def reconcile(
             report.provider, str(report.compared), str(report.adopted), str(report.corrected), missing
         )
     console.print(shown)
-
-
-def _with(reference: str | None, act: Callable[[Payments], Coroutine[Any, Any, T]]) -> T:
-    """Do something with the payments of the application."""
-    app = load_app(reference)
-    return run_async(using(app, act(app.plugin(Payments))))
 
 
 def _show_one(payment: Payment, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from yamchi.clock import as_datetime
-from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
+from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using, with_plugin
 from yamchi.console.output import answer, console, print_json, table, text
 from yamchi.errors import ConfigurationError
 from yamchi.reports.kinds import Format
@@ -84,11 +84,10 @@ def request(
 
     Example: [cyan]yamchi report request deliveries --email boss@example.com[/]
     """
-    loaded = load_app(app)
-    asked = loaded.plugin(Reports).request(
-        kind, _params(params), format=_format(form), notify=[{"email": one} for one in email or []]
+    given, wanted, told = _params(params), _format(form), [{"email": one} for one in email or []]
+    report = with_plugin(
+        Reports, app, lambda reports: reports.request(kind, given, format=wanted, notify=told)
     )
-    report = run_async(using(loaded, asked))
     answer(report.to_dict(), f"Queued as job {report.job_id}; report {report.id}", as_json=as_json)
 
 
@@ -102,8 +101,7 @@ def list_reports(
 
     Example: [cyan]yamchi report list[/]
     """
-    loaded = load_app(app)
-    found = run_async(using(loaded, loaded.plugin(Reports).store.page(None, None, limit)))
+    found = with_plugin(Reports, app, lambda reports: reports.store.page(None, None, limit))
     if as_json:
         print_json([one.to_dict() for one in found])
         return

@@ -15,10 +15,8 @@ from yamchi.console.loading import (
     JsonOption,
     PageOption,
     SizeOption,
-    load_app,
     read_json,
-    run_async,
-    using,
+    with_plugin,
 )
 from yamchi.console.output import console, print_json, say, table, text
 from yamchi.errors import InvalidJob, WrongState
@@ -58,7 +56,7 @@ def list_(app: AppOption = None, as_json: JsonOption = False) -> None:
     async def body(scenarios: Scenarios) -> list[Definition]:
         return list(scenarios.library.current.values())
 
-    found = _with(app, body)
+    found = with_plugin(Scenarios, app, body)
     if as_json:
         print_json([{**one.body, "version": one.version} for one in found])
         return
@@ -87,7 +85,7 @@ def show(
         definition = scenarios.library.get(name)
         return definition if key is None else await scenarios.timelines.latest(name, key)
 
-    found = _with(app, body)
+    found = with_plugin(Scenarios, app, body)
     is_run = not isinstance(found, Definition)
     if svg is not None:
         svg.write_text(picture_of_run(found) if is_run else picture_of(found), encoding="utf-8")
@@ -123,7 +121,7 @@ def runs(
             scenario=name, key=key, status=status, offset=(page - 1) * size, limit=size
         )
 
-    found = _with(app, body)
+    found = with_plugin(Scenarios, app, body)
     if as_json:
         print_json(found)
         return
@@ -176,7 +174,7 @@ def simulate(
             is_imagined=entity is None,
         )
 
-    _print_simulation(_with(app, body), as_json)
+    _print_simulation(with_plugin(Scenarios, app, body), as_json)
 
 
 @group.command()
@@ -191,7 +189,7 @@ def stop(
 
     Example: [cyan]yamchi scenario stop email_chain --key 6f1d2c9e[/]
     """
-    stopped = _with(app, lambda scenarios: scenarios.stop(name, key, reason))
+    stopped = with_plugin(Scenarios, app, lambda scenarios: scenarios.stop(name, key, reason))
     if stopped is None:
         raise WrongState(f"No run of {name} is running for {key!r}.")
     if as_json:
@@ -221,7 +219,7 @@ def migrate(
         preview = await scenarios.migrator.preview(name, key=key)
         return total, preview, await scenarios.migrator.migrate(name, key=key) if yes else 0
 
-    total, preview, moved = _with(app, body)
+    total, preview, moved = with_plugin(Scenarios, app, body)
     if as_json:
         changes = [
             {
@@ -257,7 +255,7 @@ def lint(app: AppOption = None, as_json: JsonOption = False) -> None:
 
     Example: [cyan]yamchi scenario lint[/]
     """
-    found = _with(app, lambda scenarios: scenarios.linter.lint())
+    found = with_plugin(Scenarios, app, lambda scenarios: scenarios.linter.lint())
     if as_json:
         print_json([{"scenario": one.scenario, "level": one.level, "said": one.said} for one in found])
     else:
@@ -303,11 +301,6 @@ def scenario_schema() -> dict[str, Any]:
 
 
 # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _with(reference: str | None, act: Any) -> Any:
-    app = load_app(reference)
-    return run_async(using(app, act(app.plugin(Scenarios))))
 
 
 def _moment(said: str, scenarios: Scenarios) -> Millis:

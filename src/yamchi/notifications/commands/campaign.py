@@ -13,10 +13,8 @@ from yamchi.console.loading import (
     JsonOption,
     PageOption,
     SizeOption,
-    load_app,
     read_json,
-    run_async,
-    using,
+    with_plugin,
 )
 from yamchi.console.output import answer, console, number, print_json, progress, table, text
 from yamchi.errors import ConfigurationError, InvalidJob
@@ -170,14 +168,11 @@ async def _create(campaigns: Campaigns, request: CampaignIn, lines: TextIO | Non
 
 
 def _with(app: str | None, act: Callable[[Campaigns], Awaitable[Any]], *, wait: bool = False) -> Any:
-    loaded = load_app(app)
+    async def body(notifications: Notifications) -> Any:
+        done = await act(notifications.campaigns)
+        return await _watch(notifications.campaigns, done["campaign_id"]) if wait else done
 
-    async def body() -> Any:
-        campaigns = loaded.plugin(Notifications).campaigns
-        done = await act(campaigns)
-        return await _watch(campaigns, done["campaign_id"]) if wait else done
-
-    return run_async(using(loaded, body()))
+    return with_plugin(Notifications, app, body)
 
 
 def _steer(

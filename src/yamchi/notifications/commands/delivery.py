@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, load_app, run_async, using
+from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, with_plugin
 from yamchi.console.output import answer, console, number, print_fields, print_json, table, text
 from yamchi.errors import InvalidJob
 from yamchi.notifications.plugin import Notifications
@@ -38,7 +38,9 @@ def list_(
     if status not in (None, *STATUSES):
         raise InvalidJob(f"There is no status {status!r}: choose from {', '.join(STATUSES)}.")
     which = {"status": status, "user_id": user, "campaign_id": campaign}
-    found = _with(app, lambda its: its.deliveries.find(offset=(page - 1) * size, limit=size, **which))
+    found = with_plugin(
+        Notifications, app, lambda its: its.deliveries.find(offset=(page - 1) * size, limit=size, **which)
+    )
     if as_json:
         print_json(found)
         return
@@ -55,7 +57,7 @@ def show(job_id: JobId, app: AppOption = None, as_json: JsonOption = False) -> N
 
     Example: [cyan]yamchi delivery show 0a8cf1d8-6a5c-4f0e-9f0b-2f8d2d9f6c11[/]
     """
-    found = _with(app, lambda its: its.deliveries.get(job_id))
+    found = with_plugin(Notifications, app, lambda its: its.deliveries.get(job_id))
     print_json(found) if as_json else print_fields(found)
 
 
@@ -86,15 +88,6 @@ def resend(job_id: JobId, app: AppOption = None, as_json: JsonOption = False) ->
     _decide(app, job_id, lambda its: its.unknown_deliveries.send_again(job_id), "is queued again", as_json)
 
 
-def _with(app: str | None, act: Callable[[Notifications], Awaitable[Any]]) -> Any:
-    loaded = load_app(app)
-
-    async def body() -> Any:
-        return await act(loaded.plugin(Notifications))
-
-    return run_async(using(loaded, body()))
-
-
 def _decide(
     app: str | None, job_id: str, act: Callable[[Notifications], Awaitable[None]], done: str, as_json: bool
 ) -> None:
@@ -102,4 +95,4 @@ def _decide(
         await act(its)
         return await its.deliveries.get(job_id)
 
-    answer(_with(app, decide), f"{text(job_id)} {done}", as_json=as_json)
+    answer(with_plugin(Notifications, app, decide), f"{text(job_id)} {done}", as_json=as_json)

@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from yamchi.console.loading import AppOption, JsonOption, load_app, read_json, run_async, using
+from yamchi.console.loading import AppOption, JsonOption, read_json, with_plugin
 from yamchi.console.output import console, print_json, say, table, text
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.templates.lint import Finding, lint
-from yamchi.notifications.templates.model import Template
 from yamchi.notifications.templates.preview import preview
-from yamchi.plugins import Application
 
 group = typer.Typer(
     help="List, preview and check templates.\n\nExample: [cyan]yamchi template preview welcome_email[/]",
@@ -26,8 +24,7 @@ def list_(app: AppOption = None, as_json: JsonOption = False) -> None:
 
     Example: [cyan]yamchi template list[/]
     """
-    loaded = load_app(app)
-    found = run_async(using(loaded, _all(loaded)))
+    found = with_plugin(Notifications, app, lambda its: its.templates.list())
     if as_json:
         print_json([{"code": one.code, "channel": one.channel, "locale": one.locale} for one in found])
         return
@@ -59,10 +56,9 @@ def preview_(
 
     Example: [cyan]yamchi template preview welcome_email --locale kk --html /tmp/welcome.html[/]
     """
-    loaded = load_app(app)
     given = None if data is None else read_json(data)
-    rendered = run_async(
-        using(loaded, preview(loaded.plugin(Notifications).templates, code, channel, locale, given))
+    rendered = with_plugin(
+        Notifications, app, lambda its: preview(its.templates, code, channel, locale, given)
     )
     if html:
         html.write_text(rendered.html or rendered.text, encoding="utf-8")
@@ -81,8 +77,7 @@ def lint_(app: AppOption = None, as_json: JsonOption = False) -> None:
 
     Example: [cyan]yamchi template lint[/]
     """
-    loaded = load_app(app)
-    findings = run_async(using(loaded, _lint(loaded)))
+    findings = with_plugin(Notifications, app, _lint)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     elif findings:
@@ -99,9 +94,5 @@ def lint_(app: AppOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-async def _all(app: Application) -> list[Template]:
-    return list(await app.plugin(Notifications).templates.list())
-
-
-async def _lint(app: Application) -> list[Finding]:
-    return await lint(app.plugin(Notifications).templates, [app.settings.home / "templates"])
+async def _lint(notifications: Notifications) -> list[Finding]:
+    return await lint(notifications.templates, [notifications.app.settings.home / "templates"])
