@@ -48,7 +48,6 @@ class Reply:
 
     status: int
     text: str
-    location: str | None = None
     retry_after: timedelta | None = None
 
     @property
@@ -132,7 +131,7 @@ class PushClient:
         headers = {name.lower(): value.decode("latin-1") for name, value in answer.headers}
         text = " ".join(content.decode("utf-8", "replace").split())[:MAX_SHOWN_CHARACTERS]
         retry_after = self._span(headers.get(b"retry-after"))
-        return Reply(answer.status, text, headers.get(b"location"), retry_after)
+        return Reply(answer.status, text, retry_after)
 
     def _span(self, asked: str | None) -> timedelta | None:
         """Seconds, or a date."""
