@@ -1,24 +1,12 @@
 """One HTTP call to a service outside: within a time, of a bounded size, its failure sorted by kind."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
 from yamchi.errors import Outage, Retryable, Unrecoverable
-from yamchi.outgoing import Client, NoAnswer, NotAsked
+from yamchi.outgoing import Answer, Client, NoAnswer, NotAsked
 
 LARGEST_ANSWER = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What it said."""
-
-    status: int
-    body: Mapping[str, Any]
-    retry_after: timedelta | None = None
 
 
 class Lost(Retryable):
@@ -36,18 +24,15 @@ class OutsideApi:
     async def close(self) -> None:
         await self._client.close()
 
-    async def call(self, method: str, url: str, **request: Any) -> Reply:
+    async def call(self, method: str, url: str, **request: Any) -> Answer:
         try:
-            answer = await self._client.ask(
-                method, url, seconds=self._seconds, most=LARGEST_ANSWER, **request
-            )
+            return await self._client.ask(method, url, seconds=self._seconds, most=LARGEST_ANSWER, **request)
         except NotAsked as error:
             raise Outage(f"{self._name} can't be reached: {error}") from error
         except NoAnswer as error:
             raise Lost(f"{self._name} was asked, but its answer was lost: {error}") from error
-        return Reply(answer.status, answer.body, answer.retry_after)
 
-    def failure(self, reply: Reply, why: str) -> Exception:
+    def failure(self, reply: Answer, why: str) -> Exception:
         """What a refusal means for a job."""
         said = f"{self._name} answered {reply.status}: {why[:500] or 'no reason given'}"
         match reply.status:

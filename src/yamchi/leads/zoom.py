@@ -1,12 +1,13 @@
 """Zoom's API, as far as a lesson needs it: server-to-server OAuth, and meetings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
 from yamchi.clock import Millis, isoformat
-from yamchi.leads.outside import OutsideApi, Reply
+from yamchi.leads.outside import OutsideApi
+from yamchi.outgoing import Answer
 from yamchi.storage.keys import Keys
 
 TOKEN = "zoom_token"
@@ -77,18 +78,18 @@ class Zoom:
     async def close(self) -> None:
         await self._api.close()
 
-    async def _call(self, method: str, path: str, *, may_be_gone: bool = False, **request: Any) -> Reply:
+    async def _call(self, method: str, path: str, *, may_be_gone: bool = False, **request: Any) -> Answer:
         """One call; with a new token once, if Zoom no longer takes the one that we have."""
         reply = await self._ask(method, path, await self._token(), request)
         if reply.status == HTTPStatus.UNAUTHORIZED:
             await self._keys.delete(TOKEN)
             reply = await self._ask(method, path, await self._token(), request)
         is_gone = may_be_gone and reply.status == HTTPStatus.NOT_FOUND
-        if not (200 <= reply.status < 300 or is_gone):
+        if not (reply.is_success or is_gone):
             raise self._api.failure(reply, str(reply.body.get("message") or ""))
         return reply
 
-    async def _ask(self, method: str, path: str, token: str, request: Mapping[str, Any]) -> Reply:
+    async def _ask(self, method: str, path: str, token: str, request: Mapping[str, Any]) -> Answer:
         headers = {"Authorization": f"Bearer {token}"}
         return await self._api.call(method, f"{self._url}{path}", headers=headers, **request)
 
@@ -102,7 +103,7 @@ class Zoom:
             why = str(reply.body.get("reason") or reply.body.get("error") or "")
             # a login that Zoom refuses comes as 400: it is the account's trouble, not the lesson's
             status = HTTPStatus.UNAUTHORIZED if reply.status == HTTPStatus.BAD_REQUEST else reply.status
-            raise self._api.failure(Reply(status, reply.body, reply.retry_after), why)
+            raise self._api.failure(replace(reply, status=status), why)
         await self._keys.set(TOKEN, token, TOKEN_LIVES)
         return token
 
