@@ -107,10 +107,8 @@ class Erasure:
             await asyncio.sleep(LOOK_AGAIN_SECONDS)  # a real message takes real time
 
     async def _running(self, job_ids: Sequence[str]) -> list[str]:
-        """All are asked for at once: engines answer such calls together."""
-        look, name = self._queue.engine.get, self._queue.name
-        records = await asyncio.gather(*(look(name, job_id) for job_id in job_ids))
-        return [record.id for record in records if record and record.state == "active"]
+        found = await self._queue.records(job_ids)
+        return [record.id for record in found.values() if record.state == "active"]
 
     async def _cancel(self, job_id: str) -> bool:
         try:

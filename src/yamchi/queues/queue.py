@@ -132,7 +132,7 @@ class Queue:
             return []
         created = await self.engine.add(self.name, jobs)
         known = [job.id for job, is_new in zip(jobs, created, strict=True) if not is_new]
-        there = await self._known(known) if known else {}
+        there = await self.records(known) if known else {}
         return [
             Job(self, there.get(job.id) or self._as_added(job, now), is_new=is_new)
             for job, is_new in zip(jobs, created, strict=True)
@@ -150,8 +150,8 @@ class Queue:
         """Add jobs that `prepare` made; which of them are new."""
         return await self.engine.add(self.name, jobs) if jobs else []
 
-    async def _known(self, job_ids: Iterable[str]) -> dict[str, JobRecord]:
-        """Jobs that were there before, as they are. All are asked for at once: engines answer such calls together."""
+    async def records(self, job_ids: Iterable[str]) -> dict[str, JobRecord]:
+        """Jobs by their ids, as they are now. All are asked for at once: engines answer such calls together."""
         records = await asyncio.gather(*(self.engine.get(self.name, job_id) for job_id in set(job_ids)))
         return {record.id: record for record in records if record}
 
@@ -301,13 +301,13 @@ class Queue:
         """Tell whose jobs these are that those in such a state will not be run."""
         if self.definition.withdraw is None:
             return
-        known = await self._known(job_ids)
+        known = await self.records(job_ids)
         if going := [job for job in known.values() if job.state in states]:
             await self.definition.withdraw(going)
 
     async def retry(self, job_ids: Sequence[str]) -> list[str]:
         """Put finished jobs back with all their attempts; the ids really put back."""
-        known = await self._known(job_ids) if self.definition.restore else {}
+        known = await self.records(job_ids) if self.definition.restore else {}
         return await self._put_back(job_ids, known.values())
 
     async def _put_back(self, job_ids: Sequence[str], known: Iterable[JobRecord]) -> list[str]:
@@ -319,7 +319,7 @@ class Queue:
         back = await self.engine.retry(self.name, job_ids)
         if withdraw and (left := [job for job in cancelled if job.id not in back]):
             # Of two who put a job back at once, one is not the one who did; but the job is back.
-            known_now = await self._known(job.id for job in left)
+            known_now = await self.records(job.id for job in left)
             if gone := [job for job in left if known_now.get(job.id, job).state == "cancelled"]:
                 await withdraw(gone)
         return back
