@@ -3,8 +3,9 @@
 import io
 import json
 import re
+import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -18,7 +19,7 @@ from sqlalchemy import func, select
 from yamchi import Job
 from yamchi.errors import InvalidJob
 from yamchi.http.failures import address_of
-from yamchi.http.limits import FORM_LIMIT, MOST_FIELDS, MOST_VALUES
+from yamchi.http.limits import FORM_LIMIT, MOST_FIELDS, MOST_VALUES, StrictContent, read_json
 from yamchi.notifications.policy.rules import Rule
 from yamchi.notifications.tables import campaigns, events, notification_delivery, rules, users
 from yamchi.observe import logging
@@ -416,3 +417,26 @@ def test_a_row_for_whatever_an_engine_brings() -> None:
     letter = DeadLetter("a", "hello", None, b"{half", "odd", 10**30)
     assert "no moment" in LetterRow.of(letter).failed_at
     assert LetterOut.of(letter).body == "{half"
+
+
+async def test_many_values_do_not_hold_up_the_event_loop() -> None:
+    body = json.dumps({"number": 10**19, "pairs": [[n] for n in range(MOST_VALUES // 2 - 10)]}).encode()
+    taken = min(_cpu_of(lambda: read_json(body)) for _ in range(3))
+    began = time.thread_time()
+    assert await _answer_to(body) == 204
+    assert time.thread_time() - began < taken / 2
+
+
+def _cpu_of(work: Callable[[], object]) -> float:
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
+async def _answer_to(body: bytes) -> int:
+    """What a route answers behind the look at what it is sent."""
+    checked = StrictContent(Response(status_code=204))
+    transport = httpx2.ASGITransport(app=checked)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        sent = await client.post("/", content=body, headers={"content-type": "application/json"})
+    return sent.status_code

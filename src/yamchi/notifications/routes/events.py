@@ -1,6 +1,7 @@
 """Events and notifications from products; callers need the permission to send."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -10,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from yamchi.errors import InvalidJob
 from yamchi.fields import MOST_KEYS
 from yamchi.http.access import TheCaller
-from yamchi.http.limits import check_values, is_json, read_json
+from yamchi.http.limits import check_values, is_json, off_loop, read_json
 from yamchi.http.problems import documented
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
@@ -56,7 +57,8 @@ async def accept_event(request: Request, event: Event, notifications: TheNotific
     },
 )
 async def accept_events(request: Request, caller: TheCaller, notifications: TheNotifications) -> Response:
-    events = _read_batch(await request.body(), is_checked=is_json(request.scope))
+    read = partial(_read_batch, is_checked=is_json(request.scope))
+    events = await off_loop(read, await request.body())
     told = [event_of_test(event) for event in events] if caller.is_test else events
     answers = await notifications.service.handle_events(told)
     return _accepted(_answers.dump_json(answers))
