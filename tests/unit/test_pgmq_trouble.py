@@ -15,7 +15,7 @@ from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineError, EngineUnavailable, InvalidJob
 from yamchi.queues.engines import EngineContext, make_engine
 from yamchi.queues.engines.base import WorkerInfo
-from yamchi.queues.engines.pgmq import PgmqEngine
+from yamchi.queues.engines.pgmq import PgmqEngine, adding
 from yamchi.queues.engines.pgmq.connections import Connections, explain
 from yamchi.queues.records import Completed, DeadLetter, Failed, JobOptions, NewJob, RetryAt
 from yamchi.testing.conformance.base import claim_all, complete, settle
@@ -162,6 +162,26 @@ async def test_one_bad_job_is_not_anothers_error(database: Database, opened: Ope
     assert answers[:5] == [[True]] * 5
     assert all(isinstance(answer, InvalidJob) for answer in answers[5:]), answers
     assert (await engine.counts("mail"))["waiting"] == 5
+
+
+async def test_jobs_that_no_statement_can_hold_together_are_added_by_several_all_or_none(
+    database: Database, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL reads 256 MB of JSON at once, as much as a few hundred jobs may be that are added at the same time."""
+    monkeypatch.setattr(adding, "STATEMENT_BYTES", 100)
+    engine = await opened(database.url)
+    jobs = [NewJob(f"job-{n}", "email", b'{"text":"%030d"}' % n) for n in range(10)]
+    with pytest.raises(InvalidJob):
+        await engine.add("mail", [*jobs, NewJob("nul", "email", rb'{"text":"\u0000"}')])
+    assert (await engine.counts("mail"))["waiting"] == 0
+    assert await engine.add("mail", jobs[:7]) == [True] * 7
+    assert await engine.add("mail", jobs) == [False] * 7 + [True] * 3
+    assert [claim.job.id for claim in await claim_all(engine, "mail", 10)] == [job.id for job in jobs]
+
+
+async def test_what_is_too_large_for_postgresql_is_no_outage() -> None:
+    said = psycopg.errors.ProgramLimitExceeded("total size of jsonb array elements exceeds the maximum")
+    assert isinstance(explain(said, Connections("postgresql://localhost")), InvalidJob)
 
 
 async def test_odd_results_and_errors_do_not_hold_up_a_verdict(database: Database, opened: Open) -> None:

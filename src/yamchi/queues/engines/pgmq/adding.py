@@ -1,9 +1,9 @@
 """The SQL of producing: add jobs, fire schedules, and take up messages that other programs wrote.
 
-Adding n jobs is one statement, one round result, one commit, however many they are.
+Adding n jobs is one statement, one round result, one commit, however many they are; a few if they are large.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -30,6 +30,9 @@ from yamchi.queues.records import NewJob
 
 BATCH = 1_000
 """At most this many messages are taken up at a time, so that no transaction is long."""
+
+STATEMENT_BYTES = 32_000_000
+"""So much data is added by one statement: PostgreSQL reads 256 MB of JSON at once, and makes copies of it."""
 
 # ── Adding ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -64,7 +67,29 @@ AND (SELECT q.msg_id FROM {q} q WHERE q.msg_id = j.msg_id) IS NULL RETURNING j.i
 """
 
 
+def fit_in_one(jobs: Sequence[NewJob]) -> bool:
+    """Whether one statement can add all of these."""
+    return sum(len(job.payload) for job in jobs) <= STATEMENT_BYTES
+
+
 async def add(db: Connection, tables: Tables, jobs: Sequence[NewJob]) -> list[bool]:
+    """Add jobs; which of them are new. Within a transaction, unless they fit in one statement."""
+    if fit_in_one(jobs):
+        return await _add_together(db, tables, jobs)
+    return [is_new for part in _in_parts(jobs) for is_new in await _add_together(db, tables, part)]
+
+
+def _in_parts(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    begin = size = 0
+    for n, job in enumerate(jobs):
+        if n > begin and size + len(job.payload) > STATEMENT_BYTES:
+            yield jobs[begin:n]
+            begin, size = n, 0
+        size += len(job.payload)
+    yield jobs[begin:]
+
+
+async def _add_together(db: Connection, tables: Tables, jobs: Sequence[NewJob]) -> list[bool]:
     created = await _add(db, tables, jobs)
     if not all(created):
         refused = [job.id for job, is_new in zip(jobs, created, strict=True) if not is_new]

@@ -162,7 +162,7 @@ def explain(error: Exception, at: Connections) -> YamchiError:
             )
         case pg.UndefinedTable() | pg.InvalidSchemaName():
             return EngineUnavailable(f"{where} has lost a table ({said}); it is made again at the next call.")
-        case psycopg.DataError():
+        case psycopg.DataError() | pg.ProgramLimitExceeded() | pg.StatementTooComplex():
             return InvalidJob(f"PostgreSQL can't keep this data as JSON ({said}): nothing was written.")
         case TimeoutError():
             return EngineUnavailable(
