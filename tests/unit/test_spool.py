@@ -143,6 +143,29 @@ async def _is_waiting(broker: Broker, ids: Sequence[str]) -> bool:
     return [job.id for job in (await broker.page("q", "waiting", "", 0, 10)).jobs] == list(ids)
 
 
+async def test_a_job_that_is_cancelled_while_it_is_carried_is_not_run(
+    spool: Spool, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(tmp_path / "broker.db", clock)
+    engine = with_failover(broker, spool, lambda origin, target: None, lambda queue: True)
+    add, outcomes = Broker.add, []
+
+    async def add_beside_a_cancellation(self: Broker, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        created = await add(self, queue, jobs)
+        outcomes.append(await engine.cancel("q", ["3"]))
+        return created
+
+    monkeypatch.setattr(Broker, "add", add_beside_a_cancellation)
+    await engine.open()
+    await eventually(lambda: _is_waiting(broker, ["1", "2", "4", "5"]))
+    assert outcomes == [{"3": "active"}], "whoever moves it is asked to stop"
+    await eventually(lambda: engine.type == "broker")
+    cancelled = await engine.get("q", "3")
+    assert cancelled
+    assert cancelled.state == "cancelled"
+    await engine.close()
+
+
 async def test_the_broker_is_not_used_while_another_process_carries(
     shared: SqliteEngine, tmp_path: Path, clock: MovableClock
 ) -> None:

@@ -1,8 +1,9 @@
 """The spool moves over to the broker when it answers again.
 
 In batches: claimed here, added there under its own id, and only then dropped here. A crash at any point repeats a step
-that the ids make harmless. A job that the broker refuses becomes a dead letter in the spool. While one process moves a
-queue, nobody else takes from its spool, so that what comes later is not begun before what comes earlier.
+that the ids make harmless. A job that the broker refuses becomes a dead letter in the spool; one that somebody cancels on
+its way is cancelled there. While one process moves a queue, nobody else takes from its spool, so that what comes later is
+not begun before what comes earlier.
 """
 
 import asyncio
@@ -99,6 +100,8 @@ class Mover:
             middle = len(claims) // 2
             first = await self._move_batch(queue, claims[:middle])
             return first + await self._move_batch(queue, claims[middle:])
+        if unwanted := await self._sides.spool.cancelled(queue, claims):
+            await self._sides.primary.cancel(queue, unwanted)
         await self._sides.spool.drop(queue, claims)
         return len(claims)
 
