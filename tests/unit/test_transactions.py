@@ -64,6 +64,26 @@ async def test_sqlite3_that_commits_by_itself(app: Yamchi) -> None:
     assert await ids(app) == ["held"]
 
 
+class InAutocommitMode(sqlite3.Connection):
+    """As Python 3.12 makes one with autocommit=True."""
+
+    autocommit = True
+
+
+async def test_sqlite3_in_autocommit_mode(app: Yamchi) -> None:
+    """What the job began would stay open: commit() does nothing there."""
+    db = sqlite3.connect(file_of(app), isolation_level=None, factory=InAutocommitMode)
+    with pytest.raises(InvalidJob, match="autocommit mode, so there is no transaction"):
+        await app.queue("orders").add({}, connection=db)
+    assert not db.in_transaction
+    db.execute("BEGIN")
+    await app.queue("orders").add({}, id="held", connection=db)
+    assert await ids(app) == []
+    db.execute("COMMIT")
+    db.close()
+    assert await ids(app) == ["held"]
+
+
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 async def test_sqlalchemy(app: Yamchi, ends: str) -> None:
     blocking = create_engine(f"sqlite:///{file_of(app)}")

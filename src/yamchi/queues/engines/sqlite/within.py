@@ -18,8 +18,17 @@ async def within(connection: Any, path: Path, work: Callable[[sqlite3.Connection
         raise refuse(db, f"the SQLite file {path}, by way of sqlite3")
     _check_file(db, path)
     if not db.in_transaction:
-        db.execute("BEGIN")
+        _begin(db)
     return work(db)
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    if getattr(db, "autocommit", None) is True:  # since Python 3.12; its `commit` does nothing
+        raise InvalidJob(
+            "connection is in autocommit mode, so there is no transaction that the job could be part of: "
+            'begin one with connection.execute("BEGIN"), or add the job without connection.'
+        )
+    db.execute("BEGIN")
 
 
 def _check_file(db: sqlite3.Connection, path: Path) -> None:
