@@ -1,14 +1,16 @@
-"""Lessons of leads: what is over is not confirmed, a time that is left is free, a change and what it leads to are one."""
+"""Lessons of leads: what is over is not confirmed, a time that is left is free, a change and what it leads to are one; and their log."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from tests.leads.harness import Harness, open_harness
 from yamchi.errors import UnknownJob
 from yamchi.leads.model import read_moment
+from yamchi.scenarios.entities import LogLine
 
 FIRST, SECOND = "2026-01-05T10:00:00Z", "2026-01-05T11:00:00Z"
 
@@ -105,3 +107,15 @@ async def test_reminders_are_simulated_for_a_lead_that_is_made_up(harness: Harne
     assert await steps(fields={"confirmed": True}) == [("remind24h", "skipped"), ("remind5h", "skipped")]
     with pytest.raises(UnknownJob, match="There is no lead 'nobody'"):
         await timelines.simulate("lesson_reminders", entity_id="nobody")
+
+
+async def test_of_a_long_log_the_last_lines_are_shown(harness: Harness) -> None:
+    """Whoever sends /start all day long does not hide what came of it."""
+    lead_id, store = await harness.lead(), harness.leads.store
+
+    def write(connection: Connection) -> None:
+        for number in range(501):
+            store.log_in(connection, lead_id, LogLine(f"line-{number}", f"LINE_{number}"))
+
+    await harness.app.database.write(write)
+    assert await harness.log(lead_id) == [f"LINE_{number}" for number in range(1, 501)]

@@ -113,10 +113,11 @@ class LeadStore:
             after = (found[-1].created_at, found[-1].id)
 
     async def log(self, lead_id: str, limit: int = 500) -> list[dict[str, Any]]:
-        query = select(lead_log).where(lead_log.c.lead_id == lead_id)
-        query = query.order_by(lead_log.c.number, lead_log.c.at, lead_log.c.id).limit(limit)
+        """The last lines, the oldest of them first."""
+        order = (column.desc() for column in (lead_log.c.number, lead_log.c.at, lead_log.c.id))
+        query = select(lead_log).where(lead_log.c.lead_id == lead_id).order_by(*order).limit(limit)
         rows = await self._database.rows(query)
-        return [{"at": isoformat(row.at), "text": row.text, "data": row.data} for row in rows]
+        return [{"at": isoformat(row.at), "text": row.text, "data": row.data} for row in reversed(rows)]
 
     async def was_told(self, event_id: str) -> bool:
         """Whether the log has a line of this event."""
