@@ -490,6 +490,14 @@ async def test_all_of_them_as_csv(harness: Harness) -> None:
     assert (row["name"], row["phone"], row["bot_activated"]) == ("'=cmd()", "+77010000000", "false")
 
 
+async def test_no_name_is_a_formula_where_semicolons_separate_cells(harness: Harness) -> None:
+    await harness.form(Name="Bob;=cmd|' /C calc'!A0", tranid="7")
+    said = (await harness.client.get("/v1/leads/export.csv")).content.decode("utf-8-sig")
+    for separator in ",;":
+        cells = [cell for row in csv.reader(said.splitlines(), delimiter=separator) for cell in row]
+        assert not [cell for cell in cells if cell.startswith("=")], cells
+
+
 async def test_forgetting_a_lead(harness: Harness) -> None:
     lead_id = await harness.lead()
     found = await harness.app.erase(lead_id)

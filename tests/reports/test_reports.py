@@ -10,6 +10,7 @@ import sys
 import zipfile
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -126,7 +127,7 @@ async def test_a_character_that_no_font_has_is_shown_as_such(tmp_path: Path) -> 
 
 async def test_hostile_cells_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yamchi.reports.rendering.MAX_SHEET_ROWS", 3)
-    starts = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\n=1", "＝1+1")
+    starts = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\n1", "＝1+1")
     rows = [(text, float("nan"), 10**20, -5, True) for text in starts]
 
     async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
@@ -147,6 +148,54 @@ async def test_hostile_cells_are_text(tmp_path: Path, monkeypatch: pytest.Monkey
     ]  # what does not fit goes on in another sheet
     assert not any("<f>" in sheet or ">nan<" in sheet.replace("<t>nan</t>", "") for sheet in sheets)
     assert all(sheet.count("<v>-5</v>") for sheet in sheets)
+
+
+async def test_no_cell_is_a_formula_where_semicolons_separate_them(tmp_path: Path) -> None:
+    hostile = ("Bob;=cmd|' /C calc'!A0", "a\n=1+1", "a,\r\n+1+1;@SUM(A1)", '"x";-1+1')
+
+    async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
+        yield [(number, text, "plain; text", -5) for number, text in enumerate(hostile)]
+
+    await write(
+        tmp_path / "out.csv",
+        Content("Cells", {}, Rows(("a", "b", "c", "d"), batches)),
+        "csv",
+        None,
+        as_datetime(0),
+        _silent,
+    )
+    said = (tmp_path / "out.csv").read_text("utf-8-sig")
+    for separator in ",;":
+        cells = [
+            cell for row in csv.reader(io.StringIO(said, newline=""), delimiter=separator) for cell in row
+        ]
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "-1"))], cells
+    assert [row[2:] for row in csv.reader(io.StringIO(said, newline=""))][1:] == [
+        ["plain; text", "-5"]
+    ] * len(hostile)
+
+
+async def test_numbers_are_numbers(tmp_path: Path) -> None:
+    cells = (
+        Decimal("10.50"),
+        Decimal("-1E-9"),
+        -1.5e-9,
+        Decimal("NaN"),
+        Decimal("123456789012345678.12"),
+        Decimal("1E+400"),
+    )
+
+    async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
+        yield [cells]
+
+    content = Content("Cells", {}, Rows(tuple("abcdef"), batches))
+    await write(tmp_path / "out.csv", content, "csv", None, as_datetime(0), _silent)
+    assert (tmp_path / "out.csv").read_text("utf-8-sig").splitlines()[1] == ",".join(map(str, cells))
+    await write(tmp_path / "out.xlsx", content, "xlsx", None, as_datetime(0), _silent)
+    with zipfile.ZipFile(tmp_path / "out.xlsx") as book:
+        sheet = book.read("xl/worksheets/sheet1.xml").decode()
+    assert [float(found) for found in re.findall(r"<v>(.*?)</v>", sheet)] == [10.5, -1e-9, -1.5e-9]
+    assert "<t>123456789012345678.12</t>" in sheet
 
 
 async def test_a_period_that_can_not_be(app: TestApp, client: httpx2.AsyncClient) -> None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, StreamingResponse
 
+from yamchi.csvfiles import as_csv_text
 from yamchi.errors import InvalidJob
 from yamchi.fields import JsonObject, Locale, Name, Timezone
 from yamchi.http.cursors import make_cursor, read_cursor
@@ -282,12 +283,9 @@ def _lines(rows: Any) -> bytes:
 
 
 def _cell(value: Any) -> str:
-    """A spreadsheet runs what begins like a formula; a quote in front makes it text. A phone number is none."""
     if value is None:
         return ""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    is_number = text.removeprefix("+").removeprefix("-").isdecimal()
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and not is_number else text
+    return as_csv_text(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _shown(lead: Lead) -> LeadOut:

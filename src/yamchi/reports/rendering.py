@@ -9,12 +9,14 @@ import csv
 import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
 
+from yamchi.csvfiles import as_csv_text
 from yamchi.errors import MissingExtra, Unrecoverable
 from yamchi.reports.glyphs import displayable
 from yamchi.reports.kinds import TEMPLATES, Content, Format, ReportProgress, Rows
@@ -26,12 +28,10 @@ MAX_PDF_ROWS = 2_000
 MAX_SHEET_ROWS = 1_048_575
 """What XLSX has room for below the names of the columns; more rows go on in another sheet."""
 
+EXACT_DIGITS = 15
 EXACT_BELOW = 10**15
 MAX_CELL_CHARS = 32_767
 MAX_DATA_BYTES = 8 * 1024 * 1024
-
-
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 async def write(
@@ -141,10 +141,10 @@ class _Csv:
     def open(self, columns: Sequence[str]) -> None:
         self._file = self._path.open("w", encoding="utf-8-sig", newline="")
         self._writer = csv.writer(self._file)
-        self._writer.writerow([_escape_formula(str(name)) for name in columns])
+        self._writer.writerow([as_csv_text(str(name)) for name in columns])
 
     def add(self, batch: Sequence[Sequence[Any]]) -> None:
-        self._writer.writerows([[_escape_formula(_cell_text(cell)) for cell in row] for row in batch])
+        self._writer.writerows([[_csv_text(cell) for cell in row] for row in batch])
 
     def close(self) -> None:
         if self._file:
@@ -214,12 +214,18 @@ def _cell_text(cell: Any) -> str:
 
 def _is_number(cell: Any) -> bool:
     """What XLSX can hold as a number: no truth values, nothing without an end, no id whose last digits it would lose."""
-    if isinstance(cell, float):
-        return math.isfinite(cell)
-    return isinstance(cell, int) and not isinstance(cell, bool) and abs(cell) < EXACT_BELOW
+    match cell:
+        case bool():
+            return False
+        case int():
+            return abs(cell) < EXACT_BELOW
+        case float():
+            return math.isfinite(cell)
+        case Decimal():
+            return cell.is_finite() and len(cell.as_tuple().digits) <= EXACT_DIGITS and math.isfinite(cell)
+    return False
 
 
-def _escape_formula(text: str) -> str:
-    """A spreadsheet runs what begins like a formula; a quote in front makes it text."""
-    is_number = text.replace(".", "", 1).removeprefix("-").isdecimal()
-    return f"'{text}" if text.startswith(FORMULA_STARTS) and not is_number else text
+def _csv_text(cell: Any) -> str:
+    """A number begins with a minus and is none the less a number."""
+    return _cell_text(cell) if _is_number(cell) else as_csv_text(_cell_text(cell))
