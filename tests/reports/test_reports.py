@@ -198,6 +198,23 @@ async def test_numbers_are_numbers(tmp_path: Path) -> None:
     assert "<t>123456789012345678.12</t>" in sheet
 
 
+async def test_large_and_small_values_of_a_person_keep_their_digits(
+    app: TestApp, client: httpx2.AsyncClient
+) -> None:
+    results = [
+        {"name": "Тромбоциты", "value": 1_500_000, "low": 150_000, "high": 4_500_000},
+        {"name": "ХГЧ", "value": 1_234_567.89, "high": 5},
+        {"name": "ТТГ", "value": 0.00005, "low": 0.1},
+    ]
+    for locale, most in (("ru", "до 5"), ("kk", "ең көбі 5"), ("en", "up to 5")):
+        report = await made(
+            app, client, kind="checkup", params={**RESULTS, "results": results, "locale": locale}
+        )
+        said = text_of((await client.get(f"/api/v1/reports/{report['id']}/file")).content)
+        for words in ("1500000", "150000–", "4500000", "1234567.89", most, "0.00005", "0.1"):
+            assert words in said, said
+
+
 async def test_a_period_that_can_not_be(app: TestApp, client: httpx2.AsyncClient) -> None:
     for params, said in (
         ({"since": "2150-01-01"}, "until should be 0 to 400 days after since"),

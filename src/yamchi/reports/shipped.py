@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -321,7 +322,7 @@ def _shown_measurement(one: Measurement, texts: Texts) -> dict[str, Any]:
     is_high = one.high is not None and one.value > one.high
     return {
         "name": one.name,
-        "value": f"{one.value:g} {one.unit}".strip(),
+        "value": f"{_figure(one.value)} {one.unit}".strip(),
         "norm": _norm(one, texts),
         "is_normal": not (is_low or is_high),
         "place": _place(one),
@@ -338,10 +339,15 @@ def _place(one: Measurement) -> float:
 
 def _norm(one: Measurement, texts: Texts) -> str:
     if one.low is not None and one.high is not None:
-        return f"{one.low:g}–{one.high:g}"
+        return f"{_figure(one.low)}–{_figure(one.high)}"
     if one.low is not None:
-        return f"{texts.at_least} {one.low:g}"
-    return f"{texts.at_most} {one.high:g}" if one.high is not None else "—"
+        return f"{texts.at_least} {_figure(one.low)}"
+    return f"{texts.at_most} {_figure(one.high)}" if one.high is not None else "—"
+
+
+def _figure(value: float) -> str:
+    """As it was written: a count of millions in all its digits, and no exponent, which few people read."""
+    return f"{Decimal(f'{value:.15g}'):f}"
 
 
 def _bounds(day: date) -> tuple[Millis, Millis]:

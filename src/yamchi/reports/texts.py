@@ -121,6 +121,6 @@ TEXTS: Mapping[str, Texts] = {
         in_norm="Қалыпты",
         out_of_norm="Қалыптан тыс",
         at_least="кемінде",
-        at_most="дейін",
+        at_most="ең көбі",
     ),
 }
