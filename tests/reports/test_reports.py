@@ -21,9 +21,10 @@ import pytest
 from yamchi.clock import as_datetime
 from yamchi.errors import YamchiError
 from yamchi.notifications.schemas.notification_job import derived_id
-from yamchi.reports.charts import stacked_bars
+from yamchi.reports.charts import funnel, stacked_bars
 from yamchi.reports.kinds import Content, Format, Rows
 from yamchi.reports.rendering import write
+from yamchi.reports.shipped import STATUSES
 from yamchi.testing import TestApp, eventually
 
 USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
@@ -213,6 +214,22 @@ async def test_large_and_small_values_of_a_person_keep_their_digits(
         said = text_of((await client.get(f"/api/v1/reports/{report['id']}/file")).content)
         for words in ("1500000", "150000–", "4500000", "1234567.89", most, "0.00005", "0.1"):
             assert words in said, said
+
+
+def test_everything_in_a_chart_is_within_it() -> None:
+    """Whatever the names and the numbers: a letter of this size is 4 to 6 wide."""
+    legend = stacked_bars(["1", "2"], {name: [1, 2] for name in STATUSES})
+    stages = funnel([("Оставили заявку на пробный урок", 1_234_567_890), ("Пришли", 3)])
+    for svg, letter in ((legend, 5.2), (stages, 5.6)):
+        (height,) = re.findall(r'viewBox="0 0 520 (\d+)"', svg)
+        texts = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*text-anchor="start">([^<]*)<', svg)
+        assert texts
+        for x, y, text in texts:
+            assert float(x) + letter * len(text) <= 520, text
+            assert float(y) <= float(height), text
+    names = [(float(x), text) for x, _, text in texts if float(x) == 0]
+    bars = {float(x) for x in re.findall(r'<rect x="([\d.]+)"', stages)}
+    assert all(x + 5.6 * len(text) < min(bars) for x, text in names)
 
 
 async def test_a_period_that_can_not_be(app: TestApp, client: httpx2.AsyncClient) -> None:

@@ -9,6 +9,9 @@ WIDTH, HEIGHT = 520, 190
 LEFT, RIGHT, TOP, BOTTOM = 44, 8, 10, 40
 STEPS = 4
 MOST_LABELS = 12
+LEGEND_LINE = 14
+LETTER, WIDE_LETTER = 5.2, 6.2
+"""How wide a letter is at most, in text of the usual size and of the size that a funnel has."""
 
 
 def stacked_bars(
@@ -29,8 +32,8 @@ def stacked_bars(
                 parts.append(_rect(x, y, step * 0.7, height, color))
         if place % (len(labels) // MOST_LABELS + 1) == 0:
             parts.append(_text(x + step * 0.35, HEIGHT - BOTTOM + 13, label, "middle"))
-    parts.append(_legend(list(series), colors))
-    return _svg(WIDTH, HEIGHT, parts)
+    legend, lines = _legend(list(series), colors)
+    return _svg(WIDTH, HEIGHT + (lines - 1) * LEGEND_LINE, [*parts, legend])
 
 
 def funnel(stages: Sequence[tuple[str, int]]) -> str:
@@ -38,14 +41,16 @@ def funnel(stages: Sequence[tuple[str, int]]) -> str:
     row = 30
     height = row * len(stages) + 6
     most = max((count for _, count in stages), default=0) or 1
+    shares = [f"{count}  ({100 * count / most:.0f} %)" for _, count in stages]
+    left = max(150, *(WIDE_LETTER * len(name) + 8 for name, _ in stages)) if stages else 150
+    widest = min(280, WIDTH - left - 8 - max((WIDE_LETTER * len(share) for share in shares), default=0))
     parts = []
-    for place, (name, count) in enumerate(stages):
+    for place, ((name, count), share) in enumerate(zip(stages, shares, strict=True)):
         y = place * row + 4
-        width = max(280 * count / most, 2)
+        width = max(widest * count / most, 2)
         parts.append(_text(0, y + 15, name, "start", 10))
-        parts.append(_rect(150, y, width, row - 8, COLORS[place % len(COLORS)]))
-        share = f"{count}  ({100 * count / most:.0f} %)"
-        parts.append(_text(150 + width + 8, y + 15, share, "start", 10))
+        parts.append(_rect(left, y, width, row - 8, COLORS[place % len(COLORS)]))
+        parts.append(_text(left + width + 8, y + 15, share, "start", 10))
     return _svg(WIDTH, height, parts)
 
 
@@ -70,12 +75,17 @@ def _grid(top: float, room: float) -> str:
     return "".join(lines)
 
 
-def _legend(names: Sequence[str], colors: Sequence[str]) -> str:
-    parts, x = [], float(LEFT)
+def _legend(names: Sequence[str], colors: Sequence[str]) -> tuple[str, int]:
+    """The names of the series, and how many lines they take."""
+    parts, x, lines = [], float(LEFT), 1
     for color, name in zip(_colors(colors, len(names)), names, strict=True):
-        parts += [_rect(x, HEIGHT - 14, 9, 9, color), _text(x + 13, HEIGHT - 6, name, "start")]
-        x += 26 + 5.2 * len(name)
-    return "".join(parts)
+        width = 13 + LETTER * len(name)
+        if x > LEFT and x + width > WIDTH:
+            x, lines = float(LEFT), lines + 1
+        y = HEIGHT + (lines - 1) * LEGEND_LINE
+        parts += [_rect(x, y - 14, 9, 9, color), _text(x + 13, y - 6, name, "start")]
+        x += 13 + width
+    return "".join(parts), lines
 
 
 def _colors(colors: Sequence[str], count: int) -> list[str]:
