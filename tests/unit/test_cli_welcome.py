@@ -42,7 +42,7 @@ def tried(home: Path, model: Any) -> list[str] | None:
     @app.job("work")
     async def handle(job: Job[model]) -> None: ...
 
-    said = Text.from_markup(_what_to_try(app, "http://localhost:3030", "shop:app")).plain
+    said = Text.from_markup(_what_to_try(app, "http://localhost:3030", "my [shop]/shop.py:app")).plain
     line = next((line for line in said.splitlines() if line.startswith("Try ")), None)
     return shlex.split(line) if line else None
 
@@ -62,7 +62,7 @@ def test_the_command_to_try_has_data_that_fits(own_home: Path, model: Any, data:
     assert command is not None
     assert command[2:5] == ["jobs", "add", "work"]
     assert json.loads(command[5]) == data
-    assert command[6:] == ["--app", "shop:app"]
+    assert command[6:] == ["--app", "my [shop]/shop.py:app"]
 
 
 @pytest.mark.parametrize("model", [Order, Nested])

@@ -31,7 +31,7 @@ def demo(*arguments: str) -> Result:
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name, value in ELSEWHERE.items():
         monkeypatch.setenv(name, value)
-    done = demo("--home", str(tmp_path / "demo"), "--json")
+    done = demo("--home", str(tmp_path / "my demo"), "--json")
     assert done.exit_code == 0, done.output
     for name in ELSEWHERE:
         monkeypatch.delenv(name)
@@ -60,7 +60,7 @@ async def test_every_flow_is_played_and_kept(
     ):
         assert words in said, said
     assert [step["moment"] for step in played["steps"]] == sorted(step["moment"] for step in played["steps"])
-    async with Yamchi(Settings(home=tmp_path / "demo")) as app:
+    async with Yamchi(Settings(home=tmp_path / "my demo")) as app:
         letters = await app.notifications.mailbox.list(limit=50)
         assert {"marat@example.com", "asel@example.com", "boss@example.com", "aidana@example.com"} <= {
             letter["recipients"][0]
@@ -70,14 +70,14 @@ async def test_every_flow_is_played_and_kept(
     with listen("127.0.0.1", 0) as listener:  # as `make up` in another terminal
         taken = listener.getsockname()[1]
         monkeypatch.setattr("yamchi.cli.demo.PORT", taken)
-        again = await asyncio.to_thread(demo, "--home", str(tmp_path / "demo"))
+        again = await asyncio.to_thread(demo, "--home", str(tmp_path / "my demo"))
     assert again.exit_code == 0, again.output
     hint = "".join(again.output.split("\n"))
-    assert f"YAMCHI_HOME={tmp_path / 'demo'}" in hint
+    assert f"YAMCHI_HOME='{tmp_path / 'my demo'}' " in hint
     shown = re.search(r"up --port (\d+) *http://localhost:(\d+)/mailbox", hint)
     assert shown, hint
     assert shown[1] == shown[2] != str(taken)
-    async with Yamchi(Settings(home=tmp_path / "demo")) as app:
+    async with Yamchi(Settings(home=tmp_path / "my demo")) as app:
         ready = await app.queue("notifications").page("completed", search="report_url")
         assert ready.jobs
         assert f"http://localhost:{shown[1]}/reports/" in str(ready.jobs[0])

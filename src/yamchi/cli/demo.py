@@ -1,10 +1,12 @@
 """`yamchi demo`: every feature shows what it does, without a server, a provider or a minute of waiting."""
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from yamchi.cli.serving import listen
 from yamchi.cli.up import typed
@@ -45,7 +47,8 @@ def run(
         print_json({"home": str(home), "steps": [step.to_dict() for step in steps], "look": look})
         return
     option = "" if port == PORT else f" --port {port}"
-    console.print(f"\nLook at all of it: [cyan]YAMCHI_HOME={home} {typed()} up{option}[/]")
+    command = escape(f"YAMCHI_HOME={shlex.quote(str(home))} {typed()} up{option}")
+    console.print(f"\nLook at all of it: [cyan]{command}[/]", soft_wrap=True)
     for path, what in places:
         console.print(f"  [cyan]http://localhost:{port}{path}[/]  {what}")
 

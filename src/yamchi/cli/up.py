@@ -105,11 +105,13 @@ def typed() -> str:
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m yamchi"
-    return str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
+    return shlex.quote(
+        str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
+    )
 
 
 def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
-    option, yamchi = f" --app {reference}" if reference else "", typed()
+    option, yamchi = escape(f" --app {shlex.quote(reference)}") if reference else "", escape(typed())
     lines = [f"Board   [cyan]{url}[/]", f"API     [cyan]{url}/docs[/]"]
     features = {queue for name in app.plugins for queue in app.queues_of(name)}
     own = [one.definition for one in app.queues if one.name not in features and not one.definition.is_own]
