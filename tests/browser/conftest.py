@@ -59,6 +59,9 @@ class Board:
         answer.raise_for_status()
         return str(answer.json()["id"])
 
+    def remove(self, queue: str, job_id: str) -> None:
+        httpx2.delete(f"{self.url}/api/queues/{queue}/jobs/{job_id}").raise_for_status()
+
     def job(self, queue: str, job_id: str) -> dict[str, object]:
         found: dict[str, object] = httpx2.get(f"{self.url}/api/queues/{queue}/jobs/{job_id}").json()
         return found

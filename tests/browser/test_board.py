@@ -95,6 +95,7 @@ def test_a_number_that_javascript_would_round_stays_as_it_is(page, board):
     dialog.get_by_role("button", name="Save").click()
     expect(page.locator("pre").first).to_contain_text(str(-large))
     assert board.job("letters", job_id)["data"] == {"chat": large, "to": [-large, 1000.0]}
+    board.remove("letters", job_id)
 
 
 def test_a_search_box_says_what_is_searched_for(page, board):
@@ -109,6 +110,7 @@ def test_a_search_box_says_what_is_searched_for(page, board):
     box.press_sequentially("needle ")
     expect(page).to_have_url(re.compile("q=needle$"))
     expect(box).to_have_value("needle ")
+    board.remove("letters", "found")
 
 
 def test_a_delayed_job_is_promoted_and_a_job_removed(page, board):
