@@ -98,6 +98,27 @@ def test_strange_but_good(tmp_path: Path, content: bytes) -> None:
         assert pictures.open_any((tmp_path / one.file).read_bytes()).interpretation == "srgb"
 
 
+@pytest.mark.parametrize("save", ["jpegsave_buffer", "pngsave_buffer"])
+def test_what_is_longer_than_any_webp_is_made_smaller(tmp_path: Path, save: str) -> None:
+    long = pictures.open_png(pictures.png(400, 20_000))
+    made = made_of(getattr(long, save)(), tmp_path)
+    assert (made.width, made.height) == (400, 20_000)
+    assert [(one.name, one.height) for one in made.variants[:3]] == [
+        ("w1920", 16_383),
+        ("w1280", 16_383),
+        ("w640", 16_383),
+    ]
+    for one in made.variants[:4]:
+        assert one.width / one.height == pytest.approx(400 / 20_000, rel=0.002)
+        shown = pictures.open_any((tmp_path / one.file).read_bytes())
+        assert (shown.width, shown.height) == (one.width, one.height)
+
+
+def test_an_animation_whose_frames_are_longer_than_any_webp(tmp_path: Path) -> None:
+    made = made_of(pictures.animation(frames=2, width=40, height=20_000), tmp_path)
+    assert {(one.width, one.height) for one in made.variants} == {(33, 16_383), (150, 150)}
+
+
 def test_an_animation_stays_one(tmp_path: Path) -> None:
     for preset, size in ((PHOTO, (60, 40)), (AVATAR, (96, 96))):
         made = made_of(pictures.animation(), tmp_path, preset=preset)

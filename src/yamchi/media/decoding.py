@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pyvips
 
 MOST_FRAMES = 500
-LONGEST_SIDE = 65_500
+LONGEST_SIDE = 16_383
+"""WebP has no longer one, and AVIF hardly: what is longer, such as a screenshot of a whole page, is made smaller."""
 JPEG_SHRINKS = (1, 2, 4, 8)
 """How many times smaller a JPEG can be made while it is decoded."""
 LOADERS = ("VipsForeignLoadJpeg", "VipsForeignLoadPng", "VipsForeignLoadWebp", "VipsForeignLoadNsgif")
