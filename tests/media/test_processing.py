@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,24 @@ def test_the_first_frame_of_an_animation(tmp_path: Path) -> None:
     made = made_of(pictures.animation(frames=4, width=2_000, height=1_000), tmp_path, preset=still)
     assert (made.frames, made.width, made.height) == (1, 2_000, 1_000)
     assert {(one.width, one.height) for one in made.variants} >= {(640, 320), (1_920, 960)}
+
+
+@pytest.mark.parametrize("focus", [None, (0.0, 0.5)])
+@pytest.mark.parametrize(("width", "height"), [(1, 900_000), (900_000, 1), (3, 40_000)])
+def test_a_strip_is_cut_before_it_is_enlarged(
+    tmp_path: Path, width: int, height: int, focus: tuple[float, float] | None
+) -> None:
+    began = time.process_time()
+    made = made_of(pictures.png(width, height), tmp_path, preset=AVATAR, focus=focus)
+    assert [(one.width, one.height) for one in made.variants] == [(512, 512), (256, 256), (96, 96)]
+    assert time.process_time() - began < 5
+
+
+def test_what_is_small_is_enlarged_to_cover(tmp_path: Path) -> None:
+    made = made_of(pictures.jpeg(60, 40), tmp_path, preset=AVATAR)
+    assert [(one.width, one.height) for one in made.variants] == [(512, 512), (256, 256), (96, 96)]
+    shown = pictures.open_any((tmp_path / made.variants[0].file).read_bytes())
+    assert (shown.width, shown.height) == (512, 512)
 
 
 def test_the_point_that_matters_is_kept(tmp_path: Path) -> None:

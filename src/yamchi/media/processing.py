@@ -191,10 +191,22 @@ def _resized(sources: Sequence["pyvips.Image"], size: Size, task: Task, frames: 
         width, height = _fitting(sources[0], size)
         return shrunk(_source_for(width, height, sources), width, height)
     assert size.height is not None
-    source = _source_for(size.width, size.height, sources)
+    return _covering(_source_for(size.width, size.height, sources), size.width, size.height, task)
+
+
+def _covering(source: "pyvips.Image", width: int, height: int, task: Task) -> "pyvips.Image":
+    """Exactly so large, and cut to what matters. What must be enlarged is cut first: a thin strip would get millions of rows."""
+    share = max(width / source.width, height / source.height)
+    if share > 1:
+        part = max(round(width / share), 1), max(round(height / share), 1)
+        if task.focus:
+            cut = _cropped(source, *part, task.focus)
+        else:
+            cut = source.smartcrop(*part, interesting=task.preset.focus)
+        return cut.thumbnail_image(width, height=height, size="force")
     if task.focus:
-        return _cut_around(source, size.width, size.height, task.focus)
-    return source.thumbnail_image(size.width, height=size.height, crop=task.preset.focus, size="both")
+        return _cropped(source.resize(share), width, height, task.focus)
+    return source.thumbnail_image(width, height=height, crop=task.preset.focus)
 
 
 def _fitting(whole: "pyvips.Image", size: Size) -> tuple[int, int]:
@@ -224,13 +236,8 @@ def _resized_frames(base: "pyvips.Image", size: Size, height: int) -> "pyvips.Im
     return joined
 
 
-def _cut_around(base: "pyvips.Image", width: int, height: int, focus: tuple[float, float]) -> "pyvips.Image":
-    """As much of the picture as fits, with the point that matters as near to the middle as can be."""
-    share = max(width / base.width, height / base.height)
-    return _cropped(base.resize(share), width, height, focus)
-
-
 def _cropped(image: "pyvips.Image", width: int, height: int, focus: tuple[float, float]) -> "pyvips.Image":
+    """As much of the picture as fits, with the point that matters as near to the middle as can be."""
     width, height = min(width, image.width), min(height, image.height)
     left = round(min(max(focus[0] * image.width - width / 2, 0), image.width - width))
     top = round(min(max(focus[1] * image.height - height / 2, 0), image.height - height))
