@@ -125,6 +125,15 @@ def animation(frames: int = 4, width: int = 60, height: int = 40) -> bytes:
     return bytes(joined.gifsave_buffer())
 
 
+def turned_animation(orientation: int = 6) -> bytes:
+    """An animated WebP that says how a camera was held."""
+    vips = _vips()
+    picture = vips.Image.gifload_buffer(animation(), n=-1)
+    picture = picture.extract_band(0, n=3).copy()
+    picture.set_type(vips.GValue.gint_type, "orientation", orientation)
+    return bytes(picture.webpsave_buffer(keep="exif"))
+
+
 def bomb(width: int = 50_000, height: int = 50_000) -> bytes:
     """A PNG of a few hundred bytes that says it has billions of pixels."""
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

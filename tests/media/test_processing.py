@@ -129,6 +129,14 @@ def test_an_animation_stays_one(tmp_path: Path) -> None:
         assert (shown.get("n-pages"), shown.width, shown.get("page-height")) == (4, *size)
 
 
+def test_an_animation_is_not_turned(tmp_path: Path) -> None:
+    """What its file says of a camera: a browser does not turn it either, and a strip of frames is no picture."""
+    made = made_of(pictures.turned_animation(), tmp_path)
+    sizes = {(one.name, one.width, one.height) for one in made.variants}
+    assert sizes >= {("w1920", 60, 40), ("w320", 60, 40), ("thumb", 150, 150)}
+    assert made.placeholder == made_of(pictures.turned_animation(orientation=1), tmp_path).placeholder
+
+
 def test_the_first_frame_of_an_animation(tmp_path: Path) -> None:
     still = PHOTO.model_copy(update={"animated": False})
     made = made_of(pictures.animation(frames=4, width=2_000, height=1_000), tmp_path, preset=still)

@@ -141,7 +141,9 @@ def _decode_frames(source: Path, frames: int, width: int, height: int) -> "pyvip
     image = vips().Image.thumbnail(
         f"{source}[n={frames}]", width, height=height, size="down", no_rotate=True, fail_on="error"
     )
-    return _as_srgb(image).copy_memory()
+    image = _as_srgb(image).copy_memory()
+    image.remove("orientation")
+    return image
 
 
 def shrunk(image: "pyvips.Image", width: int, height: int) -> "pyvips.Image":
