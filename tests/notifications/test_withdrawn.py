@@ -156,6 +156,53 @@ async def test_one_that_is_put_back_is_sent(harness: Harness, way: str) -> None:
     assert len(harness.mail.letters) == 1
 
 
+async def test_a_digest_that_is_put_back_tells_of_what_went_with_it(harness: Harness) -> None:
+    jobs = [(await harness.event("film_out"))[0]["job_id"] for _ in range(3)]
+    await harness.app.drain()
+    await harness.client.delete(f"/notifications/{jobs[0]}")
+    (digest,) = await harness.app.queue("notifications").jobs("delayed")
+    await withdraw(harness, "cancelled", digest.id)
+    await harness.event("film_out")  # goes into the next one
+    answer = await harness.client.post(QUEUE + f"/jobs/{digest.id}/retry")
+    assert answer.is_success, answer.text
+    await harness.app.clock.advance("10d")
+    subjects = [str(letter["Subject"]) for _, letter in harness.mail.letters]
+    assert subjects == ["2 new films for you", "New for you: The Matrix"]
+    assert [await harness.status(one) for one in jobs] == ["CANCELLED", "SENT", "SENT"]
+
+
+@pytest.mark.parametrize("decision", ["confirm", "resend"])
+async def test_a_digest_that_may_have_left_when_it_was_cancelled_is_decided_about_with_all_of_it(
+    harness: Harness, decision: str
+) -> None:
+    harness.rules(DIGEST.replace("email", "telegram"))
+    harness.template("new_films_digest", "{{ count }} films", channel="telegram")
+    (item,) = await harness.event("film_out")
+    await harness.app.drain()
+    hanging = HangingChannel()
+    harness.app.notifications.register(hanging)
+    (digest,) = await harness.app.queue("notifications").jobs("delayed")
+    await harness.app.queue("notifications").promote([digest.id])
+    harness.app.clock._now += 2 * 86_400_000
+    working = asyncio.create_task(harness.app.work(["notifications"]))
+    await eventually(lambda: len(hanging.sent) == 1)
+    await withdraw(harness, "cancelled", digest.id)
+
+    async def may_have_left() -> bool:
+        return await harness.status(digest.id) == "UNKNOWN"
+
+    await eventually(may_have_left)
+    working.cancel()
+    await asyncio.wait([working])
+    harness.app.notifications.register(harness.channel)
+    assert (await harness.client.post(f"/notifications/{digest.id}/{decision}")).is_success
+    await harness.app.drain()
+    assert [await harness.status(one) for one in (item["job_id"], digest.id)] == ["SENT", "SENT"]
+    assert [one.rendered.text for one in harness.channel.sent] == (
+        ["1 films"] if decision == "resend" else []
+    )
+
+
 async def test_a_letter_of_email_queue_that_is_put_back_is_sent(harness: Harness) -> None:
     letters = harness.app.queue("email_queue")
     harness.mail.stop()

@@ -109,6 +109,8 @@ class Deliveries:
         """Called in the transaction that ends jobs without a message, with their ids."""
         self.when_cancelled: list[Callable[[Connection, str], None]] = []
         """Called in the transaction that cancels a job, with its id."""
+        self.when_restored: list[Callable[[Connection, str], None]] = []
+        """Called in the transaction in which a job is to be sent after all, with its id."""
 
     # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -253,8 +255,21 @@ class Deliveries:
 
     async def restore(self, job_ids: Sequence[str]) -> None:
         """Their jobs will be run after all: those that are `CANCELLED` wait again."""
-        cancelled = table.c.job_id.in_(job_ids) & (table.c.status == "CANCELLED")
-        await self._database.write(lambda connection: self.end(connection, cancelled, "QUEUED", unless=()))
+
+        def restore(connection: Connection) -> None:
+            for job_id in sorted(job_ids):
+                self._change(connection, job_id, "CANCELLED", "QUEUED")
+
+        await self._database.write(restore)
+
+    def _change(
+        self, connection: Connection, job_id: str, before: Status, status: Status, said: str | None = None
+    ) -> None:
+        """From one status to another; to `QUEUED`, from which it is sent after all."""
+        which = (table.c.job_id == job_id) & (table.c.status == before)
+        if self.end(connection, which, status, unless=(), error=said) and status == "QUEUED":
+            for tell in self.when_restored:
+                tell(connection, job_id)
 
     def _cancel(
         self,
@@ -286,8 +301,9 @@ class Deliveries:
     async def decide(self, job_id: str, status: Status, said: str) -> None:
         """Set the status of one that is left to a person."""
         await self.check_left(job_id)
-        which = (table.c.job_id == job_id) & (table.c.status == "UNKNOWN")
-        await self._database.write(lambda connection: self.end(connection, which, status, error=said))
+        await self._database.write(
+            lambda connection: self._change(connection, job_id, "UNKNOWN", status, said)
+        )
 
     async def check_left(self, job_id: str) -> None:
         """Whether it is `UNKNOWN`, and nobody may be sending it this moment."""

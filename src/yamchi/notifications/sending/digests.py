@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import ColumnElement, Connection, asc, delete, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, asc, delete, exists, func, literal, or_, select, update
 
 from yamchi.clock import Clock, Millis, as_datetime
 from yamchi.notifications.people.quiet_hours import moment_of, read_time
@@ -30,6 +30,11 @@ MAX_ITEMS = 200
 
 RETENTION: Millis = 2 * DAY
 """How long a digest that is over and was due is remembered, so that nothing more is collected for it."""
+
+GONE_WITH_DIGEST = "Its digest was cancelled"
+
+MAY_BE_TOLD_AGAIN = ("FAILED", "CANCELLED")
+"""A dead letter may be replayed, and a job that was cancelled put back: their items are kept."""
 
 UNCHANGED_STATUSES = tuple(status for status in FINAL if status != "FAILED")
 """What stays as it is when its digest is told after all."""
@@ -69,6 +74,7 @@ class Digests:
         self._open = database.insert(table).on_conflict_do_nothing()
         self._add = database.insert(items).on_conflict_do_nothing()
         deliveries.when_cancelled.append(self._cancel)
+        deliveries.when_restored.append(self._restore)
 
     # ── Collecting ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -142,6 +148,8 @@ class Digests:
         if digest_delivery is None or digest_delivery.status not in FINAL:
             return
         self._end_late(connection, digest_id)
+        if digest_delivery.status == "SENT":  # though it was cancelled, when its provider had it already
+            self._restore(connection, job_id)
         self._deliveries.end(
             connection,
             _collected(digest_id),
@@ -150,11 +158,13 @@ class Digests:
             error=digest_delivery.last_error,
             provider_message_id=digest_delivery.provider_message_id,
         )
-        if digest_delivery.status != "FAILED":  # a dead letter may be replayed
+        if digest_delivery.status not in MAY_BE_TOLD_AGAIN:
             connection.execute(delete(items).where(items.c.digest_id == digest_id))
             before = self._clock.now() - RETENTION
             is_old = (table.c.closed_at < before) & (table.c.due_at < before)
-            connection.execute(delete(table).where((table.c.user_id == digest_delivery.user_id) & is_old))
+            may_be_told = exists().where(_belongs())
+            theirs = (table.c.user_id == digest_delivery.user_id) & is_old & ~may_be_told
+            connection.execute(delete(table).where(theirs))
 
     def _end_late(self, connection: Connection, digest_id: str) -> None:
         """Items that expired before their digest was sent."""
@@ -162,20 +172,27 @@ class Digests:
         self._deliveries.end(connection, _collected(digest_id, is_late), "EXPIRED")
 
     def _cancel(self, connection: Connection, job_id: str) -> None:
-        """A digest was cancelled: close it, and cancel its items."""
-        person = select(delivered.c.user_id).where(delivered.c.job_id == job_id).scalar_subquery()
-        closing = update(table).where((table.c.user_id == person) & (table.c.carrier == job_id))
-        closing = closing.values(closed_at=self._clock.now())
+        """A digest was cancelled: close it, and cancel its items. They are kept, since its job may be put back."""
+        closing = update(table).where(_carried_by(job_id)).values(closed_at=self._clock.now())
         digest_id = connection.execute(closing.returning(table.c.digest_id)).scalar()
         if digest_id is not None:
-            self._deliveries.end(
-                connection, _collected(digest_id), "CANCELLED", error="Its digest was cancelled"
-            )
-            connection.execute(delete(items).where(items.c.digest_id == digest_id))
+            self._deliveries.end(connection, _collected(digest_id), "CANCELLED", error=GONE_WITH_DIGEST)
+
+    def _restore(self, connection: Connection, job_id: str) -> None:
+        """A digest is told after all: so is what was cancelled with it."""
+        digest_id = connection.execute(select(table.c.digest_id).where(_carried_by(job_id))).scalar()
+        if digest_id is not None:
+            went_along = (delivered.c.status == "CANCELLED") & (delivered.c.last_error == GONE_WITH_DIGEST)
+            self._deliveries.end(connection, _collected(digest_id) & went_along, "QUEUED", unless=())
 
 
 def _belongs() -> ColumnElement[bool]:
     return table.c.digest_id == items.c.digest_id
+
+
+def _carried_by(job_id: str) -> ColumnElement[bool]:
+    person = select(delivered.c.user_id).where(delivered.c.job_id == job_id).scalar_subquery()
+    return (table.c.user_id == person) & (table.c.carrier == job_id)
 
 
 def _collected(digest_id: str, *which: ColumnElement[bool]) -> ColumnElement[bool]:
