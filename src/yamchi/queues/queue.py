@@ -318,10 +318,9 @@ class Queue:
             await restore(cancelled)
         back = await self.engine.retry(self.name, job_ids)
         if withdraw and (left := [job for job in cancelled if job.id not in back]):
-            # Of two who put a job back at once, one is not the one who did; but the job is back.
-            known_now = await self.records(job.id for job in left)
-            if gone := [job for job in left if known_now.get(job.id, job).state == "cancelled"]:
-                await withdraw(gone)
+            there = await self.records(job.id for job in left)  # somebody else may have put them back
+            if stay := [job for job in left if there.get(job.id, job).state == "cancelled"]:
+                await withdraw(stay)
         return back
 
     async def promote(self, job_ids: Sequence[str]) -> list[str]:
