@@ -153,6 +153,31 @@ async def test_an_answer_that_is_lost_twice_is_decided_about_twice(app: TestApp,
     assert await statuses(app) == [(job_id, "SENT")]
 
 
+async def test_of_two_who_send_it_again_at_once_one_does(
+    app: TestApp, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await lose_the_answer(app, gateway, by_text)
+    deliveries, has_looked, may_go_on = app.notifications.deliveries, asyncio.Event(), asyncio.Event()
+    look = deliveries.check_left
+
+    async def look_and_wait(job_id: str) -> None:
+        await look(job_id)
+        if not has_looked.is_set():
+            has_looked.set()
+            await may_go_on.wait()
+
+    monkeypatch.setattr(deliveries, "check_left", look_and_wait)
+    late = asyncio.create_task(app.notifications.unknown_deliveries.send_again(job_id))
+    await has_looked.wait()
+    await app.notifications.unknown_deliveries.send_again(job_id)
+    may_go_on.set()
+    with pytest.raises(WrongState):
+        await late
+    await app.drain()
+    assert await statuses(app) == [(job_id, "SENT")]
+    assert len(gateway.taken) == 2
+
+
 async def test_a_campaign_counts_what_was_decided(app: TestApp, gateway: Gateway) -> None:
     job_id = await lose_the_answer(app, gateway, by_campaign)
     progress = (await app.notifications.campaigns.show("spring"))["progress"]

@@ -264,12 +264,13 @@ class Deliveries:
 
     def _change(
         self, connection: Connection, job_id: str, before: Status, status: Status, said: str | None = None
-    ) -> None:
+    ) -> bool:
         """From one status to another; to `QUEUED`, from which it is sent after all."""
         which = (table.c.job_id == job_id) & (table.c.status == before)
-        if self.end(connection, which, status, unless=(), error=said) and status == "QUEUED":
-            for tell in self.when_restored:
-                tell(connection, job_id)
+        has_changed = bool(self.end(connection, which, status, unless=(), error=said))
+        for tell in self.when_restored if has_changed and status == "QUEUED" else ():
+            tell(connection, job_id)
+        return has_changed
 
     def _cancel(
         self,
@@ -301,9 +302,8 @@ class Deliveries:
     async def decide(self, job_id: str, status: Status, said: str) -> None:
         """Set the status of one that is left to a person."""
         await self.check_left(job_id)
-        await self._database.write(
-            lambda connection: self._change(connection, job_id, "UNKNOWN", status, said)
-        )
+        if not await self._database.write(lambda c: self._change(c, job_id, "UNKNOWN", status, said)):
+            raise WrongState(f"Notification {job_id} was decided about by somebody else at this moment.")
 
     async def check_left(self, job_id: str) -> None:
         """Whether it is `UNKNOWN`, and nobody may be sending it this moment."""

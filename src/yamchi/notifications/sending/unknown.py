@@ -41,7 +41,7 @@ class UnknownDeliveries:
                 f"Notification {job_id} can't be sent again: an earlier version has not kept what it said."
             )
         if (delivery["status"], delivery["last_error"]) != ("QUEUED", AGAIN):
-            await self._deliveries.check_left(job_id)
-            await self._queue.remove([job_id])  # the job as it ended, which would be in the way
             await self._deliveries.decide(job_id, "QUEUED", AGAIN)
+        # The job as it ended, or waits to be tried again, is in the way. Without a word to its delivery, which waits again.
+        await self._queue.engine.remove(self._queue.name, [job_id])
         await self._service.send([NotificationJob.model_validate(delivery["job"])])
