@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from yamchi.queues import foreign
 from yamchi.queues.engines.base import LetterPage
 from yamchi.queues.engines.bull.base import Part, section
-from yamchi.queues.engines.bull.codec import add_args, as_hash, letter
+from yamchi.queues.engines.bull.codec import RESERVED, add_args, as_hash, letter
 from yamchi.queues.engines.bull.connection import pack
 from yamchi.queues.engines.bull.scripts import script
 from yamchi.queues.records import DeadLetter, NewJob
@@ -45,7 +45,9 @@ class Letters(Part):
         ]
 
     async def letter(self, queue: str, letter_id: str) -> DeadLetter | None:
-        (flat,) = await self._connections.ask(pack("HGETALL", f"{self._dlq(queue)}{letter_id}"))
+        if letter_id in RESERVED:
+            return None
+        (flat,) = await self._hashes(self._dlq(queue), [letter_id.encode()])
         return letter(queue, letter_id, as_hash(flat)) if flat else None
 
     async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:

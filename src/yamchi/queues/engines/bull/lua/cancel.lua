@@ -2,7 +2,7 @@
 -- ARGV: job ids. The answer: for each the state it is in now, or ''.
 local now, outcome = moment(), {}
 local function cancel(id)
-  if rcall('EXISTS', base .. id) == 0 then return '' end
+  if rcall('EXISTS', base .. id) == 0 or not mend(id) then return '' end
   local state = state_of(id)
   if state == 'active' then
     rcall('HSET', base .. 'ym:cancelling', id, rcall('GET', base .. id .. ':lock') or '')

@@ -1,5 +1,5 @@
 -- bullmq: removeJob
--- parts: state add_job letters
+-- parts: state add_job letters mending
 -- ARGV: for each letter its id, then its job as in `add`. The answer: 1 for each that was replayed.
 local outcome = {}
 local FINISHED = {completed = true, failed = true, ['ym:cancelled'] = true, ['ym:expired'] = true}
@@ -10,7 +10,7 @@ local function clear_finished(id)
   rcall('ZREM', base .. state, id)
 end
 for i = 1, #ARGV, 7 do
-  local is_there = drop_letter(ARGV[i])
+  local is_there = mend(ARGV[i + 2]) and drop_letter(ARGV[i]) or 0
   if is_there == 1 then
     clear_finished(ARGV[i + 2])
     add_job(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])

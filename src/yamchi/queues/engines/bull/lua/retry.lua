@@ -1,11 +1,11 @@
 -- bullmq: reprocessJob
--- parts: state letters
+-- parts: state letters mending
 -- ARGV: ids of finished jobs. The answer: 1 for each that is back in the queue.
 local outcome = {}
 local PROPERTY = {completed = 'returnvalue', failed = 'failedReason', ['ym:cancelled'] = 'failedReason', ['ym:expired'] = 'failedReason'}
 local function retry(id)
   local state = state_of(id)
-  if not PROPERTY[state] then return 0 end
+  if not PROPERTY[state] or not mend(id) then return 0 end
   local keys = named(base, {id, 'events', state, 'wait', 'meta', 'active', 'marker', 'prioritized', 'pc'})
   if reprocessJob(keys, {id, 'LPUSH', PROPERTY[state], string.gsub(state, '^ym:', ''), '1', '1'}) ~= 1 then return 0 end
   rcall('HDEL', base .. id, 'stc', 'defa', 'failedReason', 'returnvalue', 'stacktrace', 'progress', 'ymSlotted', 'ymLetter')
