@@ -16,6 +16,7 @@ from tests.media import pictures
 from tests.media.conftest import USER, Studio, a_studio
 from tests.services.s3 import S3
 from yamchi.notifications.tables import live_feed
+from yamchi.queues.records import NewJob
 
 LOGO = pictures.png(80, 40, alpha=True)
 
@@ -156,8 +157,10 @@ async def test_a_job_about_no_picture_is_only_a_failed_job(studio: Studio, capfd
     gone = {"mediaId": "gone", "entityType": "a", "tempPath": "", "originalFilename": ""}
     jobs = [await queue.add(data) for data in ({"entityType": "user_avatar"}, gone)]
     queue.definition.handlers.update(handlers)
+    await queue.engine.add(queue.name, [NewJob("not-json", "process", b"{")])
     await studio.app.drain()
-    assert [(await job.refresh()).state for job in jobs] == ["failed", "failed"]
+    jobs.append(await queue.job("not-json"))
+    assert [(await job.refresh()).state for job in jobs] == ["failed"] * 3
     said = "".join(capfd.readouterr())
     assert "a listener failed" not in said, said
 

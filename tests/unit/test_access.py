@@ -739,6 +739,27 @@ def test_the_audit_keeps_things_short_and_does_not_read_large_ones_whole() -> No
     assert "hunter2" not in (short({"rows": ["x"] * 100_000, "password": "hunter2"}) or "")
 
 
+@pytest.mark.parametrize(
+    "data", [b"{", b"", b"[" * 300 + b"]" * 300, b"1e999", b'{"password": "it\'s hunter2"}']
+)
+async def test_a_job_that_another_program_wrote_is_mended(
+    app: TestApp, client: httpx2.AsyncClient, data: bytes
+) -> None:
+    """What it was before goes into the audit as far as it can be read."""
+    engine = app.queue("letters").engine
+    await engine.add("letters", [NewJob("odd", "letters", data)])
+    answer = await client.patch(f"{JOBS}/odd", json={"data": {"a": 1}}, headers=bearer(ADMIN))
+    assert (answer.status_code, answer.json().get("data")) == (200, {"a": 1}), answer.text
+    (row,) = await audit(client, action="PATCH")
+    assert (row["after"], row["outcome"]) == ('{"a":1}', "200")
+    assert "hunter2" not in str(row)
+
+
+@pytest.mark.parametrize("value", [b"[" * 900 + b"]" * 900, {"number": 10**30}, [2**70]])
+def test_the_audit_keeps_what_no_json_has(value: Any) -> None:
+    assert short(value)
+
+
 async def test_signing_in_and_out_is_in_the_audit(client: httpx2.AsyncClient) -> None:
     await client.post("/sign-in", data={"token": ADMIN})
     await client.post("/sign-out")

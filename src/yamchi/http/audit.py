@@ -17,6 +17,7 @@ from starlette.requests import Request
 from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
 from yamchi.observe.logging import mask
+from yamchi.queues import foreign
 from yamchi.storage.database import Database
 from yamchi.storage.tables import audit as table
 
@@ -139,19 +140,26 @@ def short(value: Any) -> str | None:
     if value is None or value == b"":
         return None
     if not isinstance(value, str | bytes):
-        value = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+        value = _as_json(value)
     if isinstance(value, bytes):
         value = _masked(value) if len(value) <= READ_WHOLE else value[: 4 * SHORT].decode("utf-8", "replace")
     kept = _without_secrets(value)
     return kept if len(kept) <= SHORT else f"{kept[: SHORT - 1]}…"
 
 
-def _masked(text: bytes) -> str:
-    """JSON without the values of fields that are named like secrets; what is not JSON as it is."""
+def _as_json(value: Any) -> bytes:
+    """What is nested too deep, or is a number that no JSON has, is no reason to fail the change."""
     try:
-        return orjson.dumps(mask(orjson.loads(text))).decode()
-    except orjson.JSONDecodeError:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError as error:
+        return f"what can't be written as JSON ({error})".encode()
+
+
+def _masked(text: bytes) -> str:
+    """JSON without the values of fields that are named like secrets; what is not JSON, or nested too deep, as it is."""
+    if not foreign.is_json(text):
         return text.decode("utf-8", "replace")
+    return orjson.dumps(mask(orjson.loads(text))).decode()
 
 
 def _without_secrets(text: str) -> str:

@@ -241,7 +241,7 @@ class MediaService:
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """A job that ended without its handler's last word, such as one that killed its workers."""
         try:
-            data = MediaProcessingJobData.model_validate(job.data)
+            data = MediaProcessingJobData.model_validate_json(job.record.payload)
             found = await self.store.get(data.media_id or _derived(job.id))
         except (ValidationError, UnknownMedia):  # it is about no picture that is here
             return

@@ -113,7 +113,7 @@ async def show_job(queue: ThatQueue, job_id: Key, caller: TheCaller) -> JobOut:
 @router.patch(JOB, summary="Replace the data of a job", responses=documented(409))
 async def edit_job(request: Request, queue: ThatQueue, job_id: Key, edit: Edit) -> JobOut:
     job = await queue.job(job_id)
-    changes(request, before=job.data, after=edit.data)
+    changes(request, before=job.record.payload, after=edit.data)
     await job.update(edit.data)
     if edit.retry:
         await job.retry()
