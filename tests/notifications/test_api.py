@@ -159,6 +159,22 @@ async def test_a_delivery_says_how_its_dead_letter_was_mended(
     assert (sent["status"], sent["channel"], sent["template_code"]) == ("SENT", "email", "welcome_email")
 
 
+async def test_a_list_of_dead_letters_has_the_beginnings_of_long_ones(
+    app: TestApp, client: httpx2.AsyncClient, welcome: dict[str, Any]
+) -> None:
+    large = {**welcome, "user_id": str(uuid4()), "data": {"note": "x" * 500_000}}
+    await client.post("/notifications", json=large)
+    await app.drain()
+    answer = await client.get("/dlq")
+    (letter,) = answer.json()["letters"]
+    assert len(answer.content) < 2_000
+    assert (letter["error_message"], "job" in letter) == ("User has no email", False)
+    assert welcome["job_id"] in letter["preview"]
+    whole = (await client.get(f"/dlq/{letter['id']}")).json()
+    assert whole["job"]["data"] == large["data"]
+    assert whole["failed_at"] == letter["failed_at"]
+
+
 BAD = [
     ("POST", "/events", {"event_type": "x"}, 422, "event_id"),
     ("POST", "/events", {**EVENT, "user_id": "nobody"}, 422, "user_id"),

@@ -106,6 +106,7 @@ async def list_letters(
     page: PageNumber = 1,
     size: PageSize = 50,
 ) -> dict[str, Any]:
+    """Of one with more than 32 KB, `preview` is its beginning: ask for it by its id."""
     found = await notifications.dead_letters.list(search=q, offset=(page - 1) * size, limit=size)
     return await seen_by(caller, found)
 

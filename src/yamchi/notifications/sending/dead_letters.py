@@ -11,6 +11,12 @@ from yamchi.queues import foreign
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import DeadLetter
 
+LONGEST_IN_LIST = 32_768
+"""Bytes of a letter that a list has whole: a page may hold hundreds of them, of a megabyte each."""
+
+PREVIEW = 240
+"""Characters of a longer one."""
+
 
 class DLQPublisher:
     """Looks at dead letters and puts them back."""
@@ -20,7 +26,7 @@ class DLQPublisher:
 
     async def list(self, *, search: str = "", offset: int = 0, limit: int = 50) -> dict[str, Any]:
         page = await self._letters.list(search=search, offset=offset, limit=limit)
-        return {"letters": [shown(letter) for letter in page.letters], "total": page.total}
+        return {"letters": [_in_list(letter) for letter in page.letters], "total": page.total}
 
     async def get(self, letter_id: str) -> dict[str, Any]:
         return shown(await self._letters.get(letter_id))
@@ -33,7 +39,19 @@ class DLQPublisher:
         return await self._letters.replay_all(search=search)
 
 
+def _in_list(letter: DeadLetter) -> dict[str, Any]:
+    """A letter, or the beginning of a long one."""
+    if len(letter.body) <= LONGEST_IN_LIST:
+        return shown(letter)
+    preview = foreign.text(letter.body[: PREVIEW * 4], PREVIEW)
+    return {"preview": preview, "error_message": letter.error} | _about(letter)
+
+
 def shown(letter: DeadLetter) -> dict[str, Any]:
     whole = foreign.shown(letter.body)
     said = whole if isinstance(whole, dict) else {"raw_value": whole, "error_message": letter.error}
-    return {**said, "id": letter.id, "failed_at": isoformat(letter.failed_at)}
+    return said | _about(letter)
+
+
+def _about(letter: DeadLetter) -> dict[str, str]:
+    return {"id": letter.id, "failed_at": isoformat(letter.failed_at)}
