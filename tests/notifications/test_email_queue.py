@@ -17,6 +17,7 @@ from tests.services import postgrest
 from tests.services.databases import Database
 from tests.services.mail import MailServer
 from yamchi import Yamchi
+from yamchi.errors import InvalidJob
 from yamchi.notifications.channels.base import Attachment
 from yamchi.notifications.tables import notification_delivery
 from yamchi.observe import logging as house_logging
@@ -60,6 +61,29 @@ def said() -> Iterator[Callable[[], list[str]]]:
 async def put(app: Yamchi, task: Any, number: str = "1") -> None:
     """As another program does it: the payload under a number, without a name."""
     await app.queue("email_queue").engine.add("email_queue", [NewJob(number, "", orjson.dumps(task))])
+
+
+MANY = [f"a{number}@example.com" for number in range(1_000)]
+
+
+def to_many(queue: str, text: str) -> dict[str, Any]:
+    options = {"to": MANY, "subject": "News", "text": text}
+    return options if queue == "email_queue" else {"channel": "email", "options": options}
+
+
+@pytest.mark.parametrize("queue", ["email_queue", "notifications"])
+async def test_no_request_of_a_megabyte_becomes_a_gigabyte_of_jobs(app: TestApp, queue: str) -> None:
+    """A job for each address would have the whole text."""
+    app.notifications.serve()
+    await app.queue(queue).add(to_many(queue, "x" * 50_000), delay="1d")
+    large = to_many(queue, "x" * 900_000)
+    with pytest.raises(InvalidJob, match="1,000 addresses of a message of 900,"):
+        await app.queue(queue).add(large)
+    await app.queue(queue).engine.add(queue, [NewJob("foreign", "", orjson.dumps(large))])
+    await app.drain()
+    (job,) = await app.queue(queue).jobs("failed")
+    assert "1,000 addresses" in (job.failed_reason or "")
+    assert await app.queue(queue).jobs("completed") == []
 
 
 async def statuses(app: Yamchi) -> list[str]:

@@ -4,6 +4,7 @@ Unknown fields are kept. A missing or mistyped one makes the message poison: it 
 The queue also takes the shorter `DirectMessage`, which names an address instead of a user.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -19,6 +20,9 @@ LONGEST_CHANNEL = 32
 
 MOST_ADDRESSES = 1_000
 """Of one direct message; more than that is a campaign."""
+
+MOST_SPLIT = 64 * 1024 * 1024
+"""Bytes of all the jobs that one direct message becomes, which has a job for each address."""
 
 ALIASES = {"browser": "push"}
 """Channels that have two names."""
@@ -106,6 +110,17 @@ def as_test(job: NotificationJob) -> NotificationJob:
     return job.model_copy(update={"meta": Meta.model_validate(job.meta.model_dump() | {TEST: True})})
 
 
+def check_split(addresses: str | list[str], one: Callable[[], str]) -> None:
+    """Refuse a message that a request of a megabyte would make a gigabyte of; `one` is what each address gets, as JSON."""
+    if isinstance(addresses, list) and len(addresses) > 1:
+        size = len(one().encode())
+        if len(addresses) * size > MOST_SPLIT:
+            raise ValueError(
+                f"{len(addresses):,} addresses of a message of {size:,} bytes are more than {MOST_SPLIT:,} bytes in all: "
+                "keep the text in a template, or send it in parts"
+            )
+
+
 class DirectOptions(BaseModel):
     """To whom and what, by address."""
 
@@ -127,6 +142,11 @@ class DirectMessage(BaseModel):
 
     channel: Channel
     options: DirectOptions
+
+    @model_validator(mode="after")
+    def _fits(self) -> "DirectMessage":
+        check_split(self.options.to, lambda: self.model_dump_json(exclude={"options": {"to"}}))
+        return self
 
 
 def _form(value: Any) -> str:
