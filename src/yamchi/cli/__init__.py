@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperGroup
 
 from yamchi.cli import (
@@ -74,7 +75,7 @@ class Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             Console(stderr=True, highlight=False, soft_wrap=True).print(
-                f"[bold red]✘[/] {_escaped(str(error))}"
+                f"[bold red]✘[/] {escape(str(error))}"
             )
             raise typer.Exit(1) from None
 
@@ -108,10 +109,6 @@ def _app_in(arguments: Sequence[str]) -> str | None:
         if argument == "--app":
             return next(iter(arguments[place + 1 :]), None)
     return None
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", "\\[")
 
 
 @cli.callback()
