@@ -1,6 +1,7 @@
 """Tests of the tools for tests: 48 hours of a chain pass in milliseconds, in order, and nothing runs unasked."""
 
 import asyncio
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
@@ -12,7 +13,7 @@ from yamchi import Job, New, Snooze, Yamchi
 from yamchi.errors import ConfigurationError
 from yamchi.plugins import Plugin
 from yamchi.settings import Settings
-from yamchi.testing import TestApp, eventually
+from yamchi.testing import TestApp, conformance, eventually
 
 USER = "0b5e2f6c-5a0d-4b8e-9c44-3d1c7f1f3a10"
 
@@ -336,3 +337,10 @@ async def test_time_moves_past_what_a_paused_queue_has_due() -> None:
         await app.queue("held").resume()
         await app.clock.advance("1s")
         assert ran == [1]
+
+
+@pytest.mark.parametrize("name", conformance.__all__)
+def test_what_fails_in_a_suite_is_explained(name: str) -> None:
+    """pytest shows the values of an assertion only in modules that it was told of before they were imported."""
+    suite = sys.modules[getattr(conformance, name).__module__]
+    assert type(suite.__loader__).__name__ == "AssertionRewritingHook"

@@ -1,4 +1,4 @@
-"""The keeper's side: look at jobs and change them by hand, pause a queue, see who works."""
+"""Management: look at jobs and change them by hand, pause a queue, see who works."""
 
 import re
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""The SQL of the keeper's side: look at jobs, change them by hand, workers, pauses, statistics."""
+"""The SQL of management: look at jobs, change them by hand, workers, pauses, statistics."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
