@@ -1,15 +1,18 @@
 """What was claimed on Redis is handed over, whatever goes wrong beside it: else it would wait for the end of its lease."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
 from yamchi.clock import SystemClock
+from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.bull import BullEngine
 from yamchi.queues.engines.bull.working import CHUNK
 from yamchi.queues.records import Completed, Released
 from yamchi.testing.conformance.base import claim_all, new_job
+from yamchi.testing.waiting import eventually
 
 pytestmark = pytest.mark.services
 
@@ -56,3 +59,31 @@ async def test_a_job_that_is_to_fail_can_not_take_others_along(engine: BullEngin
     assert doomed
     assert (doomed.state, doomed.failed_reason) == ("failed", "a child of it failed")
     assert [letter.id for letter in (await engine.letters("q", "", 0, 10)).letters] == ["doomed"]
+
+
+async def test_a_worker_that_lost_its_job_hears_how_it_ended_elsewhere(
+    engine: BullEngine, redis: Redis, redis_url: str
+) -> None:
+    heard: list[Event] = []
+    note = heard.append
+
+    async def listen() -> None:
+        async for event in engine.events():
+            note(event)
+
+    other = BullEngine(redis_url, SystemClock())
+    await other.open()
+    await engine.add("q", [new_job("j"), new_job("k")])
+    listening = asyncio.create_task(listen())
+    await eventually(lambda: engine._streams.is_on)
+    late, own = await claim_all(engine, "q", 2)
+    await redis.delete("bull:q:j:lock")
+    assert await other.recover("q")
+    (again,) = await claim_all(other, "q", 1)
+    assert (await engine.exchange("q", [Completed(late), Completed(own)], 0, 0, "late")).settled == ["k"]
+    await other.exchange("q", [Completed(again, b'"done elsewhere"')], 0, 0, "other")
+    await eventually(lambda: [one.value for one in heard if one.type == "completed"] == [b'"done elsewhere"'])
+    assert {one.job_id for one in heard} == {"j"}
+    listening.cancel()
+    await asyncio.wait([listening])
+    await other.close()

@@ -107,9 +107,15 @@ class BullEngine(MadeAnew):
     async def exchange(
         self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
     ) -> Exchange:
-        if self._streams.is_on:
-            self._streams.note_verdicts(verdicts)
-        return await self._working.exchange(queue, verdicts, want, lease, worker)
+        if not self._streams.is_on:
+            return await self._working.exchange(queue, verdicts, want, lease, worker)
+        self._streams.note_verdicts(verdicts)
+        got = await self._working.exchange(queue, verdicts, want, lease, worker)
+        answered = {*got.settled, *(verdict.claim.job.id for verdict in got.unsettled)}
+        self._streams.forget_verdicts(
+            [verdict for verdict in verdicts if verdict.claim.job.id not in answered]
+        )
+        return got
 
     async def progress(self, claim: Claim, value: bytes) -> None:
         self._streams.note(b"progress", claim.job.id)

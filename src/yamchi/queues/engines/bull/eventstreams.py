@@ -90,6 +90,12 @@ class EventStreams(Part):
             if kind := _KINDS.get(type(verdict)):
                 self.note(kind, verdict.claim.job.id)
 
+    def forget_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """These settled nothing: what is told of their jobs is somebody else's."""
+        for verdict in verdicts:
+            if kind := _KINDS.get(type(verdict)):
+                self._own.discard((kind, verdict.claim.job.id))
+
 
 def _value(kind: bytes, fields: dict[bytes, bytes]) -> bytes | None:
     match kind:
