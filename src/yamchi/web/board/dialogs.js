@@ -23,6 +23,13 @@ export async function attempt(act, done) {
   }
 }
 
+/** The same for a page of its own: what the act returns, or what went wrong, stands in #trouble until the next one has ended. */
+export async function told(act) {
+  const trouble = document.getElementById("trouble");
+  const said = await act().catch((error) => error.message) ?? "";
+  if (trouble.textContent !== said) trouble.textContent = said; // what is the same is not read aloud again
+}
+
 /** A yes-or-no question; resolves to whether it was yes. */
 export const ask = (title, text, yes, isDanger = true) =>
   form({ title, yes, isDanger, body: () => [h("p", {}, text)], read: () => true });

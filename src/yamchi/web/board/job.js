@@ -4,7 +4,8 @@ import { get, jobPath, post, request, to } from "/board/api.js";
 import { editJob } from "/board/actions.js";
 import { ask, attempt } from "/board/dialogs.js";
 import { h } from "/board/dom.js";
-import { ago, between, exact, span } from "/board/format.js";
+import { between, exact, span } from "/board/format.js";
+import { acts, badge, facts, timeline } from "/board/listing.js";
 import { progress } from "/board/queue.js";
 import { section } from "/board/viewer.js";
 
@@ -15,29 +16,28 @@ export const job = {
   title: ({ names: [, id] }) => id,
   load: ({ names: [queue, id] }) => get(jobPath(queue, id)),
   pause: (job) => (job && isFinished(job) ? 5_000 : undefined),
-  render: (job, { refresh, show }) => [
+  render: (job, context) => [
     h("div", { class: "crumbs", key: "crumbs" }, h("a", { href: to.queue(job.queue) }, job.queue), " / ", job.name),
-    h("div", { class: "row", key: "head" }, h("h1", { class: "mono" }, job.id), h("span", { class: `badge ${job.state}` }, job.state), progress(job), h("span", { class: "grow" }), actions(job, refresh)),
+    h("div", { class: "row", key: "head" }, h("h1", { class: "mono" }, job.id), badge(job.state, job.state), progress(job), h("span", { class: "grow" }), actions(job, context)),
     h("div", { class: "columns", key: "columns" },
       h("div", { class: "stack" },
         job.failed_reason && h("div", { class: "card banner", key: "reason" }, job.failed_reason),
-        section("Data", job.data, `data ${job.id}`, show),
-        job.result !== null && section("Result", job.result, `result ${job.id}`, show),
-        job.stacktrace && section("Stack", job.stacktrace, `stack ${job.id}`, show),
-        job.logs.length > 0 && section("Log", job.logs.join("\n"), `log ${job.id}`, show)),
-      h("div", { class: "stack" }, timeline(job), facts(job))),
+        section("Data", job.data, `data ${job.id}`, context.show),
+        job.result !== null && section("Result", job.result, `result ${job.id}`, context.show),
+        job.stacktrace && section("Stack", job.stacktrace, `stack ${job.id}`, context.show),
+        job.logs.length > 0 && section("Log", job.logs.join("\n"), `log ${job.id}`, context.show)),
+      h("div", { class: "stack" }, timeline("Timeline", steps(job)), facts("Options", options(job)))),
   ],
 };
 
-function actions(job, refresh) {
+function actions(job, context) {
   const path = jobPath(job.queue, job.id);
-  const button = (label, kind, act, done) => h("button", { acts: true, class: kind, type: "button", key: label, onclick: async () => { await attempt(act, done); refresh(); } }, label);
-  const edit = () => h("button", { acts: true, type: "button", key: "edit", onclick: () => editJob(job, isFinished(job)).then(refresh) }, isFinished(job) ? "Edit and retry" : "Edit data");
+  const edit = () => h("button", { acts: true, type: "button", key: "edit", onclick: () => editJob(job, isFinished(job)).then(context.refresh) }, isFinished(job) ? "Edit and retry" : "Edit data");
   return [
-    isFinished(job) && button("Retry", "primary", () => post(`${path}/retry`), "Put back."),
-    job.state === "delayed" && button("Run now", "primary", () => post(`${path}/promote`), "Promoted."),
+    isFinished(job) && acts("Retry", () => post(`${path}/retry`), "Put back.", context, "primary"),
+    job.state === "delayed" && acts("Run now", () => post(`${path}/promote`), "Promoted.", context, "primary"),
     job.state !== "active" && edit(),
-    !isFinished(job) && button("Cancel", "", () => post(`${path}/cancel`), (now) => (now.state === "active" ? "Asked to stop." : "Cancelled.")),
+    !isFinished(job) && acts("Cancel", () => post(`${path}/cancel`), (now) => (now.state === "active" ? "Asked to stop." : "Cancelled."), context, ""),
     job.state !== "active" && h("button", { acts: true, class: "danger", type: "button", key: "remove", onclick: () => remove(job, path) }, "Remove"),
   ];
 }
@@ -47,17 +47,14 @@ async function remove(job, path) {
   if (await attempt(() => request("DELETE", path), "Removed.")) location.hash = to.queue(job.queue);
 }
 
-function timeline(job) {
+function steps(job) {
   const isLater = Date.parse(job.run_at) > Date.parse(job.created_at);
-  const steps = [
+  return [
     ["waiting", "Added", job.created_at],
     isLater && [job.state === "delayed" ? "delayed" : "waiting", job.attempts_made && !job.finished_at ? "Next try" : "Due", job.run_at],
     job.started_at && ["active", `Started${job.attempts_made > 1 ? `, try ${job.attempts_made}` : ""}`, job.started_at, waited(job)],
     job.finished_at && [job.state, job.state[0].toUpperCase() + job.state.slice(1), job.finished_at, job.started_at && `ran ${between(job.started_at, job.finished_at)}`],
   ].filter(Boolean).sort((one, other) => Date.parse(one[2]) - Date.parse(other[2]));
-  return h("section", { class: "card section", key: "timeline" }, h("h2", {}, "Timeline"),
-    h("div", { class: "body" }, h("ul", { class: "timeline" }, steps.map(([kind, label, moment, more]) =>
-      h("li", { class: kind }, h("b", {}, label), h("small", { title: exact(moment) }, `${exact(moment)} · ${ago(moment)}`), more && h("small", {}, h("br"), more))))));
 }
 
 function waited(job) {
@@ -66,19 +63,17 @@ function waited(job) {
   return length >= 0 ? `waited ${span(length)}` : null;
 }
 
-function facts(job) {
-  const rows = [
+function options(job) {
+  return [
     ["Attempts", `${job.attempts_made} of ${job.attempts}`],
     ["Backoff", backoff(job.backoff)],
     ["Priority", job.priority || null],
-    ["Timeout", job.timeout && span(job.timeout)],
+    ["Timeout", job.timeout ? span(job.timeout) : null],
     ["Expires", job.expires_at && exact(job.expires_at)],
     ["Progress", job.progress === null ? null : typeof job.progress === "number" ? `${job.progress} %` : JSON.stringify(job.progress).slice(0, 200)],
     ["Worker", job.worker],
     ["Keeps", `${job.keep_completed} completed, ${job.keep_failed} failed`],
   ];
-  return h("section", { class: "card section", key: "facts" }, h("h2", {}, "Options"),
-    h("div", { class: "body" }, h("dl", {}, rows.filter(([, value]) => value).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))));
 }
 
 function backoff({ kind, delay, steps, jitter }) {

@@ -89,6 +89,5 @@ async function mend(letter, path) {
 
 function foot(info, { page, pages, total }, context) {
   const { q } = options(context);
-  const turn = (number, text, isOff) => h("button", { class: "small", type: "button", disabled: isOff, onclick: () => { location.hash = to.letters(info.name, { q, page: number }); } }, text);
-  return pager(turn, page, pages, total);
+  return pager((number) => to.letters(info.name, { q, page: number }), page, pages, total);
 }

@@ -24,10 +24,12 @@ export function listing({ path, title, filters = [], ask, columns, row, empty, a
   };
 }
 
+const PLACES = ["page", "cursor", "before"];
+const withoutPlace = (given) => Object.fromEntries([...given].filter(([key]) => !PLACES.includes(key)));
 const goTo = (path, values) => { location.hash = `${path}${query(values)}`; };
 
 function chooser(path, { name, label, options }, given) {
-  const choose = (value) => goTo(path, { ...Object.fromEntries([...given].filter(([key]) => !["page", "cursor", "before"].includes(key))), [name]: value });
+  const choose = (value) => goTo(path, { ...withoutPlace(given), [name]: value });
   const key = `filter ${path} ${name}`;
   if (options) {
     return h("label", { class: "filter", key }, h("span", { class: "muted" }, label),
@@ -50,11 +52,10 @@ function table(columns, items, row, context) {
 }
 
 function turner(path, next, given) {
-  const isFirst = !["page", "cursor", "before"].some((key) => given.has(key));
+  const isFirst = !PLACES.some((key) => given.has(key));
   if (isFirst && !next) return null;
-  const first = Object.fromEntries([...given].filter(([key]) => !["page", "cursor", "before"].includes(key)));
   return h("div", { class: "row foot" },
-    h("button", { class: "small", type: "button", disabled: isFirst, onclick: () => goTo(path, first) }, "Newest"),
+    h("button", { class: "small", type: "button", disabled: isFirst, onclick: () => goTo(path, withoutPlace(given)) }, "Newest"),
     h("button", { class: "small", type: "button", disabled: !next, onclick: () => goTo(path, next) }, "Older →"));
 }
 
@@ -64,6 +65,9 @@ export const numbered = (values, items, size) => (items.length === size ? { ...v
 export const badge = (kind, text) => h("span", { class: `badge ${kind}` }, text);
 
 export const when = (moment) => h("td", { class: "num muted end", title: exact(moment) }, ago(moment));
+
+/** A row that opens an address wherever it is clicked. */
+export const link = (key, href) => ({ class: "link", key, onclick: (event) => { if (!event.target.closest("a, button, input")) location.hash = href; } });
 
 /** A button that does something and says how it went. */
 export function acts(label, act, done, { refresh }, kind = "small") {

@@ -5,6 +5,7 @@ import { pace, sparkline } from "/board/charts.js";
 import { attempt } from "/board/dialogs.js";
 import { h } from "/board/dom.js";
 import { count } from "/board/format.js";
+import { link } from "/board/listing.js";
 
 const STATES = ["waiting", "active", "delayed", "completed", "failed"];
 
@@ -47,7 +48,7 @@ function table(queues, refresh) {
 }
 
 function row(queue, refresh) {
-  return h("tr", { class: "link", key: queue.name, onclick: (event) => { if (!event.target.closest("button, a")) location.hash = to.queue(queue.name); } },
+  return h("tr", link(queue.name, to.queue(queue.name)),
     h("td", { class: "wide" }, h("div", { class: "row tight" },
       h("a", { class: "name", href: to.queue(queue.name) }, queue.name),
       h("span", { class: "badge plain" }, queue.type),

@@ -6,7 +6,7 @@ import { chart, pace } from "/board/charts.js";
 import { ask, attempt } from "/board/dialogs.js";
 import { h } from "/board/dom.js";
 import { ago, between, count, exact } from "/board/format.js";
-import { typed } from "/board/listing.js";
+import { badge, link, typed } from "/board/listing.js";
 import { toggle } from "/board/overview.js";
 
 const STATES = ["waiting", "active", "delayed", "completed", "failed", "cancelled", "expired"];
@@ -113,12 +113,11 @@ function list(info, { jobs }, context) {
 
 function row(info, job, hasBulk, context) {
   const choose = () => { chosen.has(job.id) ? chosen.delete(job.id) : chosen.add(job.id); context.show(); };
-  const open = (event) => { if (!event.target.closest("a, input")) location.hash = to.job(info.name, job.id); };
-  return h("tr", { class: "link", key: job.id, onclick: open },
+  return h("tr", link(job.id, to.job(info.name, job.id)),
     hasBulk && h("td", { acts: true, class: "check" }, h("input", { type: "checkbox", checked: chosen.has(job.id), "aria-label": `Choose ${job.id}`, onchange: choose })),
     h("td", { class: "id mono" }, h("a", { href: to.job(info.name, job.id), title: job.id }, job.id)),
     h("td", {}, job.name),
-    h("td", {}, h("span", { class: `badge ${job.state}` }, job.state), progress(job)),
+    h("td", {}, badge(job.state, job.state), progress(job)),
     h("td", { class: "num optional" }, `${job.attempts_made}/${job.attempts}`),
     h("td", { class: "clip mono wide" }, job.failed_reason ? h("span", { class: "failed" }, job.failed_reason) : job.preview),
     h("td", { class: "num muted end", title: exact(job.finished_at ?? job.started_at ?? job.created_at) }, when(job)));
@@ -139,11 +138,12 @@ function when(job) {
 
 function foot(info, { page, pages, total }, context) {
   const { state, q } = options(context);
-  const turn = (number, text, isOff) => h("button", { class: "small", type: "button", disabled: isOff, onclick: () => { location.hash = to.queue(info.name, { state, q, page: number }); } }, text);
-  return pager(turn, page, pages, total);
+  return pager((number) => to.queue(info.name, { state, q, page: number }), page, pages, total);
 }
 
-export function pager(turn, page, pages, total) {
+/** `place(number)` is the address of a page. */
+export function pager(place, page, pages, total) {
   if (pages <= 1) return null;
+  const turn = (number, text, isOff) => h("button", { class: "small", type: "button", disabled: isOff, onclick: () => { location.hash = place(number); } }, text);
   return h("div", { class: "row foot" }, turn(page - 1, "← Newer", page <= 1), h("span", { class: "muted" }, `${count(page)} of ${count(pages)} · ${count(total)} in all`), turn(page + 1, "Older →", page >= pages));
 }

@@ -3,10 +3,11 @@
 import { get, query } from "/board/api.js";
 import { h } from "/board/dom.js";
 import { exact } from "/board/format.js";
-import { badge, facts, listing, timeline, when } from "/board/listing.js";
+import { badge, facts, link, listing, timeline, when } from "/board/listing.js";
 
 const KINDS = { NEW: "delayed", CALL_NEEDED: "failed", BOOKED: "active", CONFIRMED: "completed", BOT_ACTIVATED: "active" };
 const path = (id) => `/v1/leads/${encodeURIComponent(id)}`;
+const page = (id) => `#/leads/${encodeURIComponent(id)}`;
 const steps = (lead) => [["bot_activated", "bot"], ["email_1_sent", "letter 1"], ["email_2_sent", "letter 2"], ["confirmed", "confirmed"]].filter(([name]) => lead[name]).map(([, word]) => badge("plain", word));
 const status = (lead) => badge(KINDS[lead.status] ?? "plain", lead.status);
 
@@ -20,8 +21,8 @@ export const view = listing({
   },
   above: () => h("a", { class: "button", href: "/api/v1/leads/export.csv", download: "leads.csv" }, "CSV"),
   columns: [["Lead"], ["Status"], ["Contacts"], ["Done"], ["Lesson"], ["Since", "num"]],
-  row: (lead) => h("tr", { class: "link", key: lead.id, onclick: (event) => { if (!event.target.closest("a")) location.hash = `#/leads/${encodeURIComponent(lead.id)}`; } },
-    h("td", { class: "wide" }, h("a", { class: "name", href: `#/leads/${encodeURIComponent(lead.id)}` }, lead.name ?? lead.id), h("br"), h("small", {}, lead.source)),
+  row: (lead) => h("tr", link(lead.id, page(lead.id)),
+    h("td", { class: "wide" }, h("a", { class: "name", href: page(lead.id) }, lead.name ?? lead.id), h("br"), h("small", {}, lead.source)),
     h("td", {}, status(lead)),
     h("td", { class: "wide" }, [lead.email, lead.phone, lead.tg_id && `Telegram ${lead.tg_id}`].filter(Boolean).join(" · ")),
     h("td", {}, h("div", { class: "row tight" }, steps(lead))),

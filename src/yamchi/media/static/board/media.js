@@ -1,6 +1,8 @@
 // The page of media: pictures with their state, where their files are, and what can be done with them.
 
-import { request } from "/board/api.js";
+import { get, request } from "/board/api.js";
+import { told } from "/board/dialogs.js";
+import { h } from "/board/dom.js";
 import { placeholderURL } from "/media-page/thumbhash.js";
 
 const at = (id) => document.querySelector(`#${id}`);
@@ -8,31 +10,12 @@ const SIZE = 24;
 const THUMB = 240; // pixels a card shows
 let page = 1;
 
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(key, value);
-  made.append(...children.filter((child) => child !== null));
-  return made;
-}
-
-const ask = (path, method = "GET") => request(method, `/admin/media${path}`);
-
-async function told(act) {
-  try {
-    at("trouble").textContent = "";
-    await act();
-  } catch (error) {
-    at("trouble").textContent = error.message;
-  }
-}
-
 function button(label, path, method = "POST") {
-  const made = element("button", { type: "button" }, label);
-  made.addEventListener("click", () => told(async () => {
-    await ask(path, method);
+  const act = async () => {
+    await request(method, `/admin/media${path}`);
     await list();
-  }));
-  return made;
+  };
+  return h("button", { type: "button", onclick: () => told(act) }, label);
 }
 
 /** The smallest variant that fills a card, over its placeholder. */
@@ -40,9 +23,9 @@ function frame(one) {
   const variants = Object.values(one.variants).sort((a, b) => a.width - b.width);
   const shown = variants.find((variant) => variant.width >= THUMB) ?? variants.at(-1);
   const isGone = one.status === "soft_deleted";
-  const made = element("a", { class: "frame", href: shown && !isGone ? shown.url : null, "data-gone": isGone ? "" : null });
+  const made = h("a", { class: "frame", href: shown && !isGone ? shown.url : null });
   if (one.placeholder) made.style.backgroundImage = `url(${placeholderURL(one.placeholder)})`;
-  if (shown && !isGone) made.append(element("img", { src: shown.url, alt: one.metadata.alt ?? one.originalFilename, loading: "lazy" }));
+  if (shown && !isGone) made.append(h("img", { src: shown.url, alt: one.metadata.alt ?? one.originalFilename, loading: "lazy" }));
   return made;
 }
 
@@ -55,9 +38,9 @@ function place(one) {
 }
 
 function facts(one) {
-  const state = element("span", { class: `badge ${STATES[one.status]}` }, one.status === "soft_deleted" ? "deleted" : one.status);
+  const state = h("span", { class: `badge ${STATES[one.status]}` }, one.status === "soft_deleted" ? "deleted" : one.status);
   const rest = [one.entityType, one.width ? `${one.width} × ${one.height}` : null, bytes(one.size), place(one), one.watermark ? "watermark" : null];
-  return element("div", { class: "facts" }, state, ...rest.filter(Boolean).map((text) => element("span", { class: "muted" }, text)));
+  return h("div", { class: "facts" }, state, ...rest.filter(Boolean).map((text) => h("span", { class: "muted" }, text)));
 }
 
 const STATES = { processing: "active", ready: "completed", failed: "failed", soft_deleted: "delayed" };
@@ -75,17 +58,17 @@ function acts(one) {
     failed: () => [button("Delete", `/${id}`, "DELETE")],
     processing: () => [],
   };
-  return element("div", { class: "acts" }, ...found[one.status]());
+  return h("div", { class: "acts" }, ...found[one.status]());
 }
 
 function card(one) {
   const when = new Date(one.createdAt).toLocaleString();
-  return element("li", { "data-id": one.id },
+  return h("li", { "data-id": one.id },
     frame(one),
-    element("b", { class: "name", title: one.id }, one.originalFilename),
+    h("b", { class: "name", title: one.id }, one.originalFilename),
     facts(one),
-    one.error ? element("div", { class: "error" }, one.error) : null,
-    element("small", { class: "muted" }, one.userId ? `${when} · ${one.userId}` : when),
+    one.error ? h("div", { class: "error" }, one.error) : null,
+    h("small", { class: "muted" }, one.userId ? `${when} · ${one.userId}` : when),
     acts(one));
 }
 
@@ -94,7 +77,7 @@ let shown = "";
 async function list() {
   const wanted = new URLSearchParams({ page, size: SIZE });
   for (const name of ["status", "entityType", "userId"]) if (at(name).value) wanted.set(name, at(name).value);
-  const found = await ask(`?${wanted}`);
+  const found = await get(`/admin/media?${wanted}`);
   const news = JSON.stringify(found.items);
   if (news !== shown) at("pictures").replaceChildren(...found.items.map(card)); // a card that is the same is left alone
   shown = news;
@@ -102,7 +85,7 @@ async function list() {
   at("place").textContent = found.pages > 1 ? `${page} of ${found.pages}` : "";
   at("back").hidden = page <= 1;
   at("on").hidden = page >= found.pages;
-  const queues = await ask("/queue");
+  const queues = await get("/admin/media/queue");
   at("queues").textContent = Object.entries(queues).map(([name, one]) => `${name}: ${one.waiting + one.active} to do, ${one.failed} failed`).join(" · ");
 }
 

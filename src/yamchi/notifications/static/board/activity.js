@@ -4,13 +4,14 @@ import { get, post, query, request, to } from "/board/api.js";
 import { chart, pace } from "/board/charts.js";
 import { h } from "/board/dom.js";
 import { count, exact } from "/board/format.js";
-import { acts, badge, facts, listing, numbered, timeline, when } from "/board/listing.js";
+import { acts, badge, facts, link, listing, numbered, timeline, when } from "/board/listing.js";
 import { section } from "/board/viewer.js";
 
 const SIZE = 50;
 const KINDS = { SENT: "completed", FAILED: "failed", RETRYING: "waiting", QUEUED: "delayed", EXPIRED: "expired", CANCELLED: "cancelled", SUPPRESSED: "cancelled", UNKNOWN: "waiting" };
 const STEPS = { sent: "completed", failed: "failed", retrying: "waiting", queued: "delayed", unknown: "waiting" };
 const path = (id) => `/v1/notifications/${encodeURIComponent(id)}`;
+const page = (id) => `#/activity/${encodeURIComponent(id)}`;
 const status = (one) => badge(KINDS[one.status] ?? "plain", one.status);
 
 const list = listing({
@@ -22,10 +23,10 @@ const list = listing({
     return { items, queue, next: numbered(values, items, SIZE) };
   },
   columns: [["Status"], ["Channel"], ["Message"], ["For"], ["Because of"], ["Tries", "num"], ["When", "num"]],
-  row: (one) => h("tr", { class: "link", key: one.job_id, onclick: (event) => { if (!event.target.closest("a")) location.hash = `#/activity/${encodeURIComponent(one.job_id)}`; } },
+  row: (one) => h("tr", link(one.job_id, page(one.job_id)),
     h("td", {}, status(one)),
     h("td", {}, one.channel),
-    h("td", { class: "wide" }, h("a", { class: "name", href: `#/activity/${encodeURIComponent(one.job_id)}` }, one.template_code), one.last_error && h("div", { class: "error" }, one.last_error)),
+    h("td", { class: "wide" }, h("a", { class: "name", href: page(one.job_id) }, one.template_code), one.last_error && h("div", { class: "error" }, one.last_error)),
     h("td", { class: "id mono", title: one.user_id }, one.user_id),
     h("td", { class: "id mono", title: one.campaign_id ?? one.event_id }, one.campaign_id ?? one.event_id),
     h("td", { class: "num optional" }, count(one.attempts)),

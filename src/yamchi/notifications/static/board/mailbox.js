@@ -1,39 +1,22 @@
 // The mailbox page: letters on the left, the chosen one framed on the right, where it can run nothing.
 
 import { get } from "/board/api.js";
+import { told } from "/board/dialogs.js";
+import { h } from "/board/dom.js";
 
 const list = document.querySelector("#letters");
 const view = document.querySelector("#letter");
-const trouble = document.querySelector("#trouble");
+const HEADERS = ["From", "To", "Subject", "Date"];
 let shown = "";
 let known = "";
 
-function element(name, text, attributes = {}) {
-  const made = document.createElement(name);
-  made.textContent = text ?? "";
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
-}
-
-async function told(act) {
-  try {
-    await act();
-    trouble.textContent = "";
-  } catch (error) {
-    trouble.textContent = error.message;
-  }
-}
-
 async function show(id) {
-  const letter = await get(`/v1/mailbox/${encodeURIComponent(id)}`);
-  const wanted = new Set(["From", "To", "Subject", "Date"]);
-  const headers = document.createElement("dl");
-  for (const [name, value] of letter.headers.filter(([name]) => wanted.has(name))) {
-    headers.append(element("dt", name), element("dd", value));
-  }
-  for (const name of letter.attachments) headers.append(element("dt", "Attached"), element("dd", name));
-  const frame = element("iframe", "", { sandbox: "", title: "The letter", src: `/api/v1/mailbox/${encodeURIComponent(id)}/html` });
-  view.replaceChildren(headers, frame);
+  const path = `/v1/mailbox/${encodeURIComponent(id)}`;
+  const letter = await get(path);
+  const rows = [...letter.headers.filter(([name]) => HEADERS.includes(name)), ...letter.attachments.map((name) => ["Attached", name])];
+  view.replaceChildren(
+    h("dl", {}, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    h("iframe", { sandbox: "", title: "The letter", src: `/api${path}/html` }));
   shown = id;
   mark();
 }
@@ -43,14 +26,10 @@ function mark() {
 }
 
 function row(letter) {
-  const button = element("button", "", { type: "button" });
-  button.dataset.id = letter.message_id;
-  button.append(element("b", letter.subject || "(no subject)"), element("small", letter.recipients.join(", ")),
-    element("small", new Date(letter.received_at).toLocaleString()));
-  button.addEventListener("click", () => told(() => show(letter.message_id)));
-  const item = document.createElement("li");
-  item.append(button);
-  return item;
+  return h("li", {}, h("button", { type: "button", "data-id": letter.message_id, onclick: () => told(() => show(letter.message_id)) },
+    h("b", {}, letter.subject || "(no subject)"),
+    h("small", {}, letter.recipients.join(", ")),
+    h("small", {}, new Date(letter.received_at).toLocaleString())));
 }
 
 async function refresh() {

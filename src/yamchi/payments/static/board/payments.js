@@ -4,11 +4,12 @@ import { get, post, query } from "/board/api.js";
 import { ask, attempt } from "/board/dialogs.js";
 import { h } from "/board/dom.js";
 import { exact } from "/board/format.js";
-import { acts, badge, facts, listing, when } from "/board/listing.js";
+import { acts, badge, facts, link, listing, when } from "/board/listing.js";
 import { section } from "/board/viewer.js";
 
 const KINDS = { new: "waiting", pending: "waiting", waiting_for_capture: "active", succeeded: "completed", canceled: "cancelled", refused: "failed" };
 const path = (id) => `/v1/payments/${encodeURIComponent(id)}`;
+const page = (id) => `#/payments/${encodeURIComponent(id)}`;
 const money = (one) => `${one.amount} ${one.currency}`;
 const status = (one) => badge(KINDS[one.status] ?? "plain", one.status);
 
@@ -21,8 +22,8 @@ export const view = listing({
     return { items: found.items, next: found.next_before && { ...values, before: found.next_before } };
   },
   columns: [["Payment"], ["Status"], ["Amount", "num"], ["Provider"], ["Order"], ["Asked for", "num"]],
-  row: (one) => h("tr", { class: "link", key: one.id, onclick: (event) => { if (!event.target.closest("a")) location.hash = `#/payments/${encodeURIComponent(one.id)}`; } },
-    h("td", { class: "wide" }, h("a", { class: "name mono", href: `#/payments/${encodeURIComponent(one.id)}` }, one.id), one.description && h("div", { class: "muted" }, one.description)),
+  row: (one) => h("tr", link(one.id, page(one.id)),
+    h("td", { class: "wide" }, h("a", { class: "name mono", href: page(one.id) }, one.id), one.description && h("div", { class: "muted" }, one.description)),
     h("td", {}, status(one)),
     h("td", { class: "num" }, money(one)),
     h("td", {}, one.provider),

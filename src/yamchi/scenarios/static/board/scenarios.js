@@ -1,37 +1,22 @@
 // The page of scenarios: which there are, their runs, and the timeline of the chosen one as a picture.
 
 import { get, post } from "/board/api.js";
+import { told } from "/board/dialogs.js";
+import { h } from "/board/dom.js";
 
 const at = (id) => document.querySelector(`#${id}`);
 let scenario = "";
 let run = "";
 let problems = [];
 
-function element(name, text, attributes = {}) {
-  const made = document.createElement(name);
-  made.textContent = text ?? "";
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
-}
+const tell = (act) => told(async () => await act() ?? problems.join(" "));
 
-function button(label, act, detail = "") {
-  const made = element("button", label, { type: "button" });
-  if (detail) made.append(element("small", detail));
-  made.addEventListener("click", () => told(act));
-  return made;
-}
-
-async function told(act) {
-  try {
-    at("trouble").textContent = problems.join(" ");
-    await act();
-  } catch (error) {
-    at("trouble").textContent = error.message;
-  }
+function button(label, act, detail) {
+  return h("button", { type: "button", onclick: () => tell(act) }, label, detail && h("small", {}, detail));
 }
 
 function picture(path, label) {
-  at("picture").replaceChildren(element("img", "", { src: `/api/v1${path}`, alt: label }));
+  at("picture").replaceChildren(h("img", { src: `/api/v1${path}`, alt: label }));
 }
 
 async function choose(name) {
@@ -44,19 +29,15 @@ async function choose(name) {
 async function show(id, isRunning) {
   run = id;
   picture(`/runs/${encodeURIComponent(id)}/picture.svg?${Date.now()}`, "The timeline of the run");
-  if (isRunning) {
-    const acts = element("div", "", { class: "acts" });
-    acts.append(button("Stop this run", () => stop(id)));
-    at("picture").append(acts);
-  }
+  if (isRunning) at("picture").append(h("div", { class: "acts" }, button("Stop this run", () => stop(id))));
   mark();
 }
 
 async function stop(id) {
   const done = await post(`/v1/runs/${encodeURIComponent(id)}/stop`, {});
-  if (done.on_its_way) at("trouble").textContent = `The message of ${done.on_its_way} was on its way already.`;
   await runs();
   await show(id, false);
+  return done.on_its_way ? `The message of ${done.on_its_way} was on its way already.` : undefined;
 }
 
 function mark() {
@@ -71,18 +52,14 @@ async function names() {
     return made;
   }));
   problems = found.problems;
-  at("trouble").textContent = problems.join(" ");
   if (!scenario && found.scenarios.length) await choose(found.scenarios[0].scenario);
 }
 
 function row(one) {
-  const made = element("tr", "");
-  made.dataset.id = one.run_id;
-  const key = element("td", "");
-  key.append(button(one.key, () => show(one.run_id, one.status === "running")));
-  const due = one.due_at ? new Date(one.due_at).toLocaleString() : "";
-  made.append(key, ...[one.status, one.step, due, one.reason].map((text) => element("td", text)));
-  return made;
+  const due = one.due_at && new Date(one.due_at).toLocaleString();
+  return h("tr", { "data-id": one.run_id },
+    h("td", {}, button(one.key, () => show(one.run_id, one.status === "running"))),
+    [one.status, one.step, due, one.reason].map((text) => h("td", {}, text)));
 }
 
 async function runs() {
@@ -93,6 +70,6 @@ async function runs() {
   mark();
 }
 
-at("search").addEventListener("submit", (event) => { event.preventDefault(); told(runs); });
-await told(names);
-setInterval(() => document.hidden || told(runs), 5000);
+at("search").addEventListener("submit", (event) => { event.preventDefault(); tell(runs); });
+await tell(names);
+setInterval(() => document.hidden || tell(runs), 5000);
