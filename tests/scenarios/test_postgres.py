@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -203,6 +203,17 @@ async def test_steps_and_events_of_one_lead_at_once_wait_for_each_other_in_one_o
     assert await pair.one.database.read(lambda c: c.execute(deadlocks).scalar_one()) == 0
 
 
+async def waiting_of(app: Yamchi) -> Callable[[], Awaitable[bool]]:
+    """Whether what an application writes waits for another one's lock."""
+    pid = await app.database.write(lambda c: c.execute(text("SELECT pg_backend_pid()")).scalar_one())
+    locks = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = :pid").bindparams(pid=pid)
+
+    async def is_waiting() -> bool:
+        return bool(await app.database.read(lambda c: c.execute(locks).scalar_one()))
+
+    return is_waiting
+
+
 def leads_of(app: Yamchi) -> TableLeads:
     leads = app.plugin(Scenarios).entities.of("lead")
     assert isinstance(leads, TableLeads)
@@ -229,12 +240,7 @@ async def test_an_event_that_changes_a_lead_and_a_step_that_does_wait_for_each_o
 
     monkeypatch.setattr(writing, "apply_in", apply_late)
     monkeypatch.setattr(telling, "note_in", note)
-    pid = await pair.other.database.write(lambda c: c.execute(text("SELECT pg_backend_pid()")).scalar_one())
-    locks = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = :pid").bindparams(pid=pid)
-
-    async def is_waiting() -> bool:
-        return bool(await pair.other.database.read(lambda c: c.execute(locks).scalar_one()))
-
+    is_waiting = await waiting_of(pair.other)
     await happen(pair.one, "go", "e-1")
     async with working(pair.one):
         await asyncio.to_thread(is_writing.wait, TIMEOUT_SECONDS)
@@ -249,6 +255,51 @@ async def test_an_event_that_changes_a_lead_and_a_step_that_does_wait_for_each_o
         await eventually(is_logged, TIMEOUT_SECONDS)
     assert (await pair.leads.fields(LEAD))["name"] == "Another"
     assert tries == ["step", "event"]
+
+
+async def test_batches_about_the_same_leads_wait_for_each_other_in_one_order(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has changed its first lead when the other comes, whose events are in the opposite order: neither begins anew."""
+    await pair.leads.create("other", email="aida@example.com")
+    writing, telling = leads_of(pair.one), leads_of(pair.other)
+    has_changed, may_go_on, told = threading.Event(), threading.Event(), []
+
+    def noting(leads: TableLeads, name: str) -> Callable[[Connection, Event], None]:
+        note_in = leads.note_in
+
+        def note(connection: Connection, event: Event) -> None:
+            told.append((name, str(leads.id_of(event))))
+            note_in(connection, event)
+            if told == [("one", LEAD)]:
+                has_changed.set()
+                assert may_go_on.wait(TIMEOUT_SECONDS)
+
+        return note
+
+    monkeypatch.setattr(writing, "note_in", noting(writing, "one"))
+    monkeypatch.setattr(telling, "note_in", noting(telling, "two"))
+    one = elsewhere(corrected(pair.one, "one", LEAD, "other"))
+    await asyncio.to_thread(has_changed.wait, TIMEOUT_SECONDS)
+    is_waiting = await waiting_of(pair.other)
+    two = elsewhere(corrected(pair.other, "two", "other", LEAD))
+    await eventually(is_waiting, TIMEOUT_SECONDS)
+    may_go_on.set()
+    await asyncio.gather(one, two)
+    assert told == [("one", LEAD), ("one", "other"), ("two", "other"), ("two", LEAD)]
+
+
+async def corrected(app: Yamchi, name: str, *lead_ids: str) -> None:
+    """Both leads get a name, by one batch."""
+    events = [
+        Event(
+            event_type="corrected",
+            event_id=f"{name}-{lead_id}",
+            data={"lead_id": lead_id, "fields": {"name": name}},
+        )
+        for lead_id in lead_ids
+    ]
+    await app.notifications.service.handle_events(events)
 
 
 DATED = """

@@ -118,13 +118,19 @@ class ScenarioEngine:
     def store(
         self, connection: Connection, events: Sequence[Event], prepared: Fetched, now: Millis
     ) -> list[Entry]:
-        """What these events, which are new, lead to."""
+        """What these events, which are new, lead to.
+
+        All entities are locked before any is changed, in one order: as other batches do, and steps.
+        """
         if not events:
             return []
         listening = self._library.listening(connection, {event.event_type for event in events})
-        return [
-            entry for event in events for entry in self._take(connection, event, listening, prepared, now)
-        ]
+        concerned = [self._facts.concerned(event) for event in events]
+        store.lock_entities(connection, {entity for one in concerned for entity in one.items()})
+        entries = []
+        for event, about in zip(events, concerned, strict=True):
+            entries += self._take(connection, event, about, listening, prepared, now)
+        return entries
 
     async def wait_for_leaving(self, events: Sequence[Event]) -> None:
         """An event that stops or moves a run is answered when the message that was leaving has left, or after a while."""
@@ -143,12 +149,11 @@ class ScenarioEngine:
         self,
         connection: Connection,
         event: Event,
+        concerned: dict[str, str],
         listening: Listening,
         fetched: Fetched,
         now: Millis,
     ) -> list[Entry]:
-        concerned = self._facts.concerned(event)
-        store.lock_entities(connection, concerned.items())
         self._facts.note(connection, event, concerned)
         matches = self._matches(connection, listening, event, concerned, fetched, now)
         keys = {(match.definition.scenario, match.key) for match in matches}
