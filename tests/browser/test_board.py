@@ -226,6 +226,13 @@ def test_nothing_is_wider_than_the_screen(page, board, width, tmp_path):
             page.screenshot(path=Path(pictures) / name)
 
 
+def test_the_tab_of_what_is_shown_is_seen_on_a_phone(page, board):
+    page.set_viewport_size({"width": 390, "height": 844})
+    for place in ("letters/dlq", "letters?state=failed", "letters?state=expired", "letters"):
+        open_queue(page, board, place)
+        expect(page.locator(".tabs [aria-current]")).to_be_in_viewport(ratio=1)
+
+
 def test_the_board_says_when_the_server_is_gone_and_comes_back(page, board_home, browser):
     process = Process(board_home, "api", "--app", "shop:app", "--port", "0")
     url = process.url

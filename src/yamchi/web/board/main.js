@@ -5,7 +5,7 @@ import { access } from "/board/access.js";
 import { h, patch } from "/board/dom.js";
 import { job } from "/board/job.js";
 import { letters } from "/board/letters.js";
-import { findPages, introduce, showPlaces } from "/board/nav.js";
+import { findPages, introduce, showCurrent, showPlaces } from "/board/nav.js";
 import { overview } from "/board/overview.js";
 import { queue } from "/board/queue.js";
 import { workers } from "/board/workers.js";
@@ -57,8 +57,10 @@ function open() {
     try {
       const loaded = await view.load(params);
       if (!isMine()) return;
+      const isFirst = !data;
       data = loaded;
       show();
+      if (isFirst) showCurrent(root.querySelector(".tabs"));
       say("on", "live");
     } catch (error) {
       if (!isMine()) return;

@@ -18,8 +18,13 @@ export async function findPages() {
 export function showPlaces(current) {
   const nav = document.getElementById("nav");
   patch(nav, [...BEFORE, ...features, ...AFTER].map(([name, href, label]) => h("a", { href, "aria-current": name === current && "page" }, label)));
-  const here = nav.querySelector("[aria-current]");
-  if (here) nav.scrollLeft = here.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
+  showCurrent(nav);
+}
+
+/** Scrolls a bar that is wider than the screen to where one is. */
+export function showCurrent(bar) {
+  const here = bar?.querySelector("[aria-current]");
+  if (here) bar.scrollLeft = here.offsetLeft - (bar.clientWidth - here.offsetWidth) / 2;
 }
 
 /** Whoever may only look is told so, and whoever signed in can sign out. */
