@@ -65,6 +65,18 @@ def test_the_command_to_try_has_data_that_fits(own_home: Path, model: Any, data:
     assert command[6:] == ["--app", "my [shop]/shop.py:app"]
 
 
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+def test_another_terminal_is_told_of_another_home(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, is_elsewhere: bool
+) -> None:
+    home = own_home / "my demo"
+    home.mkdir()
+    monkeypatch.setenv("YAMCHI_HOME", str(home))
+    monkeypatch.chdir(own_home if is_elsewhere else home)
+    lines = Text.from_markup(_what_to_try(Yamchi(Settings()), "http://localhost:3030", None)).plain
+    assert (f"First   export YAMCHI_HOME='{home}'\n" in lines) == is_elsewhere
+
+
 @pytest.mark.parametrize("model", [Order, Nested])
 def test_no_command_is_told_that_would_be_refused(own_home: Path, model: Any) -> None:
     assert tried(own_home, model) is None

@@ -113,6 +113,9 @@ def typed() -> str:
 def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
     option, yamchi = escape(f" --app {shlex.quote(reference)}") if reference else "", escape(typed())
     lines = [f"Board   [cyan]{url}[/]", f"API     [cyan]{url}/docs[/]"]
+    told = os.environ.get("YAMCHI_HOME")
+    if told and Path(told).resolve() != Path.cwd():  # another terminal would work on the home it is in
+        lines.append(f"First   [cyan]export YAMCHI_HOME={escape(shlex.quote(told))}[/]")
     features = {queue for name in app.plugins for queue in app.queues_of(name)}
     own = [one.definition for one in app.queues if one.name not in features and not one.definition.is_own]
     tries = {
