@@ -15,7 +15,6 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?|[+-]?\.\d+")
 
 def as_csv_text(text: str) -> str:
     """What a cell says, as text; a number, such as that of a phone, stays as it is."""
-    if _NUMBER.fullmatch(text):
-        return text
-    safe = _INSIDE.sub(r"\1'", text)
-    return f"'{safe}" if safe.startswith(STARTS) else safe
+    if ";" in text or "\n" in text or "\r" in text:
+        text = _INSIDE.sub(r"\1'", text)
+    return f"'{text}" if text.startswith(STARTS) and not _NUMBER.fullmatch(text) else text
