@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(response.body)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _do  # noqa: N815 - the names that http.server calls
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _do  # noqa: N815 - the names that http.server calls
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Tests read what the service kept."""

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -89,9 +90,11 @@ class Bucket:
             await obstore.put_async(
                 store, key, file, attributes=attributes, use_multipart=size > MULTIPART_ABOVE
             )
-        except FileNotFoundError as error:
-            raise Unrecoverable(f"The file {file.name} is no longer here, so it can't be copied.") from error
         except Exception as error:
+            if isinstance(error, FileNotFoundError) and not _size_of(file):
+                raise Unrecoverable(
+                    f"The file {file.name} is no longer here, so it can't be copied."
+                ) from error
             raise self._explain(error) from error
 
     async def get(self, key: str, file: Path, *, sha256: str | None = None) -> None:
@@ -121,9 +124,9 @@ class Bucket:
 
         try:
             answer = await obstore.get_async(store, key)
-        except FileNotFoundError as error:
-            raise NotInBucket(f"{key} is not in the bucket {self._name}.") from error
         except Exception as error:
+            if _names_an_object(error):
+                raise NotInBucket(f"{key} is not in the bucket {self._name}.") from error
             raise self._explain(error) from error
         return self._parts(answer)
 
@@ -146,10 +149,9 @@ class Bucket:
 
         try:
             await obstore.delete_async(store, key)
-        except FileNotFoundError:
-            return
         except Exception as error:
-            raise self._explain(error) from error
+            if not _names_an_object(error):
+                raise self._explain(error) from error
 
     async def size_of(self, key: str) -> int | None:
         """How large an object is; None if there is none."""
@@ -179,7 +181,9 @@ class Bucket:
         return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
 
     async def ping(self) -> str:
-        await self.size_of("_yamchi")
+        """Asks for an object: to a look at its size, a server answers the same whether the bucket is there or not."""
+        with suppress(NotInBucket):
+            await self.open("_yamchi")
         return f"bucket {self._name} answers"
 
     def _explain(self, error: Exception) -> Exception:
@@ -191,6 +195,11 @@ class Bucket:
 
 class NotInBucket(YamchiError):
     """There is no such object."""
+
+
+def _names_an_object(error: Exception) -> bool:
+    """Whether it is one object that is not there. Without the bucket there is none, and that is for people to mend."""
+    return isinstance(error, FileNotFoundError) and "<Code>NoSuchBucket<" not in str(error)
 
 
 def _size_of(file: Path) -> int:
