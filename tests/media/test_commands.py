@@ -9,6 +9,9 @@ from typer.testing import CliRunner
 
 from tests.media import pictures
 from yamchi.cli import cli
+from yamchi.media.cleanup import DAY
+from yamchi.media.commands import _with
+from yamchi.media.plugin import Media
 
 pytestmark = pytest.mark.timeout(300)  # longer than a child may take to start, which is then said
 
@@ -62,6 +65,22 @@ def test_an_import_that_finds_the_disk_full_says_what_it_did(
     assert "nearly full" in told["stopped"]
     audit = json.loads(CliRunner().invoke(cli, ["audit", "--json"]).output)
     assert {entry["outcome"] for entry in audit} == {"done"}, audit
+
+
+@pytest.mark.usefixtures("own_home")
+def test_a_cleanup_keeps_to_the_days_that_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEDIA_PROCESSES", "1")
+    pictures.write(tmp_path, "a.jpg", pictures.jpeg())
+    (one,) = imported(tmp_path)["imported"]
+
+    async def delete_long_ago(media: Media) -> None:
+        await media.store.soft_delete(one["id"])
+        await media.store._change(one["id"], deleted_at=media.app.clock.now() - 40 * DAY)
+
+    _with(None, delete_long_ago)
+    monkeypatch.setenv("MEDIA_CLEANUP_DAYS", "90")
+    assert json.loads(media("cleanup", "--json"))["deleted"] == 0
+    assert json.loads(media("cleanup", "--days", "30", "--json"))["deleted"] == 1
 
 
 @pytest.mark.usefixtures("own_home")

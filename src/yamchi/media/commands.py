@@ -213,7 +213,10 @@ def watermark(
 
 @group.command("cleanup")
 def cleanup(
-    days: Annotated[int, typer.Option(min=0, help="Deleted this many days ago or earlier.")] = 30,
+    days: Annotated[
+        int | None,
+        typer.Option(min=0, help="Deleted this many days ago or earlier; by default MEDIA_CLEANUP_DAYS."),
+    ] = None,
     orphans: Annotated[bool, typer.Option(help="Look for files that no picture names instead.")] = False,
     delete: Annotated[bool, typer.Option("--delete", help="With --orphans: remove them, too.")] = False,
     app: AppOption = None,
