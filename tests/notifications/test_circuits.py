@@ -64,6 +64,33 @@ async def test_a_clock_that_is_set_back_makes_nothing_known_for_longer(
     assert not await _is_closed(circuits)
 
 
+async def test_a_clock_that_is_set_back_keeps_no_circuit_open_for_longer(
+    app: TestApp, circuits: Circuits, others: Circuits
+) -> None:
+    await circuits.failed(NAME, Outage("refused"), app.clock.now())
+    app.clock._now -= 3_600_000
+    assert [await _is_closed(one) for one in (circuits, others, circuits)] == [True, False, False], "a probe"
+    await app.clock.advance(PROBE_TIMEOUT / 1000)
+    assert await _is_closed(others), "the first never came back"
+    told = await others.failed(NAME, Outage("refused"), app.clock.now())
+    assert told.retry_after is not None
+    assert told.retry_after <= timedelta(milliseconds=2 * LONGEST_WAIT)
+
+
+async def test_a_clock_that_is_set_back_makes_no_source_wait_for_longer(
+    app: TestApp, circuits: Circuits
+) -> None:
+    refused = Outage("refused", source="a browser")
+    await circuits.failed(NAME, refused, app.clock.now())
+    with pytest.raises(Outage):
+        await circuits.enter(NAME, "a browser")
+    app.clock._now -= 3_600_000
+    await circuits.enter(NAME, "a browser")
+    told = await circuits.failed(NAME, refused, app.clock.now())
+    assert told.retry_after is not None
+    assert told.retry_after <= timedelta(seconds=10)
+
+
 async def test_the_database_is_asked_no_more_than_twice_a_second(
     app: TestApp, circuits: Circuits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

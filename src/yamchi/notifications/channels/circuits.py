@@ -12,8 +12,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
+from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, Row, case, func, literal, select, update
 
 from yamchi.clock import Clock, Millis, describe_span, to_millis
 from yamchi.errors import Outage
@@ -22,6 +23,7 @@ from yamchi.queues.records import storable
 from yamchi.queues.verdicts import LONGEST_SENTENCE
 from yamchi.storage.caching import CachedRead
 from yamchi.storage.database import Database
+from yamchi.storage.tables import Moment
 
 LONGEST_NAME = 64
 
@@ -71,6 +73,11 @@ class FailingSource:
 
     failures: int = 0
     retry_at: Millis = 0
+    failed_at: Millis = 0
+
+    def waits_until(self, now: Millis) -> Millis:
+        """When it may try again. After a clock was set back it may at once: what it says of the time means nothing then."""
+        return self.retry_at if self.failed_at <= now else 0
 
 
 @dataclass(slots=True)
@@ -83,9 +90,9 @@ class FailingSources:
     def note(self, name: str, source: str, now: Millis, asked: Millis) -> tuple[int, Millis]:
         """One more failure: how many different sources have failed by now, and when this one may try again."""
         failing = self.waits.pop((name, source), None) or FailingSource()
-        if failing.retry_at <= now:  # others that began with the one before tell nothing new
+        if failing.waits_until(now) <= now:  # others that began with the one before tell nothing new
             wait = min(SHORTEST_WAIT * 2 ** min(failing.failures, 10), LONGEST_SOURCE_WAIT)
-            failing = FailingSource(failing.failures + 1, now + max(wait, asked))
+            failing = FailingSource(failing.failures + 1, now + max(wait, asked), now)
         self.waits[name, source] = failing
         while len(self.waits) > MOST_SOURCES:
             self.waits.popitem(last=False)
@@ -96,9 +103,9 @@ class FailingSources:
             known.add(source)
         return len(known), failing.retry_at
 
-    def waits_until(self, name: str, source: str | None) -> Millis:
+    def waits_until(self, name: str, source: str | None, now: Millis) -> Millis:
         failing = self.waits.get((name, source)) if source and self.waits else None
-        return failing.retry_at if failing else 0
+        return failing.waits_until(now) if failing else 0
 
     def clear(self, name: str, source: str | None) -> None:
         """A message was accepted: the provider works."""
@@ -139,8 +146,8 @@ class Circuits:
 
     async def enter(self, name: str, source: str | None = None) -> None:
         """Pass if the circuit is closed, or as the probe when its wait is over; else an `Outage` says when to come back."""
-        source_waits_until = self._failing_sources.waits_until(name, source)
-        if source_waits_until > (now := self._clock.now()):
+        now = self._clock.now()
+        if (source_waits_until := self._failing_sources.waits_until(name, source, now)) > now:
             raise _wait_of_source(name, source, source_waits_until, now)
         circuit = await self._state(name)
         if not circuit.is_open:
@@ -153,10 +160,11 @@ class Circuits:
             raise self._wait(circuit, now)
 
     def _win(self, connection: Connection, name: str, now: Millis) -> bool:
-        due = (circuits.c.name == name) & (circuits.c.retry_at <= now)
-        return (
-            connection.execute(update(circuits).where(due).values(retry_at=now + PROBE_TIMEOUT)).rowcount == 1
-        )
+        is_due = (circuits.c.retry_at <= now) | (circuits.c.opened_at > now)
+        opened_at = case((circuits.c.opened_at > now, literal(now, Moment)), else_=circuits.c.opened_at)
+        probing = update(circuits).where((circuits.c.name == name) & is_due)
+        probing = probing.values(retry_at=now + PROBE_TIMEOUT, opened_at=opened_at)
+        return connection.execute(probing).rowcount == 1
 
     def _wait(self, circuit: Circuit, now: Millis) -> Outage:
         # Spread, so that those who wait do not come back all at once.
@@ -216,10 +224,16 @@ class Circuits:
         return self._known.get(name, Circuit(name))
 
     async def _read(self) -> None:
-        rows = await self._database.rows(select(circuits))
-        self._known = {
-            row.name: Circuit(row.name, row.failures, row.opened_at, row.retry_at, row.reason) for row in rows
-        }
+        rows = await self._database.read(lambda connection: connection.execute(select(circuits)).all())
+        now = self._clock.now()
+        self._known = {row.name: _as_of(now, row) for row in rows}
+
+
+def _as_of(now: Millis, row: Row[Any]) -> Circuit:
+    """One that was opened in the future is due: the clock was set back since, and nobody knows for how long it is to wait."""
+    if row.opened_at is not None and row.opened_at > now:
+        return Circuit(row.name, row.failures, now, now, row.reason)
+    return Circuit(row.name, row.failures, row.opened_at, row.retry_at, row.reason)
 
 
 def _wait_of_source(
