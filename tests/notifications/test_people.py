@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 from tests.notifications.conftest import USER
 from tests.notifications.harness import ADDRESS, Harness, open_harness
 from tests.services.mail import MailServer
-from yamchi import Yamchi
+from yamchi import Outage, Yamchi
 from yamchi.notifications import erasure
 from yamchi.notifications.channels.base import AnswerLost
 from yamchi.notifications.people.recipients import User
@@ -93,6 +93,19 @@ async def test_what_another_program_queued_for_later_is_pending(
     assert [(item["status"], item["when"]) for item in await pages(harness, "pending")] == [("QUEUED", later)]
     await harness.at("2026-01-02T00:00:00")
     assert [item["status"] for item in await pages(harness, "history")] == ["SENT"]
+
+
+async def test_pending_says_that_a_provider_is_down(harness: Harness) -> None:
+    """Only the first message has met that itself; the others wait behind it."""
+    harness.channel.answers = [Outage("it is on fire")]
+    for _ in range(2):
+        await harness.notify(channel="telegram")
+        await harness.app.drain()
+    later = await harness.notify(channel="telegram", send_after="2026-01-02T00:00:00Z")
+    said = {item["job_id"]: item["why"] for item in await pages(harness, "pending")}
+    assert said.pop(later) is None
+    first, second = sorted(said.values())
+    assert (first, "down (it is on fire)" in second) == ("it is on fire", True)
 
 
 async def test_what_is_being_sent_is_pending(harness: Harness) -> None:

@@ -171,7 +171,7 @@ class Notifications(Plugin):
         self.dead_letters = DLQPublisher(queue)
         self.emails = EmailQueue(self.processor, lambda: self.channels["email"], clock)
         self.unknown_deliveries = UnknownDeliveries(self.deliveries, digests, self.service, queue)
-        self.history = History(database, queue, self.channels, clock)
+        self.history = History(database, queue, self.channels, self.circuits, clock)
         self.erasure = Erasure(database, self.service, queue)
         self.register(self._email())
         self.register(NullChannel(clock))

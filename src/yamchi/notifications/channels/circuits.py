@@ -59,6 +59,11 @@ class Circuit:
     def is_open(self) -> bool:
         return self.retry_at is not None
 
+    @property
+    def waits(self) -> str:
+        """One sentence for those who wait."""
+        return f"{self.name} is down ({self.reason}); waiting for it to come back"
+
     def describe(self, now: Millis) -> str:
         """One sentence for people."""
         if not self.is_open:
@@ -171,9 +176,7 @@ class Circuits:
         left = max((circuit.retry_at or now) - now, 0)
         spread = random.uniform(0, min(max(left, SHORTEST_WAIT), LONGEST_WAIT))
         span = timedelta(milliseconds=left + spread)
-        return Outage(
-            f"{circuit.name} is down ({circuit.reason}); waiting for it to come back", retry_after=span
-        )
+        return Outage(circuit.waits, retry_after=span)
 
     async def failed(self, name: str, error: Outage, began: Millis) -> Outage:
         """Open the circuit, or keep it open for longer; the outage as the job is to see it.

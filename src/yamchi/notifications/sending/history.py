@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Row, asc, desc, func, literal, select, tup
 from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none
 from yamchi.http.cursors import make_cursor, read_cursor
 from yamchi.notifications.channels.base import Channel
+from yamchi.notifications.channels.circuits import Circuits, circuit_name
 from yamchi.notifications.schemas.notification_job import ALIASES
 from yamchi.notifications.sending.deliveries import WAITING, is_being_sent, is_left
 from yamchi.notifications.tables import notification_delivery as table
@@ -35,11 +36,17 @@ class History:
     """The table `notification_delivery`, by person."""
 
     def __init__(
-        self, database: Database, queue: Queue, channels: Mapping[str, Channel], clock: Clock
+        self,
+        database: Database,
+        queue: Queue,
+        channels: Mapping[str, Channel],
+        circuits: Circuits,
+        clock: Clock,
     ) -> None:
         self._database = database
         self._queue = queue
         self._channels = channels
+        self._circuits = circuits
         self._clock = clock
 
     async def pending(self, user_id: str, cursor: str | None = None, limit: int = 50) -> HistoryPage:
@@ -54,14 +61,23 @@ class History:
         return page
 
     async def _explain(self, page: HistoryPage, due: Sequence[Millis]) -> None:
-        """What is due and says no reason of its own may wait for a worker that is not there."""
-        late = self._clock.now() - UNATTENDED_AFTER
-        silent = [
-            item for item, moment in zip(page.items, due, strict=False) if not item["why"] and moment <= late
-        ]
-        if silent and (reason := await self._queue.unattended()):
-            for item in silent:
+        """What is due and says no reason of its own may wait for a provider that is down, or for a worker that is not there."""
+        now = self._clock.now()
+        ours = zip(page.items, due, strict=False)
+        silent = [(item, moment) for item, moment in ours if not item["why"] and moment <= now]
+        if not silent:
+            return
+        down = {one.name: one.waits for one in await self._circuits.all() if one.is_open}
+        for item, _ in silent:
+            item["why"] = down.get(self._circuit_of(item["channel"]))
+        late = [item for item, moment in silent if not item["why"] and moment <= now - UNATTENDED_AFTER]
+        if late and (reason := await self._queue.unattended()):
+            for item in late:
                 item["why"] = reason
+
+    def _circuit_of(self, name: str) -> str:
+        channel = self._channels.get(ALIASES.get(name, name))
+        return circuit_name(channel.name, channel.provider) if channel else ""
 
     async def past(self, user_id: str, cursor: str | None = None, limit: int = 50) -> HistoryPage:
         """What is over, newest first: sent, failed, skipped, or left to a person, and why."""
