@@ -203,6 +203,10 @@ def attack_payments(attack: Attack) -> None:
         for kind in ("application/json", "text/plain"):  # which nobody but the route reads
             answer = attack.send("POST", hook, content=body, headers={"content-type": kind})
             assert answer.status_code in (400, 422)
+    deep = b'{"event": ' + b"[" * 1_000 + b"]" * 1_000 + b', "object": {"id": "x"}}'
+    for kind in ("application/json", "text/plain"):
+        answer = attack.send("POST", hook, content=deep, headers={"content-type": kind})
+        assert answer.status_code in (400, 422)
 
 
 def attack_reports(attack: Attack) -> None:

@@ -528,6 +528,17 @@ async def test_a_forged_webhook_changes_nothing(shop: Shop) -> None:
     await shop.agrees()
 
 
+async def test_a_webhook_of_any_shape_is_refused(shop: Shop) -> None:
+    """Whatever it says of its type, by which it would be looked at before its route."""
+    for odd in (b"[" * 1_000 + b"]" * 1_000, b'"x"', b"1e999", b"\xff", b"{", b""):
+        for body in (odd, b'{"event": %b, "type": %b, "id": %b, "object": {"id": "x"}}' % (odd, odd, odd)):
+            signed = stripe.signature(body, shop.app.clock.now() / 1000)
+            headers = {"content-type": "text/plain", "stripe-signature": signed}
+            path = f"/webhooks/payments/{shop.name}"
+            answer = await shop.client.post(path, content=body, headers=headers)
+            assert answer.status_code in (200, 400), answer.text
+
+
 async def test_a_webhook_before_its_time_does_not_hide_the_true_one(shop: Shop) -> None:
     await shop.create(capture=False)
     entry = shop.ledger.only

@@ -7,9 +7,9 @@ from hashlib import sha256
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import orjson
-
 from yamchi.clock import Millis
+from yamchi.errors import InvalidJob
+from yamchi.http.limits import read_json
 from yamchi.payments.money import Money, digits
 from yamchi.payments.providers.base import (
     BadWebhook,
@@ -102,10 +102,10 @@ class Stripe:
     def read_webhook(self, headers: Mapping[str, str], body: bytes, now: Millis) -> Notice | None:
         self._verify(headers.get("stripe-signature", ""), body, now)
         try:
-            event = orjson.loads(body)
+            event = read_json(body)
             kind, event_id, thing = str(event["type"]), str(event["id"]), event["data"]["object"]
             payment_id = thing["id"] if kind.startswith("payment_intent.") else thing.get("payment_intent")
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        except (InvalidJob, KeyError, TypeError, AttributeError):
             raise BadWebhook("This is not an event of Stripe.") from None
         return Notice(event_id, kind, payment_id, is_signed=True) if isinstance(payment_id, str) else None
 

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import orjson
-
 from yamchi.clock import Millis, isoformat, to_moment
+from yamchi.errors import InvalidJob
+from yamchi.http.limits import read_json
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import (
     BadWebhook,
@@ -92,11 +92,11 @@ class YooKassa:
 
     def read_webhook(self, headers: Mapping[str, str], body: bytes, now: Millis) -> Notice | None:
         try:
-            notification = orjson.loads(body)
+            notification = read_json(body)
             kind, thing = str(notification["event"]), notification["object"]
             is_refund = kind.startswith("refund.")
             payment_id, own_id = str(thing["payment_id" if is_refund else "id"]), str(thing["id"])
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+        except (InvalidJob, KeyError, TypeError):
             raise BadWebhook("This is not a notification of YooKassa.") from None
         if kind not in _EVENTS:
             return None
