@@ -5,12 +5,11 @@ from uuid import uuid4
 
 import typer
 
-from yamchi.console.loading import AppOption, JsonOption, load_app, read_json, run_async, using
+from yamchi.console.loading import AppOption, JsonOption, read_json, with_plugin
 from yamchi.console.output import answer
 from yamchi.errors import InvalidJob
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage, DirectOptions
-from yamchi.plugins import Application
 
 
 def run(
@@ -38,13 +37,7 @@ def run(
         to=to, template=template, subject=subject, text=text, locale=locale, data=read_json(data)
     )
     message = DirectMessage(channel=channel, options=options)
-    loaded = load_app(app)
-    job_id = run_async(using(loaded, _queue(loaded, message)))
+    job_id = str(uuid4())
+    with_plugin(Notifications, app, lambda its: its.service.send_direct(message, job_id))
     said = f"queued as {job_id}; [cyan]yamchi jobs show notifications {job_id}[/] tells what became of it"
     answer({"job_id": job_id}, said, as_json=as_json)
-
-
-async def _queue(app: Application, message: DirectMessage) -> str:
-    job_id = str(uuid4())
-    await app.plugin(Notifications).service.send_direct(message, job_id)
-    return job_id
