@@ -227,7 +227,7 @@ class Circuits:
         return self._known.get(name, Circuit(name))
 
     async def _read(self) -> None:
-        rows = await self._database.read(lambda connection: connection.execute(select(circuits)).all())
+        rows = await self._database.rows(select(circuits))
         now = self._clock.now()
         self._known = {row.name: _as_of(now, row) for row in rows}
 
