@@ -127,6 +127,23 @@ async def test_time_moves_past_a_rate_limit_whose_queue_has_no_slot_free() -> No
         assert (stats["completed"], stats["active"]) == (1, 1)
 
 
+async def test_a_handler_may_wait_for_what_another_job_returns() -> None:
+    async with TestApp() as app:
+
+        @app.job("sums")
+        async def total(job: Job[list[int]]) -> int:
+            parts = await app.queue("squares").add_many(job.data)
+            return sum([await part.result() for part in parts])
+
+        @app.job("squares", concurrency=1)
+        async def square(job: Job[int]) -> int:
+            return job.data**2
+
+        job = await app.queue("sums").add([1, 2, 3])
+        await asyncio.wait_for(app.drain(), 20)
+        assert await job.result() == 14
+
+
 async def test_a_handler_may_sleep_on_the_clock() -> None:
     events: list[tuple[str, timedelta]] = []
     async with TestApp() as app:

@@ -133,14 +133,13 @@ class Worker:
         await asyncio.gather(*(runner.close() for runner in self.runners))
 
     async def _let_run(self) -> bool:
-        """Let running jobs run; False when all that are left are asleep on the clock."""
-        tasks = [task for runner in self.runners for task in runner.jobs.tasks]
-        while tasks:
+        """Let running jobs run for a moment; False when all that are left are asleep on the clock.
+
+        No longer than that: what a job adds may have to run before the job can end.
+        """
+        if tasks := [task for runner in self.runners for task in runner.jobs.tasks]:
             done, _ = await asyncio.wait(tasks, timeout=0.005, return_when=asyncio.FIRST_COMPLETED)
-            if done:
-                return True
-            if getattr(self._clock, "sleepers", 0) >= len(tasks):
-                return False
+            return bool(done) or getattr(self._clock, "sleepers", 0) < len(tasks)
         await asyncio.sleep(0)
         return not all(
             runner.is_idle for runner in self.runners
