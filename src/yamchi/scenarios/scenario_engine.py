@@ -102,17 +102,13 @@ class ScenarioEngine:
         self, connection: Connection, events: Sequence[Event], fetched: Fetched
     ) -> set[tuple[str, str]]:
         """What the living runs of the keys of these events are about, which need not be what the events are about."""
-        listening, now = (
-            self._library.listening(connection, {event.event_type for event in events}),
-            self._clock.now(),
-        )
-        keys = {
-            (match.definition.scenario, match.key)
-            for event in events
-            for match in self._matches(
-                connection, listening, event, self._facts.concerned(event), fetched, now
-            )
-        }
+        now = self._clock.now()
+        listening = self._library.listening(connection, {event.event_type for event in events})
+        keys = set()
+        for event in events:
+            about = self._facts.concerned(event)
+            matches = self._matches(connection, listening, event, about, fetched, now)
+            keys |= {(match.definition.scenario, match.key) for match in matches}
         return store.entities_of(connection, keys)
 
     def store(
