@@ -287,6 +287,18 @@ def test_the_doctor_says_what_to_fix(yamchi, monkeypatch):
     assert "LEASE has a value that can't be used" in yamchi("doctor", code=1)
 
 
+def test_the_doctor_goes_on_where_an_engine_can_not_be_made(yamchi, monkeypatch):
+    monkeypatch.setenv("QUEUE_URL_HELLO", "supabase")
+    monkeypatch.setenv("SUPABASE_URL", "https://shop.supabase.co")
+    found = {check["what"]: check for check in yamchi.json("doctor", "--port", "0", code=1)}
+    assert (found["engines"]["ok"], found["engines"]["found"]) == (
+        False,
+        "SUPABASE_SERVICE_ROLE_KEY must be set",
+    )
+    assert found["port"]["ok"]
+    assert "1 to fix" in yamchi("doctor", "--port", "0", code=1)
+
+
 def test_the_doctor_knows_yamchi_from_another_that_listens(yamchi, own_home):
     process = Process(own_home, "api", "--port", "0")
     port = process.url.rpartition(":")[2]

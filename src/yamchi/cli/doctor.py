@@ -105,7 +105,10 @@ async def _all(reference: str | None, host: str | None, port: int | None) -> lis
             Check("application", True, f"{reference or 'the one that ships'}: {len(app.queues)} queues")
         )
         extras |= {extra: module for one in app.plugins.values() for extra, module in one.extras.items()}
-        checks += await using(app, _everything(app))
+        try:
+            checks += await using(app, _everything(app))
+        except ConfigurationError as error:  # an engine can't even be made: its extra or its key is missing
+            checks.append(Check("engines", False, str(mask(str(error)))))
     checks += [*_extras(extras), _port(settings, host, port)]
     return checks
 
