@@ -87,6 +87,9 @@ async def test_who_can_not_be_told_is_refused_when_it_is_asked_for(
         ({"user_id": USER, "channel": "pigeon"}, "there is no channel 'pigeon'"),
         ([{"email": f"{n}@example.com"} for n in range(101)], "101 entries"),
         ({"email": "boss"}, "email"),
+        ({"email": "boss@example.com", "telegram": "42"}, "name one of user_id, email and telegram"),
+        ({"user_id": USER, "email": "boss@example.com"}, "name one of user_id, email and telegram"),
+        ({"telegram": ""}, "name somebody"),
     ):
         answer = await client.post("/api/v1/reports", json={**CSV, "notify": notify})
         assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text

@@ -55,8 +55,11 @@ class Notify(BaseModel):
 
     @model_validator(mode="after")
     def _names_somebody(self) -> "Notify":
-        if not (self.user_id or self.email or self.telegram):
+        named = sum(bool(one) for one in (self.user_id, self.email, self.telegram))
+        if named == 0:
             raise ValueError("name somebody: user_id, email or telegram")
+        if named > 1:
+            raise ValueError("name one of user_id, email and telegram: several people are a list")
         return self
 
 
