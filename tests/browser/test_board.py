@@ -190,6 +190,29 @@ def test_an_unknown_job_is_one_sentence(page, board):
     expect(page.locator(".banner")).to_contain_text("Queue thumbnails has no job 'nope'")
 
 
+def test_an_address_that_was_cut_is_one_sentence(page, board):
+    page.goto(f"{board.url}/#/queues/%E0%A4%A")
+    expect(page.locator(".banner")).to_contain_text("There is no queue '%E0%A4%A'")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_hundreds_of_millions_fit(page, board, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(board.url)
+    expect(page.locator("#live")).to_have_text("live")
+    fits = page.evaluate("""async () => {
+        const [{ overview }, { patch }] = await Promise.all(["overview", "dom"].map((name) => import(`/board/${name}.js`)));
+        const states = ["waiting", "active", "delayed", "completed", "failed"];
+        const counts = Object.fromEntries(states.map((state) => [state, 348_148_136]));
+        const queue = { name: "letters", type: "kafka", paused: true, counts, dead_letters: 348_148_136, history: [] };
+        patch(document.getElementById("view"), overview.render({ queues: [queue], workers: [] }, {}));
+        const tiles = [...document.querySelectorAll(".tile")];
+        const isWithin = (tile) => { const text = document.createRange(); text.selectNodeContents(tile.firstChild); return text.getBoundingClientRect().right <= tile.getBoundingClientRect().right; };
+        return { page: document.documentElement.scrollWidth <= innerWidth, tiles: tiles.every(isWithin), said: tiles[0].innerText.split("\\n")[0], exact: tiles[0].firstChild.title };
+    }""")
+    assert fits == {"page": True, "tiles": True, "said": "348.15M", "exact": "348,148,136"}
+
+
 def test_the_api_page_sends_a_call(page, board):
     page.goto(f"{board.url}/docs")
     page.locator("summary", has_text="/healthz").click()

@@ -6,6 +6,11 @@ const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1_000
 
 export const count = (number) => number.toLocaleString("en-US");
 
+const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 2 });
+
+/** For where there is little room: from a million on, in millions. */
+export const short = (number) => (number < 1_000_000 ? count(number) : compact.format(number));
+
 export function span(millis) {
   const [unit, size] = UNITS.find(([, size]) => millis >= size) ?? ["ms", 1];
   const value = millis / size;

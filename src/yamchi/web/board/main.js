@@ -37,9 +37,18 @@ function route() {
   const [path, search] = (location.hash.slice(1) || "/").split("?");
   for (const [pattern, view, place] of ROUTES) {
     const match = pattern.exec(path);
-    if (match) return { view, place, names: match.slice(1).filter((part) => part !== undefined).map(decodeURIComponent), query: new URLSearchParams(search) };
+    if (match) return { view, place, names: match.slice(1).filter((part) => part !== undefined).map(decoded), query: new URLSearchParams(search) };
   }
   return { view: overview, place: "queues", names: [], query: new URLSearchParams() };
+}
+
+/** A name in an address; one that somebody cut or mistyped is taken as it is, and not found. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 function open() {

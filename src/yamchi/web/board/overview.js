@@ -4,7 +4,7 @@ import { get, post, queuePath, to } from "/board/api.js";
 import { pace, sparkline } from "/board/charts.js";
 import { attempt } from "/board/dialogs.js";
 import { h } from "/board/dom.js";
-import { count } from "/board/format.js";
+import { count, short } from "/board/format.js";
 import { link } from "/board/listing.js";
 
 const STATES = ["waiting", "active", "delayed", "completed", "failed"];
@@ -33,7 +33,7 @@ function tiles(queues, workers) {
 }
 
 const tile = (number, label, kind) =>
-  h("div", { class: "card tile" }, h("b", { class: number ? kind : "zero" }, count(number)), h("span", {}, label));
+  h("div", { class: "card tile" }, h("b", { class: number ? kind : "zero", title: count(number) }, short(number)), h("span", {}, label));
 
 /** One line for each engine in trouble, not one for each of its queues. */
 function problems(queues) {
