@@ -167,21 +167,35 @@ async def test_a_job_about_no_picture_is_only_a_failed_job(studio: Studio, capfd
 
 async def test_another_programs_job_reads_only_uploads(studio: Studio) -> None:
     queue = studio.app.queue("media-processing")
-    outside = pictures.write(studio.home, "secret.jpg", pictures.jpeg())
-    job = await queue.add(
-        {"entityType": "user_avatar", "tempPath": str(outside), "originalFilename": "a.jpg"}
-    )
-    await studio.app.drain()
-    assert (await job.refresh()).failed_reason == (
-        "That file is not among the uploads: put it into var/media/temp."
-    )
     studio.app.media.files.prepare()
+    deeper = studio.app.media.files.temp / "deeper"
+    deeper.mkdir()
+    for folder in (studio.home, deeper):
+        outside = pictures.write(folder, "secret.jpg", pictures.jpeg())
+        job = await queue.add(
+            {"entityType": "user_avatar", "tempPath": str(outside), "originalFilename": "a.jpg"}
+        )
+        await studio.app.drain()
+        assert (await job.refresh()).failed_reason == (
+            "That file is not among the uploads: put it into var/media/temp."
+        )
     inside = pictures.write(studio.app.media.files.temp, "upload-abc.jpg", pictures.jpeg())
     data = {"entityType": "user_avatar", "tempPath": str(inside), "originalFilename": "a.jpg"}
     job = await queue.add({**data, "mediaId": None, "userId": None, "metadata": None})
     await studio.app.drain()
     done = await job.refresh()
     assert (await studio.show(done.returned["mediaId"]))["status"] == "ready"
+
+
+async def test_another_programs_job_on_a_machine_that_never_had_an_upload(studio: Studio) -> None:
+    elsewhere = str(studio.app.media.files.temp / "upload-abc.jpg")
+    data = {"entityType": "user_avatar", "tempPath": elsewhere, "originalFilename": "a.jpg"}
+    job = await studio.app.queue("media-processing").add(data)
+    await studio.app.drain()
+    await studio.app.clock.advance(timedelta(minutes=1))
+    assert "not on this machine" in ((await job.refresh()).failed_reason or "")
+    (found,) = (await studio.client.get("/api/admin/media")).json()["items"]
+    assert (found["status"], "not on this machine" in found["error"]) == ("failed", True)
 
 
 async def test_watermarks_begin_from_the_original(studio: Studio) -> None:

@@ -42,11 +42,12 @@ class Files:
         return self.temp / f"upload-{uuid4()}"
 
     def temp_file(self, path: str) -> Path:
-        """A file that came in; refuses what is anywhere else."""
-        try:
-            return _inside(self.temp, Path(path))
-        except BadFile:
-            raise BadFile("That file is not among the uploads: put it into var/media/temp.") from None
+        """A file that came in; refuses what is anywhere else, in a folder of its own too: a row keeps no more than a name."""
+        self.prepare()
+        found = Path(os.path.realpath(self.temp / path))
+        if found.parent != Path(os.path.realpath(self.temp)):
+            raise BadFile("That file is not among the uploads: put it into var/media/temp.")
+        return found
 
     def temp_named(self, kept: str) -> Path:
         """The file of a row. Only its name counts: the folder may have been moved since, or be mounted elsewhere here."""
