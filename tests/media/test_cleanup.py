@@ -77,3 +77,14 @@ async def test_thirty_days_unless_told_otherwise(studio: Studio) -> None:
     assert (await studio.app.media.cleanup.run()).deleted == 0
     await studio.app.clock.advance("1d1s")
     assert (await studio.app.media.cleanup.run()).deleted == 1
+
+
+async def test_what_is_only_in_a_bucket_that_nobody_names_any_more_is_not_freed(studio: Studio) -> None:
+    found = await studio.app.media.get((await studio.made(pictures.jpeg()))["id"])
+    files = [one.file for one in found.variants]
+    await studio.app.media.store.synced(found.id, files, is_synced=True, is_local=False)
+    for one in found.variants:
+        studio.app.media.files.public_file(found.entity_type, one.file).unlink()
+    await studio.client.delete(f"/api/admin/media/{found.id}")
+    cleaned = await studio.app.media.cleanup.run(0)
+    assert (cleaned.deleted, cleaned.freed_bytes) == (1, len(pictures.jpeg()))

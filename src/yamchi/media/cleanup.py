@@ -107,7 +107,7 @@ class MediaCleanupJob:
         freed = 0
         for one in found.variants:
             here = remove(self._files.by_key(self._key(found, one)))
-            freed += here or (one.size if one.is_synced else 0)
+            freed += here or (one.size if one.is_synced and self._bucket else 0)
         freed += remove(self._files.original_of(found.id))
         if found.temp_path is not None:
             freed += remove(self._files.temp_named(found.temp_path))
