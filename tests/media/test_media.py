@@ -150,6 +150,22 @@ async def test_a_small_picture_has_each_width_once(studio: Studio) -> None:
     assert widths == ["300w"]
 
 
+async def test_avif_beside_webp_and_alone(studio: Studio) -> None:
+    (studio.home / "media.yaml").write_text(
+        "both: {sizes: [{name: w64, width: 64}], formats: [avif, webp]}\n"
+        "alone: {sizes: [{name: w64, width: 64}], formats: [avif]}\n"
+    )
+    both = await studio.made(pictures.jpeg(80, 60), entityType="both")
+    assert {name: one["type"] for name, one in both["variants"].items()} == {
+        "w64": "image/webp",
+        "w64_avif": "image/avif",
+    }
+    assert both["srcset"] == f"{both['variants']['w64']['url']} 64w"
+    alone = await studio.made(pictures.jpeg(80, 60), entityType="alone")
+    assert {name: one["type"] for name, one in alone["variants"].items()} == {"w64": "image/avif"}
+    assert alone["srcset"] == f"{alone['variants']['w64']['url']} 64w"
+
+
 async def test_a_job_about_no_picture_is_only_a_failed_job(studio: Studio, capfd: Any) -> None:
     queue = studio.app.queue("media-processing")
     handlers = dict(queue.definition.handlers)

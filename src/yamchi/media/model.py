@@ -115,7 +115,9 @@ class Picture:
     @property
     def srcset(self) -> str:
         """For `<img srcset>`: the variants that keep the picture's shape, by width; of those as wide as each other the smallest."""
-        shaped = [one for one in self.variants if one.type == "image/webp" and self._is_whole(one)]
+        types = {one.type for one in self.variants}
+        type = "image/webp" if "image/webp" in types else "image/avif"
+        shaped = [one for one in self.variants if one.type == type and self._is_whole(one)]
         smallest = {one.width: one for one in sorted(shaped, key=lambda one: (one.width, -one.size))}
         return ", ".join(f"{self.url_of(one)} {width}w" for width, one in smallest.items())
 

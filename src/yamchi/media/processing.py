@@ -285,7 +285,7 @@ def _written(picture: "pyvips.Image", size: Size, output: Output, task: Task, di
     height = (
         picture.get("page-height") if frames > 1 and "page-height" in picture.get_fields() else picture.height
     )
-    name = size.name if output == "webp" else f"{size.name}_{output}"
+    name = f"{size.name}_avif" if output == "avif" and "webp" in task.preset.formats else size.name
     return Variant(name, final.name, f"image/{output}", picture.width, height, len(content), digest)
 
 
