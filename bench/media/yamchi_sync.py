@@ -1,6 +1,6 @@
 """Yamchi copying finished pictures to a bucket, through the queue: `python -m bench.media.yamchi_sync PICTURES VARIANTS BYTES`.
 
-For each picture a job; in it each object is looked for, sent if it is not there, checked by its MD5, and noted in the table.
+For each picture a job; in it each object is sent, with its SHA-256 in the request's signature, and noted in the table.
 """
 
 import asyncio
