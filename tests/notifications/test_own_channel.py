@@ -40,7 +40,7 @@ async def harness(tmp_path: Path, mail_server: MailServer, provider: Provider) -
     (code,) = re.findall(r"```python\n(.*?)```", RECIPE.read_text(), re.DOTALL)
     async with open_harness(tmp_path, mail_server) as harness:
         exec(code, {"app": harness.app, "page": provider.page})
-        harness.template("alarm", "Wake up, {{ user.user_id }}", channel="pager")
+        harness.template("alarm", "Wake up, {{ user.user_id|default('you') }}", channel="pager")
         await harness.person(attributes={"pager": "12345"})
         yield harness
 
@@ -62,6 +62,16 @@ async def test_without_an_address(harness: Harness, provider: Provider) -> None:
     await harness.person(attributes={})
     delivery = await harness.delivery(await _page(harness))
     assert (delivery["status"], delivery["last_error"]) == ("FAILED", "User has no pager")
+
+
+async def test_to_an_address(harness: Harness, provider: Provider) -> None:
+    message = {"channel": "pager", "options": {"to": "911", "text": "Wake up"}}
+    await harness.app.queue("notifications").add(message)
+    answer = await harness.client.post("/templates/alarm/pager/en/test", json={"to": "912", "data": {"x": 1}})
+    assert answer.is_success, answer.text
+    await harness.app.drain()
+    assert provider.paged[0] == ("911", "Wake up")
+    assert [to for to, _ in provider.paged] == ["911", "912"]
 
 
 @pytest.mark.parametrize("trouble", [Retryable("busy"), RuntimeError("a bug")])

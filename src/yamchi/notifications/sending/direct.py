@@ -5,6 +5,7 @@ is derived from the number and the content: read twice it is one message, and a 
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
@@ -39,10 +40,27 @@ def addresses_of(direct: DirectMessage) -> list[str]:
     return [to] if isinstance(to, str) else to
 
 
+class _Anywhere(Mapping[str, str]):
+    """The attributes of somebody of whom nothing is known but an address: a channel of one's own finds it, whatever it asks for."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __getitem__(self, name: str) -> str:
+        return self._address
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 def at(address: str) -> Recipient:
     """A recipient with this address on every channel. A UUID is also taken as the user's id, for the inbox."""
+    user_id = address if _ID.fullmatch(address) else None
     return Recipient(
-        address if _ID.fullmatch(address) else None, email=address, phone=address, telegram_id=address
+        user_id, email=address, phone=address, telegram_id=address, attributes=_Anywhere(address)
     )
 
 
