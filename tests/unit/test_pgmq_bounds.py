@@ -467,6 +467,18 @@ async def test_tables_of_before_tell_too(listening: PgmqEngine, opened: Open, ot
     await heard(listening, "late")
 
 
+async def test_an_idle_worker_is_woken_for_what_is_due_since_ever(opened: Open, other: Any) -> None:
+    engine = await opened()
+    await engine.add("mail", [NewJob("first", "email", b"{}")])
+    await complete(engine, "mail", await claim_all(engine, "mail", 1))
+    other.execute("""INSERT INTO pgmq.q_mail (vt, message) VALUES ('-infinity', '{"job_id": "old"}')""")
+    other.commit()
+    fresh = await opened()
+    await asyncio.wait_for(fresh.wake("mail", 60_000), 30)
+    (held,) = await claim(fresh, "mail")
+    assert held.job.id == "old"
+
+
 async def test_an_idle_worker_is_woken_for_what_is_below(opened: Open, other: Any) -> None:
     engine = await opened()
     await engine.add("mail", [NewJob("first", "email", b"{}")])

@@ -50,8 +50,9 @@ SELECT {trimmed}, NULL::integer, (SELECT string_agg(n || ' ' || {micros("first")
 
 _SCAN = f"WITH {SEEING} {seen()}"
 
+# Due since when makes no difference: another program's message may be due since -infinity, from which nothing is subtracted.
 _NEXT_DUE = f"""
-SELECT extract(epoch FROM min(vt) - statement_timestamp()) * 1000 FROM {_BANDS}, LATERAL (
+SELECT extract(epoch FROM min(greatest(vt, statement_timestamp())) - statement_timestamp()) * 1000 FROM {_BANDS}, LATERAL (
     SELECT vt FROM {{q}} WHERE vt >= low AND vt < high AND last_read_at IS NULL
     AND vt <= statement_timestamp() + %(within)s * interval '1 second' AND NOT (SELECT paused FROM yamchi.queues WHERE name = %(queue)s)
     ORDER BY vt LIMIT 1) AS first
