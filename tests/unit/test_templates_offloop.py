@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from yamchi.notifications.policy.rules import EventRulesHandler, Rule
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.templates import Layout, Template, TemplateError, read_template, render
 from yamchi.notifications.templates.meter import FIRST_TRY, LARGE, Limits, Outgrown
-from yamchi.notifications.templates.offloop import render_message, run_metered
+from yamchi.notifications.templates.offloop import LONG_SECONDS, render_message, run_metered
 
 BARE = Layout("{{ content }}", "{{ content }}")
 HEAVY = "{% for i in range(30000) %}{% set x = i * 2 %}{% endfor %}done"
@@ -38,6 +38,34 @@ async def test_a_heavy_message_costs_the_event_loop_little() -> None:
         assert (await render_message(heavy, {})).text == "done"
         costs.append(thread_time() - began)  # of this thread, the loop's
     assert min(costs) < whole / 3
+
+
+@pytest.mark.parametrize("is_outgrown", [True, False])
+async def test_heavy_ones_that_come_together_are_tried_with_the_loop_in_between(is_outgrown: bool) -> None:
+    tried = most = 0
+
+    def work(limits: Limits) -> str:
+        nonlocal tried
+        if limits.is_first_try:
+            tried += 1
+            until = perf_counter() + LONG_SECONDS * 1.5
+            while perf_counter() < until:
+                continue
+            if is_outgrown:
+                raise Outgrown("of its share")
+        return "done"
+
+    async def look() -> None:
+        nonlocal most
+        while True:
+            before = tried
+            await asyncio.sleep(0)
+            most = max(most, tried - before)
+
+    looking = asyncio.create_task(look())
+    assert await asyncio.gather(*(run_metered(work) for _ in range(10))) == ["done"] * 10
+    looking.cancel()
+    assert (tried, most) == (10, 1)
 
 
 async def test_a_small_one_stays_where_it_is_once_it_is_compiled() -> None:

@@ -9,24 +9,39 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from time import perf_counter
 from typing import Any, TypeVar
 
 from yamchi.notifications.templates.meter import FIRST_TRY, FULL, Limits, Outgrown
 from yamchi.notifications.templates.model import Rendered, Template
 from yamchi.notifications.templates.rendering import render
+from yamchi.perloop import PerLoop
 
 THREADS = 2
 """Of their own: a look-up of a host's name in asyncio's must not wait for a template."""
 
+LONG_SECONDS = 0.005
+
 Result = TypeVar("Result")
+
+_trying = PerLoop(asyncio.Lock)
 
 
 async def run_metered(work: Callable[[Limits], Result]) -> Result:
-    """What `work` gives under these limits; it may be called twice and must raise `Outgrown` when it goes over the first."""
-    try:
-        return work(FIRST_TRY)
-    except Outgrown:
-        return await in_thread(work, FULL)
+    """What `work` gives under these limits; it may be called twice and must raise `Outgrown` when it goes over the first.
+
+    After a try that took long the loop goes on with everything else before the next one: many may come at the same time.
+    """
+    async with _trying.get():
+        began = perf_counter()
+        try:
+            return work(FIRST_TRY)
+        except Outgrown:
+            pass
+        finally:
+            if perf_counter() - began > LONG_SECONDS:
+                await asyncio.sleep(0)
+    return await in_thread(work, FULL)
 
 
 async def in_thread(work: Callable[..., Result], *args: Any) -> Result:
