@@ -199,3 +199,17 @@ async def test_a_file_that_is_edited_while_events_are_stored_keeps_none_of_them_
     await harness.lead("d")
     await harness.event("go", "d")
     assert (await harness.run("own", "d"))["version"] != (await harness.run("own", "a"))["version"]
+
+
+async def test_of_two_files_with_the_same_name_the_second_is_complained_of(harness: Harness) -> None:
+    await rewrite(harness, "a", starting("greet", "go", "done"))
+    assert await rewrite(harness, "b", starting("greet", "come", "over")) == {"greet", *SHIPPED}
+    library = harness.scenarios.library
+    assert library.current["greet"].on == ["go"]
+    (problem,) = library.problems
+    assert "b.yaml names the scenario 'greet' as a.yaml does" in str(problem)
+    assert [str(one) for one in await harness.scenarios.linter.lint() if one.level == "error"] == [
+        str(problem)
+    ]
+    await rewrite(harness, "b", starting("part", "come", "over"))
+    assert library.problems == []

@@ -5,7 +5,7 @@ while Yamchi runs: runs that begin from then on follow the new version. A file t
 changes nothing, and the log says why; at a start its scenario is left out, and so is what ships under that name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Library:
         self._current: dict[str, Definition] = {}
         self._versions: dict[tuple[str, str], Definition | None] = {}
         self._looked_at: Millis | None = None
+        self._doubles: list[ConfigurationError] = []
         self._cycles: list[ConfigurationError] = []
         dialect = sqlite if is_embedded else postgresql
         self._keep = dialect.insert(table).on_conflict_do_nothing()
@@ -88,7 +89,7 @@ class Library:
     @property
     def problems(self) -> list[ConfigurationError]:
         """What is wrong with the files, as they were last read."""
-        return [file.problem for file in self._files.values() if file.problem] + self._cycles
+        return [file.problem for file in self._files.values() if file.problem] + self._doubles + self._cycles
 
     @property
     def queues(self) -> set[str]:
@@ -119,6 +120,7 @@ class Library:
         if {path: file.stamp for path, file in self._files.items()} == stamps:
             return
         self._files = {path: self._read_one(path, stamp) for path, stamp in stamps.items()}
+        self._doubles = list(self._find_doubles())
         self._current = self._without_cycles(self._chosen())
 
     def _read_one(self, path: Path, stamp: Stamp) -> File:
@@ -130,6 +132,21 @@ class Library:
         except ConfigurationError as error:
             _complain(error)
             return File(stamp, before.definition if before else None, error)
+
+    def _find_doubles(self) -> Iterator[ConfigurationError]:
+        """Two files of one folder that name the same scenario: nobody would look for the reason why one does nothing."""
+        first: dict[tuple[Path, str], Path] = {}
+        for path, file in self._files.items():
+            if file.definition is None:
+                continue
+            name = file.definition.scenario
+            used = first.setdefault((path.parent, name), path)
+            if used != path:
+                error = ConfigurationError(
+                    f"{path} names the scenario {name!r} as {used.name} does, which is used."
+                )
+                _complain(error)
+                yield error
 
     def _chosen(self) -> dict[str, Definition]:
         """The first of each name: the user's files come first. One that never could be used leaves its name as it was."""
