@@ -125,6 +125,15 @@ def animation(frames: int = 4, width: int = 60, height: int = 40) -> bytes:
     return bytes(joined.gifsave_buffer())
 
 
+def half_transparent_animation(width: int, height: int, frames: int = 2) -> bytes:
+    """Frames of what is half solid red, half nothing."""
+    vips = _vips()
+    shots = [open_png(half_transparent(width, height))] * frames
+    joined = vips.Image.arrayjoin(shots, across=1).copy(interpretation="srgb")
+    joined.set_type(vips.GValue.gint_type, "page-height", height)
+    return bytes(joined.webpsave_buffer(lossless=True))
+
+
 def turned_animation(orientation: int = 6) -> bytes:
     """An animated WebP that says how a camera was held."""
     vips = _vips()

@@ -266,6 +266,16 @@ def test_what_is_transparent_does_not_bleed(tmp_path: Path) -> None:
     assert shown.getpoint(shown.width - 5, 50)[3] == 0
 
 
+@pytest.mark.parametrize("content", ["half_transparent", "half_transparent_animation"])
+def test_what_is_cut_out_does_not_bleed_either(tmp_path: Path, content: str) -> None:
+    focus = (0.5, 0.5)  # so that the edge is in the middle
+    made = made_of(getattr(pictures, content)(1010, 601), tmp_path, preset=AVATAR, focus=focus)
+    shown = pictures.open_any((tmp_path / made.variants[-1].file).read_bytes())
+    edge = [color for x in range(shown.width) if 100 < (color := shown.getpoint(x, 10))[3] < 160]
+    assert edge
+    assert min(red for red, *_ in edge) > 240  # nothing of what nobody sees
+
+
 def test_colors_of_ink_become_srgb(tmp_path: Path) -> None:
     made = made_of(pictures.red_ink(), tmp_path)
     red, green, blue = pictures.open_any((tmp_path / made.variants[0].file).read_bytes()).getpoint(50, 50)[:3]

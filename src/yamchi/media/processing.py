@@ -22,7 +22,7 @@ from yamchi.media.decoding import (
     damaged,
     decode,
     open_header,
-    shrunk,
+    scaled,
     upright_size,
     vips,
 )
@@ -189,7 +189,7 @@ def _resized(sources: Sequence["pyvips.Image"], size: Size, task: Task, frames: 
         return _resized_frames(sources[0], size, size.height or LONGEST_SIDE)
     if size.fit == "inside":
         width, height = _fitting(sources[0], size)
-        return shrunk(_source_for(width, height, sources), width, height)
+        return scaled(_source_for(width, height, sources), width, height)
     assert size.height is not None
     return _covering(_source_for(size.width, size.height, sources), size.width, size.height, task)
 
@@ -205,7 +205,7 @@ def _covering(source: "pyvips.Image", width: int, height: int, task: Task) -> "p
             cut = source.smartcrop(*part, interesting=task.preset.focus)
         return cut.thumbnail_image(width, height=height, size="force")
     if task.focus:
-        return _cropped(source.resize(share), width, height, task.focus)
+        return _cropped(_by_share(source, share), width, height, task.focus)
     return source.thumbnail_image(width, height=height, crop=task.preset.focus)
 
 
@@ -228,12 +228,16 @@ def _resized_frames(base: "pyvips.Image", size: Size, height: int) -> "pyvips.Im
         return base.thumbnail_image(size.width, height=min(height, LONGEST_SIDE), size="down")
     share = max(size.width / base.width, height / page)
     frames = [base.crop(0, top, base.width, page) for top in range(0, base.height, page)]
-    cut = [_cropped(frame.resize(share), size.width, height, (0.5, 0.5)) for frame in frames]
+    cut = [_cropped(_by_share(frame, share), size.width, height, (0.5, 0.5)) for frame in frames]
     joined = vips().Image.arrayjoin(cut, across=1).copy()
     joined.set_type(_gint(), "page-height", height)
     if "delay" in base.get_fields():
         joined.set_type(_array_int(), "delay", base.get("delay"))
     return joined
+
+
+def _by_share(image: "pyvips.Image", share: float) -> "pyvips.Image":
+    return scaled(image, max(round(image.width * share), 1), max(round(image.height * share), 1))
 
 
 def _cropped(image: "pyvips.Image", width: int, height: int, focus: tuple[float, float]) -> "pyvips.Image":
