@@ -52,18 +52,16 @@ def listed(url: str) -> list[dict[str, Any]]:
     return list(httpx2.get(f"{url}/api/admin/media").json()["items"])
 
 
-def upload(url: str, content: bytes, name: str, kind: str = "company_photo") -> None:
-    files = {"file": (name, content)}
-    answer = httpx2.post(
-        f"{url}/api/admin/media/upload-async", files=files, data={"entityType": kind}, timeout=60
-    )
+def upload(url: str, content: bytes, name: str, kind: str = "company_photo", metadata: str = "{}") -> None:
+    files, fields = {"file": (name, content)}, {"entityType": kind, "metadata": metadata}
+    answer = httpx2.post(f"{url}/api/admin/media/upload-async", files=files, data=fields, timeout=60)
     assert answer.status_code == 202
 
 
 def test_the_page_of_media(url: str, page: Page) -> None:
     upload(url, pictures.scene(), "hills.jpg")
     upload(url, pictures.scene()[:20_000], "<b>broken.jpg")
-    upload(url, pictures.png(400, 300), "me.png", "user_avatar")
+    upload(url, pictures.png(400, 300), "me.png", "user_avatar", '{"alt": 1234567890123456789}')
     page.goto(url)
     page.get_by_role("link", name="Media", exact=True).click()
     cards = page.locator("#pictures li")
@@ -92,3 +90,4 @@ def test_the_page_of_media(url: str, page: Page) -> None:
     page.get_by_role("button", name="Show").click()
     expect(cards).to_have_count(1)
     expect(cards).to_contain_text("me.png")
+    expect(cards.locator("img")).to_have_attribute("alt", "1234567890123456789")

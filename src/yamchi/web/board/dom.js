@@ -21,7 +21,7 @@ export function h(tag, props = {}, ...children) {
     if (name === "key") node.key = String(value);
     else if (name.startsWith("on") || name === "given") node[name] = value;
     else if (name === "checked" || name === "value" || name === "disabled") node[name] = value;
-    else node.setAttribute(name, value === true ? "" : String(value));
+    else node.setAttribute(name, value === true ? "" : asText(value));
   }
   node.append(...flat(children));
   return node;
@@ -29,8 +29,11 @@ export function h(tag, props = {}, ...children) {
 
 function flat(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
-    .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
+    .map((child) => (child instanceof Node ? child : document.createTextNode(asText(child))));
 }
+
+/** A value as a page shows it; a number that was kept as its text has no other. */
+export const asText = (value) => (JSON.isRawJSON?.(value) ? value.rawJSON : String(value));
 
 /** Makes the children of `parent` look like `nodes`, changing as little as possible: focus, scroll and text survive. */
 export function patch(parent, nodes) {

@@ -2,7 +2,7 @@
 
 import { query } from "/board/api.js";
 import { attempt } from "/board/dialogs.js";
-import { h } from "/board/dom.js";
+import { asText, h } from "/board/dom.js";
 import { ago, exact } from "/board/format.js";
 
 /**
@@ -78,7 +78,7 @@ export function acts(label, act, done, { refresh }, kind = "small") {
 export function facts(title, rows) {
   return h("section", { class: "card section", key: `facts ${title}` }, h("h2", {}, title),
     h("div", { class: "body" }, h("dl", {}, rows.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false)
-      .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value instanceof Node ? value : String(value))]))));
+      .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value instanceof Node ? value : asText(value))]))));
 }
 
 /** What happened, oldest first: [kind, label, moment, more]. */
