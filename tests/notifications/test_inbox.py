@@ -140,6 +140,19 @@ async def test_pages_by_cursor_show_everything_once(app: TestApp, limit: int) ->
     assert [item["created_at"] for item in newest] == sorted((i["created_at"] for i in newest), reverse=True)
 
 
+async def test_a_page_of_long_messages_has_fewer(app: TestApp) -> None:
+    """Of messages of a megabyte each, one with a hundred would hold up everybody."""
+    inbox, long = app.notifications.inbox, Rendered("x" * 900_000)
+    for number in range(5):
+        await inbox.add(Message(f"long{number}", USER, long))
+    sizes, cursor = [], None
+    while not sizes or cursor:
+        page = await inbox.page(USER, cursor=cursor, limit=100)
+        sizes.append(len(page.items))
+        cursor = page.next_cursor
+    assert sizes == [2, 2, 1]
+
+
 async def test_views(app: TestApp) -> None:
     inbox = app.notifications.inbox
     await fill(app, 4)

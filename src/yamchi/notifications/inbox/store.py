@@ -56,6 +56,10 @@ COUNTING = select(func.count()).select_from(
 _ITEMS = select(table).where(table.c.message_id.in_(bindparam("ids", expanding=True)))
 
 
+LONGEST_PAGE = 2_000_000
+"""Characters of all messages of a page: each may have a million."""
+
+
 @dataclass(frozen=True, slots=True)
 class InboxPage:
     """Some messages, and where to go on."""
@@ -124,11 +128,12 @@ class Inbox:
     async def page(
         self, user_id: str, *, view: View = "inbox", cursor: str | None = None, limit: int = 20
     ) -> InboxPage:
-        """Messages, newest first, that come after the cursor. What arrives meanwhile moves nothing."""
+        """Messages, newest first, that come after the cursor; fewer than `limit` if they are long. What arrives meanwhile moves nothing."""
         query = listing(user_id, view, cursor, limit + 1)
         rows = await self._database.rows(query)
-        more = len(rows) > limit
-        return InboxPage([shown(row) for row in rows[:limit]], _cursor(rows[limit - 1]) if more else None)
+        kept = _fitting(rows[:limit])
+        more = len(rows) > len(kept)
+        return InboxPage([shown(row) for row in kept], _cursor(kept[-1]) if more else None)
 
     async def items(self, message_ids: Sequence[str]) -> dict[str, Item]:
         def look(connection: Connection) -> list[Row[Any]]:
@@ -146,6 +151,16 @@ class Inbox:
             return {one: connection.execute(COUNTING, {"user_id": one}).scalar_one() for one in user_ids}
 
         return await self._database.read(count)
+
+
+def _fitting(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
+    """As many of the first as make a page that holds up nobody; one at least."""
+    total = 0
+    for number, row in enumerate(rows):
+        total += len(row.text)
+        if number and total > LONGEST_PAGE:
+            return rows[:number]
+    return rows
 
 
 def shown(row: Row[Any]) -> Item:

@@ -20,7 +20,7 @@ router = APIRouter(tags=["inbox"], responses=documented(401, 403, 404, 422, 503)
 senders = APIRouter(tags=["inbox"], responses=documented(401, 403, 422, 503))
 """What a key that may mint tokens may use."""
 
-Limit = Annotated[int, Query(ge=1, le=100)]
+Limit = Annotated[int, Query(ge=1, le=100, description="At most; a page of long messages has fewer.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
 
 
