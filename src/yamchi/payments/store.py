@@ -179,13 +179,11 @@ class PaymentStore:
     async def add_refund(self, payment: Payment, refund_id: str, money: Money | None) -> Refund:
         """Keep a refund before the provider hears of it, if there is that much to give back; None is all that is left."""
         now = self._clock.now()
+        same_id = select(payment_refunds).where(payment_refunds.c.id == refund_id)
 
         def keep(connection: Connection) -> Refund:
             kept = locked(connection, payment.id)
-            known = connection.execute(
-                select(payment_refunds).where(payment_refunds.c.id == refund_id)
-            ).first()
-            if known is not None:
+            if (known := connection.execute(same_id).first()) is not None:
                 return same_refund(known, kept, money)
             gone = max(kept.refunded.minor, reserved_for_refunds(connection, payment.id))
             left = Money.of_minor(kept.captured.minor - gone, kept.money.currency)
@@ -193,7 +191,10 @@ class PaymentStore:
             if not 0 < wanted.minor <= left.minor:
                 raise WrongState(f"Payment {payment.id} can give back {left}, not {wanted}.")
             refund = Refund(refund_id, payment.id, None, "new", wanted, None, now)
-            insert_new(connection, payment_refunds, [refund_row(refund)])
+            if not insert_new(
+                connection, payment_refunds, [refund_row(refund)]
+            ):  # just now, of another payment
+                return same_refund(connection.execute(same_id).one(), kept, money)
             connection.execute(
                 update(payments).where(payments.c.id == payment.id).values(due_at=now + FIRST_CHECK)
             )
