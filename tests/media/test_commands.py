@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from tests.media import pictures
 from yamchi.cli import cli
+from yamchi.console.loading import with_plugin
 from yamchi.media.cleanup import DAY
-from yamchi.media.commands import _with
 from yamchi.media.plugin import Media
 
 pytestmark = pytest.mark.timeout(300)  # longer than a child may take to start, which is then said
@@ -77,7 +77,7 @@ def test_a_cleanup_keeps_to_the_days_that_are_set(tmp_path: Path, monkeypatch: p
         await media.store.soft_delete(one["id"])
         await media.store._change(one["id"], deleted_at=media.app.clock.now() - 40 * DAY)
 
-    _with(None, delete_long_ago)
+    with_plugin(Media, None, delete_long_ago)
     monkeypatch.setenv("MEDIA_CLEANUP_DAYS", "90")
     assert json.loads(media("cleanup", "--json"))["deleted"] == 0
     assert json.loads(media("cleanup", "--days", "30", "--json"))["deleted"] == 1

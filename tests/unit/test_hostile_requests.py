@@ -23,6 +23,7 @@ from yamchi.http.limits import FORM_LIMIT, MOST_FIELDS, MOST_VALUES, StrictConte
 from yamchi.notifications.policy.rules import Rule
 from yamchi.notifications.tables import campaigns, events, notification_delivery, rules, users
 from yamchi.observe import logging
+from yamchi.queues.deadletters import to_dict
 from yamchi.queues.handlers import MOST_FAULTS, Handler, PoisonMessage
 from yamchi.queues.records import DeadLetter, JobOptions, JobRecord, NewJob
 from yamchi.testing import TestApp
@@ -416,7 +417,7 @@ def test_a_row_for_whatever_an_engine_brings() -> None:
     assert "can't be shown" in JobRow.of(broken).preview
     letter = DeadLetter("a", "hello", None, b"{half", "odd", 10**30)
     assert "no moment" in LetterRow.of(letter).failed_at
-    assert LetterOut.of(letter).body == "{half"
+    assert LetterOut(**to_dict(letter)).body == "{half"
 
 
 async def test_many_values_do_not_hold_up_the_event_loop() -> None:

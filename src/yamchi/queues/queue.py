@@ -295,6 +295,10 @@ class Queue:
     async def remove(self, job_ids: Sequence[str]) -> list[str]:
         """Forget jobs that are not running; the ids really removed."""
         await self._withdraw(job_ids, PENDING)
+        return await self.clear(job_ids)
+
+    async def clear(self, job_ids: Sequence[str]) -> list[str]:
+        """The same without telling whose jobs they are: others of these ids are about to take their place."""
         return await self.engine.remove(self.name, job_ids)
 
     async def _withdraw(self, job_ids: Sequence[str], states: Sequence[State]) -> None:

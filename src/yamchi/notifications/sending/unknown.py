@@ -42,6 +42,5 @@ class UnknownDeliveries:
             )
         if (delivery["status"], delivery["last_error"]) != ("QUEUED", AGAIN):
             await self._deliveries.decide(job_id, "QUEUED", AGAIN)
-        # The job as it ended, or waits to be tried again, is in the way. Without a word to its delivery, which waits again.
-        await self._queue.engine.remove(self._queue.name, [job_id])
+        await self._queue.clear([job_id])  # the job as it ended, or waits to be tried again, is in the way
         await self._service.send([NotificationJob.model_validate(delivery["job"])])
