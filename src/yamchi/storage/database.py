@@ -159,7 +159,6 @@ class Database:
             self._url,
             pool_size=2,
             max_overflow=0,
-            pool_pre_ping=True,
             json_serializer=_write_json,
             json_deserializer=orjson.loads,
             connect_args={"factory": SqliteConnection} if self.is_embedded else {},
