@@ -216,9 +216,8 @@ class QueueRunner:
                 done = self._postpone(done, got.unsettled)
             await self._take(got, want)
         finally:
-            self._requested -= (
-                want  # not before: rate limits may be asked first, and the slots are not free meanwhile
-            )
+            # Not before: rate limits may be asked first, and the slots are not free meanwhile.
+            self._requested -= want
         if done:
             self._report(done, got.settled)
         return bool(done or got.claims)
