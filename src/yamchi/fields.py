@@ -102,6 +102,10 @@ class Fault(NamedTuple):
     place: str
     message: str
 
+    def within(self, outer: str) -> "Fault":
+        """The same, in a document in which this one is the field `outer`."""
+        return self._replace(place=f"{outer}.{self.place}" if self.place else outer)
+
 
 _LONGEST_MESSAGE = 500
 _LONGEST_PART = 100

@@ -210,6 +210,7 @@ async def test_ids_that_are_too_long(studio: Studio) -> None:
         422,
         "userId: String should have at most 64 characters",
     )
+    assert [fault["field"] for fault in answer.json()["errors"]] == ["userId"]
     assert studio.temp_files == []
 
 

@@ -1,6 +1,7 @@
 """What senders are told of a message or a template that can't be used, in the words they used themselves."""
 
 from collections.abc import AsyncIterator
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -37,7 +38,7 @@ async def test_the_form_that_was_meant_is_the_one_that_is_spoken_of(client: http
 async def test_a_rule_that_can_not_be_used(client: httpx2.AsyncClient) -> None:
     rule = {"on": "x", "notify": {"channel": "pigeon", "template": "welcome_email"}}
     answer = await client.post("/api/v1/rules", json=rule)
-    assert {fault["field"].split(".")[0] for fault in answer.json()["errors"]} == {"notify"}
+    assert [fault["field"] for fault in answer.json()["errors"]] == ["notify.channel"]
     assert "function-after" not in answer.text
     answer = await client.post(
         "/api/v1/rules", json={"on": "x", "notify": {"channel": "email", "templat": "hi"}}
@@ -81,3 +82,43 @@ async def test_a_try_of_a_template_that_is_not_there_is_refused_at_once(client: 
     answer = await client.post("/api/v1/templates/nope/email/en/test", json={"to": "me@example.com"})
     assert answer.status_code == 404
     assert "There is no template 'nope'" in answer.json()["detail"]
+
+
+async def test_what_is_wrong_with_a_whole_letter_is_said_of_its_data(client: httpx2.AsyncClient) -> None:
+    answer = await client.post("/api/queues/email_queue/jobs", json={"data": {"to": "a@example.com"}})
+    assert [fault["field"] for fault in answer.json()["errors"]] == ["data"]
+
+
+async def test_an_event_of_a_batch_is_named_by_its_number(client: httpx2.AsyncClient) -> None:
+    batch = [{"event_type": "x", "event_id": "1"}, {"event_type": "x"}]
+    answer = await client.post("/api/v1/events/batch", json=batch)
+    assert [fault["field"] for fault in answer.json()["errors"]] == ["1.event_id"]
+
+
+async def test_an_event_in_no_language(client: httpx2.AsyncClient) -> None:
+    event = {
+        "event_type": "user_registered",
+        "event_id": "1",
+        "user_id": str(uuid4()),
+        "data": {"locale": ["x"]},
+    }
+    answer = await client.post("/api/v1/events", json=event)
+    assert [fault["field"] for fault in answer.json()["errors"]] == ["data.locale"]
+
+
+@pytest.mark.parametrize(
+    ("preferences", "field"),
+    [
+        ({"channels": {"sms": "maybe"}}, "channels.sms"),
+        ({"channels": {"owl": True}}, "channels.owl"),
+        ({"channels": ["sms"]}, "channels"),
+        ({"categories": {"promotions": "maybe"}}, "categories.promotions"),
+        ({"allowed": {"sms": {"promotions": "maybe"}}}, "allowed.sms.promotions"),
+    ],
+)
+async def test_preferences_that_can_not_be_used(
+    client: httpx2.AsyncClient, preferences: dict[str, object], field: str
+) -> None:
+    answer = await client.put(f"/api/v1/users/{uuid4()}/preferences", json=preferences)
+    (fault,) = answer.json()["errors"]
+    assert (fault["field"], "no such field" in fault["message"]) == (field, False)

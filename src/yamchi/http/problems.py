@@ -9,7 +9,7 @@ import orjson
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -26,7 +26,6 @@ from yamchi.errors import (
 )
 from yamchi.fields import faults_of
 from yamchi.observe.logging import mask
-from yamchi.queues.handlers import faults_in
 
 log = structlog.get_logger("yamchi.web")
 
@@ -111,10 +110,6 @@ async def _on_yamchi_error(_request: Request, error: Exception) -> Response:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning(f"answered {status}: {error}")
     faults = getattr(error, "faults", ())[:MOST_NAMED]
-    if not faults and isinstance(error.__cause__, ValidationError):
-        faults = [
-            fault._replace(place=f"data.{fault.place}") for fault in faults_in(error.__cause__)[:MOST_NAMED]
-        ]
     return problem(status, str(error), [FieldProblem(field=place, message=said) for place, said in faults])
 
 

@@ -34,7 +34,7 @@ from yamchi.media.overlay import Mark
 from yamchi.media.presets import Preset, Presets, UnknownPreset
 from yamchi.media.processing import Made, Task
 from yamchi.media.store import MediaStore, UnknownMedia
-from yamchi.queues.handlers import describe
+from yamchi.queues.handlers import describe, faults_in
 from yamchi.queues.job import Job
 from yamchi.queues.queue import New, Queue
 from yamchi.storage.folders import flush_folder
@@ -405,7 +405,7 @@ def _job_data(**fields: Any) -> MediaProcessingJobData:
     try:
         return MediaProcessingJobData.model_validate({to_camel(name): one for name, one in fields.items()})
     except ValidationError as error:
-        raise InvalidJob(describe(error)) from error
+        raise InvalidJob(describe(error), faults_in(error)) from error
 
 
 def clean_name(filename: str) -> str:

@@ -96,7 +96,7 @@ class Handler:
                 self._adapter.validate_json(payload)
             except ValidationError as error:
                 said = f"The data of {self.name} does not fit: {describe(error, payload)}"
-                faults = [fault._replace(place=f"data.{fault.place}") for fault in faults_in(error, payload)]
+                faults = [fault.within("data") for fault in faults_in(error, payload)]
                 raise InvalidJob(said, faults) from error
         return payload
 
@@ -212,6 +212,10 @@ class QueueDefinition:
                 return self.handlers[self.default_name]
             known = ", ".join(self.handlers) or "none"
             raise UnknownJob(f"Queue {self.name} has no job {name!r}; it has: {known}.") from None
+
+    def encode(self, name: str, data: Any) -> bytes:
+        """Data as it will lie on the broker, checked against the handler's model and the size limit."""
+        return check_size(self, name, self.handler(name).encode(data) if self.handlers else encode_json(data))
 
     def key_of(self, data: Any) -> str:
         if callable(self.key):

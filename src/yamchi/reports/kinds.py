@@ -62,7 +62,7 @@ class ReportKind:
         try:
             return self.params.model_validate(params)
         except ValidationError as error:
-            faults = [fault._replace(place=f"params.{fault.place}") for fault in faults_in(error)]
+            faults = [fault.within("params") for fault in faults_in(error)]
             raise InvalidJob(
                 f"The params of report {self.name} do not fit: {describe(error)}", faults
             ) from error

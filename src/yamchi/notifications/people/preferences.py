@@ -40,34 +40,35 @@ class Quiet(BaseModel):
         return self
 
 
+Categories = Annotated[dict[Category, bool], Field(max_length=200), few(200)]
+
+
 class Preferences(BaseModel):
-    """What a person chose: by channel, then by category; `*` stands for all of them."""
+    """What a person chose: by channel, then by category; `*` stands for all of them.
+
+    `{"channels": {"sms": false}, "categories": {"promotions": false}}` says it without a `*`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    allowed: Annotated[
-        dict[ChannelOrAny, Annotated[dict[Category, bool], Field(max_length=200), few(200)]], few(50)
-    ] = Field(
+    allowed: Annotated[dict[ChannelOrAny, Categories], few(50)] = Field(
         default_factory=dict,
         max_length=50,
         examples=[{"email": {"recommendations": False}, "sms": {ANY: False}}],
     )
     quiet_hours: Annotated[Quiet | None, few(10)] = None
+    channels: Annotated[dict[ChannelOrAny, bool], few(50)] = Field(
+        default_factory=dict, max_length=50, exclude=True
+    )
+    categories: Categories = Field(default_factory=dict, exclude=True)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _in_short(cls, given: Any) -> Any:
-        """`{"channels": {"sms": false}, "categories": {"promotions": false}}` says it without a `*`."""
-        if not isinstance(given, dict) or not {"channels", "categories"} & given.keys():
-            return given
-        rest = dict(given)
-        channels, categories, allowed = (rest.pop(name, {}) for name in ("channels", "categories", "allowed"))
-        if not all(isinstance(one, dict) for one in (channels, categories, allowed)):
-            return given
-        short = {channel: {ANY: is_on} for channel, is_on in channels.items()}
-        if categories:
-            short[ANY] = categories
-        return {**rest, "allowed": {**short, **allowed}}
+    @model_validator(mode="after")
+    def _in_full(self) -> "Preferences":
+        short = {channel: {ANY: is_on} for channel, is_on in self.channels.items()}
+        if self.categories:
+            short[ANY] = self.categories
+        self.allowed = short | self.allowed
+        return self
 
 
 class PreferenceStore:

@@ -44,7 +44,7 @@ from yamchi.notifications.schemas.notification_job import (
 from yamchi.notifications.templates.meter import METER, Limits, Meter, Outgrown
 from yamchi.notifications.templates.offloop import run_metered
 from yamchi.notifications.templates.sandbox import Sandbox
-from yamchi.queues.handlers import describe
+from yamchi.queues.handlers import describe, faults_in
 from yamchi.yamlfiles import load_file
 
 log = structlog.get_logger("yamchi.rules")
@@ -72,13 +72,18 @@ class Notify(BaseModel):
     escalate: Escalation | None = None
     _metas: dict[str, dict[str, Any]] = PrivateAttr(default_factory=dict)
 
+    @field_validator("channel", "first_of")
+    @classmethod
+    def _has_channels(cls, value: str | list[str] | None) -> str | list[str] | None:
+        for name in [value] if isinstance(value, str) else value or ():
+            if name not in CHANNELS:
+                raise ValueError(f"there is no channel {name!r}: choose from {', '.join(CHANNELS)}")
+        return value
+
     @model_validator(mode="after")
     def _has_one_way(self) -> "Notify":
         if (self.channel is None) == (self.first_of is None):
             raise ValueError("name either 'channel' or 'first_of'")
-        for name in self.ways:
-            if name not in CHANNELS:
-                raise ValueError(f"there is no channel {name!r}: choose from {', '.join(CHANNELS)}")
         if self.escalate and INBOX not in self.ways:
             raise ValueError(f"'escalate' asks what was read, which only the channel {INBOX!r} knows: add it")
         return self
@@ -253,7 +258,8 @@ def _locale_of(event: Event) -> str | None:
         return _locale.validate_python(asked)
     except ValidationError as error:
         raise InvalidJob(
-            f"data.locale of the event is no language such as 'ru': {describe(error)}."
+            f"data.locale of the event is no language such as 'ru': {describe(error)}.",
+            [fault.within("data.locale") for fault in faults_in(error)],
         ) from error
 
 

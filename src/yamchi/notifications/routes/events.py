@@ -17,7 +17,7 @@ from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.event import Event, EventAnswer, PlannedJob
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.sending.http_input import event_of_test
-from yamchi.queues.handlers import describe
+from yamchi.queues.handlers import describe, faults_in
 
 senders = APIRouter(tags=["events"], responses=documented(401, 403, 409, 413, 422, 503))
 
@@ -83,7 +83,8 @@ def _read_batch(body: bytes, *, is_checked: bool) -> Sequence[Event]:
         return _events.validate_python(values)
     except ValidationError as error:
         raise InvalidJob(
-            f"The batch has an event that can't be used, and nothing of it was taken: {describe(error)}."
+            f"The batch has an event that can't be used, and nothing of it was taken: {describe(error)}.",
+            faults_in(error),
         ) from error
 
 
