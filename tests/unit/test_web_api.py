@@ -153,6 +153,8 @@ async def test_dead_letters_are_shown_mended_replayed_and_purged(app, client):
     assert (await client.get(letters)).json()["total"] == 3
     whole = (await client.get(f"{letters}/n/1")).json()
     assert (whole["body"]["job"], whole["error"]) == ({"url": "bad"}, "not an image")
+    unfit = await client.post(f"{letters}/n/1/replay", json={"data": {"url": 1}})
+    assert (unfit.status_code, [fault["field"] for fault in unfit.json()["errors"]]) == (422, ["data.url"])
     assert (await client.post(f"{letters}/n/1/replay", json={"data": {"url": "ok"}})).status_code == 204
     await app.drain()
     assert (await client.get(f"{JOBS}/n/1")).json()["result"] == "ok"

@@ -74,14 +74,16 @@ class DeadLetters:
 
     def _revive(self, letter: DeadLetter, failed: JobRecord | None, data: Any = ...) -> NewJob:
         """The job to be run again, as it was added if that is still known, else as its queue says."""
+        name = letter.name or self._definition.default_name
         if data is ...:
             if not is_job(letter):
                 raise WrongState(
                     f"Dead letter {letter.id} was never a valid job: replay it with corrected data."
                 )
             data = orjson.loads(letter.body)["job"]
-        name = letter.name or self._definition.default_name
-        payload = check_size(self._definition, name, encode_json(data))
+            payload = check_size(self._definition, name, encode_json(data))
+        else:
+            payload = self._definition.encode(name, data)
         if failed is None:
             return NewJob(letter.id, name, payload, self._definition.options)
         known = self._definition.fill_in(failed)

@@ -11,7 +11,7 @@ from yamchi.errors import InvalidJob, UnknownJob, WrongState
 from yamchi.queues.deadletters import DeadLetters
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.events import Listener, Listeners
-from yamchi.queues.handlers import QueueDefinition, check_size, encode_json
+from yamchi.queues.handlers import QueueDefinition
 from yamchi.queues.job import Job
 from yamchi.queues.once import OnDone, each_once
 from yamchi.queues.rates import RateLimit
@@ -186,9 +186,7 @@ class Queue:
 
     def encode(self, name: str, data: Any) -> bytes:
         """Data as it will lie on the broker, checked against the handler's model and the size limit."""
-        definition = self.definition
-        payload = definition.handler(name).encode(data) if definition.handlers else encode_json(data)
-        return check_size(definition, name, payload)
+        return self.definition.encode(name, data)
 
     def _options(self, new: New) -> JobOptions:
         given: dict[str, Any] = {}
