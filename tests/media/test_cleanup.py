@@ -1,5 +1,6 @@
 """Cleanup with many files: folders are walked beside the event loop, and rows are looked up by their key."""
 
+import asyncio
 import os
 import threading
 from collections.abc import Iterator
@@ -77,6 +78,13 @@ async def test_thirty_days_unless_told_otherwise(studio: Studio) -> None:
     assert (await studio.app.media.cleanup.run()).deleted == 0
     await studio.app.clock.advance("1d1s")
     assert (await studio.app.media.cleanup.run()).deleted == 1
+
+
+async def test_of_several_cleanups_at_once_one_counts_a_picture(studio: Studio) -> None:
+    found = await studio.made(pictures.jpeg())
+    await studio.client.delete(f"/api/admin/media/{found['id']}")
+    cleaned = await asyncio.gather(*(studio.app.media.cleanup.run(0) for _ in range(5)))
+    assert sum(one.deleted for one in cleaned) == 1
 
 
 async def test_what_is_only_in_a_bucket_that_nobody_names_any_more_is_not_freed(studio: Studio) -> None:

@@ -64,7 +64,7 @@ class MediaCleanupJob:
             for found in page:
                 if await self._store.begin_removal(found.id, before):
                     cleaned.freed_bytes += await self._remove(found)
-                    cleaned.deleted += 1
+                    cleaned.deleted += await self._store.erase(found.id)
         cleaned.freed_bytes += await self._remove_retired()
         cleaned.freed_bytes += await self._remove_temp()
         if cleaned.deleted or cleaned.freed_bytes:
@@ -100,7 +100,6 @@ class MediaCleanupJob:
             await self._bucket.delete([self._key(found, one) for one in found.variants])
         freed = await asyncio.to_thread(self._remove_files, found)
         fault_point("media.files_removed")
-        await self._store.erase(found.id)
         return freed
 
     def _remove_files(self, found: Picture) -> int:

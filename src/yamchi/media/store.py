@@ -286,12 +286,14 @@ class MediaStore:
         change = update(media_variants).where(which).values(**state)
         await self._database.execute(change)
 
-    async def erase(self, media_id: str) -> None:
-        def forget(connection: Connection) -> None:
-            connection.execute(delete(media_variants).where(media_variants.c.media_id == media_id))
-            connection.execute(delete(media).where(media.c.id == media_id))
+    async def erase(self, media_id: str) -> bool:
+        """Whether it was still there: of several who remove it, one erases it."""
 
-        await self._database.write(forget)
+        def forget(connection: Connection) -> bool:
+            connection.execute(delete(media_variants).where(media_variants.c.media_id == media_id))
+            return connection.execute(delete(media).where(media.c.id == media_id)).rowcount == 1
+
+        return await self._database.write(forget)
 
     async def retired(self, before: Millis, limit: int) -> list[str]:
         query = select(media_retired.c.path).where(media_retired.c.delete_after <= before).limit(limit)
