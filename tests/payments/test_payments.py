@@ -552,6 +552,19 @@ async def test_a_webhook_before_its_time_does_not_hide_the_true_one(shop: Shop) 
     assert await shop.kinds() == ["payment.succeeded"]
 
 
+async def test_a_webhook_just_before_its_time_does_not_hide_the_true_one(shop: Shop) -> None:
+    await shop.create()
+    entry = shop.ledger.only
+    kind = "payment.succeeded" if shop.name == "yookassa" else "payment_intent.succeeded"
+    await shop.webhook(entry, kind)
+    await shop.app.drain()
+    shop.ledger.pay(entry)
+    for _ in range(2):
+        await shop.webhook(entry, kind)
+    await shop.app.drain()
+    assert await shop.kinds() == ["payment.succeeded"]
+
+
 async def test_strangers_fill_no_table_and_wait_behind_customers(shop: Shop) -> None:
     payment = await shop.create()
     nobody = replace(shop.ledger.only, id="00000000-dead-5000-8000-000000000000")

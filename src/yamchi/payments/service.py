@@ -43,6 +43,8 @@ UNANSWERED = "The provider gave no clear answer within a day: look it up there b
 RECHECK_EVERY: Millis = 3_600_000
 
 CHECK = "check"
+NOT_YET_ASKED = frozenset({"waiting", "delayed"})
+"""States of a check that will hear of what happens until it runs."""
 KNOWN_FIRST = 5
 """The priority of checks of payments that are kept here."""
 STRANGERS_LAST = 1
@@ -179,16 +181,17 @@ class PaymentService:
     async def receive_webhook(self, provider: str, notice: Notice) -> None:
         """A webhook claims that something happened: let a check ask.
 
-        Repeats within a minute are one question; a later one is asked anew, so that nobody who sends a webhook before its
-        time can keep the true one from being heard. What nobody here asked for waits behind what somebody did.
+        Repeats are one question while it waits; once it was asked it is asked anew, so that nobody who sends a webhook before
+        its time can keep the true one from being heard. What nobody here asked for waits behind what somebody did.
         """
         is_known = await self.store.find(provider, notice.payment_id) is not None
         data = CheckData(provider=provider, provider_id=notice.payment_id, webhook=notice.kind)
-        minute = self._clock.now() // 60_000
-        job_id = f"webhook-{provider}-{notice.id}-{minute}"
-        await self._queue.add(
-            data, name=CHECK, id=job_id, priority=KNOWN_FIRST if is_known else STRANGERS_LAST
-        )
+        priority = KNOWN_FIRST if is_known else STRANGERS_LAST
+        now = self._clock.now()
+        job_id = f"webhook-{provider}-{notice.id}-{now // 60_000}"
+        asked = await self._queue.add(data, name=CHECK, id=job_id, priority=priority)
+        if not asked.is_new and asked.state not in NOT_YET_ASKED:
+            await self._queue.add(data, name=CHECK, id=f"{job_id}-{now}", priority=priority)
         fault_point("payment.webhook")
 
     # ── What a check does ─────────────────────────────────────────────────────────────────────────────────────────
