@@ -39,6 +39,18 @@ async def engine(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[KafkaEng
     await engine.close()
 
 
+def test_nobody_there_is_one_sentence_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The client's own log would be many lines a second, past our log and its form."""
+    monkeypatch.setattr("yamchi.queues.engines.kafka.cluster.ANSWER_SECONDS", 0.5)
+    cluster = Cluster(Address.parse("kafka://127.0.0.1:1"))
+    with pytest.raises(EngineUnavailable, match=r"can't be reached .*Connection refused"):
+        cluster.connect()
+    cluster.close()
+    assert capfd.readouterr().err == ""
+
+
 async def test_a_client_that_can_not_be_made_is_made_later(
     engine: KafkaEngine, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,10 +46,11 @@ class Cluster:
         self._closing = threading.Event()
         self._admin: Any = None
         self._observers: dict[str, Any] = {}
+        self._met = ""
 
     def connect(self) -> None:
         self._closing.clear()
-        self._admin = AdminClient(self._address.client())
+        self._admin = AdminClient(self._address.client(error_cb=self._meet))
         self.ping()
 
     def close(self) -> None:
@@ -115,7 +116,18 @@ class Cluster:
         try:
             return set(self._admin.list_topics(timeout=ANSWER_SECONDS).topics)
         except KafkaException as error:
-            raise explain(error.args[0], self._address) from error
+            raise explain(error.args[0], self._address, self._why()) from error
+
+    def _why(self) -> str:
+        """What its connections met last, which the answer to a question does not say: a closed port, a wrong certificate."""
+        self._met = ""
+        if self._admin is not None:
+            self._admin.poll(0)
+        return self._met
+
+    def _meet(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._met = error.str()
 
     # ── What lies on a topic ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -159,7 +171,7 @@ class Cluster:
                 return ask()
             except KafkaException as error:
                 if error.args[0].code() not in _SETTLING or monotonic() > deadline:
-                    raise explain(error.args[0], self._address) from error
+                    raise explain(error.args[0], self._address, self._why()) from error
                 self._closing.wait(0.05)
 
     def _observer(self, queue: str) -> Any:
