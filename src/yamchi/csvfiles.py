@@ -2,14 +2,14 @@
 
 A spreadsheet runs what begins like a formula, and a quote in front makes it text. Where its language separates cells by
 semicolons, as Russian and Kazakh do, a line of ours is cut at other places than we meant: what is behind a semicolon or a line
-break begins a cell there too, whatever quotes are around it.
+break begins a cell there too, whatever quotes are around it. A quote that follows is no text then, but the cell's own.
 """
 
 import re
 
 STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
-_INSIDE = re.compile(r"([;\r\n])(?=[=+\-@＝＋－＠])")
+_INSIDE = re.compile(r'([;\r\n]"*)(?=[=+\-@＝＋－＠])')
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?|[+-]?\.\d+")
 
 

@@ -152,7 +152,14 @@ async def test_hostile_cells_are_text(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 async def test_no_cell_is_a_formula_where_semicolons_separate_them(tmp_path: Path) -> None:
-    hostile = ("Bob;=cmd|' /C calc'!A0", "a\n=1+1", "a,\r\n+1+1;@SUM(A1)", '"x";-1+1')
+    hostile = (
+        "Bob;=cmd|' /C calc'!A0",
+        "a\n=1+1",
+        "a,\r\n+1+1;@SUM(A1)",
+        '"x";-1+1',
+        'a;"=1+1;',
+        'a\n"@SUM(A1);',
+    )
 
     async def batches() -> AsyncIterator[Sequence[Sequence[Any]]]:
         yield [(number, text, "plain; text", -5) for number, text in enumerate(hostile)]
