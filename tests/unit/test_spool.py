@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -143,19 +144,21 @@ async def _is_waiting(broker: Broker, ids: Sequence[str]) -> bool:
     return [job.id for job in (await broker.page("q", "waiting", "", 0, 10)).jobs] == list(ids)
 
 
+@pytest.mark.parametrize("moment", ["once it is on the broker", "when those that were cancelled are known"])
 async def test_a_job_that_is_cancelled_while_it_is_carried_is_not_run(
-    spool: Spool, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+    spool: Spool, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     broker = Broker(tmp_path / "broker.db", clock)
     engine = with_failover(broker, spool, lambda origin, target: None, lambda queue: True)
-    add, outcomes = Broker.add, []
+    act = broker.add if moment == "once it is on the broker" else spool.cancelled
+    outcomes = []
 
-    async def add_beside_a_cancellation(self: Broker, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        created = await add(self, queue, jobs)
+    async def act_beside_a_cancellation(queue: str, given: Sequence[Any]) -> Any:
+        answer = await act(queue, given)
         outcomes.append(await engine.cancel("q", ["3"]))
-        return created
+        return answer
 
-    monkeypatch.setattr(Broker, "add", add_beside_a_cancellation)
+    monkeypatch.setattr(act.__self__, act.__name__, act_beside_a_cancellation)
     await engine.open()
     await eventually(lambda: _is_waiting(broker, ["1", "2", "4", "5"]))
     assert outcomes == [{"3": "active"}], "whoever moves it is asked to stop"

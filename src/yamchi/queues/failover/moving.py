@@ -102,7 +102,9 @@ class Mover:
             return first + await self._move_batch(queue, claims[middle:])
         if unwanted := await self._sides.spool.cancelled(queue, claims):
             await self._sides.primary.cancel(queue, unwanted)
-        await self._sides.spool.drop(queue, claims)
+        dropped = await self._sides.spool.drop(queue, claims)
+        if late := [job_id for job_id in dropped if job_id not in unwanted]:
+            await self._sides.primary.cancel(queue, late)
         return len(claims)
 
     async def _give_up(self, queue: str, claim: Claim, error: InvalidJob) -> None:

@@ -18,8 +18,8 @@ class Spool(Engine, Protocol):
     async def spooled(self, mover: str) -> list[str]:
         """Queues of which something waits here, or is on its way elsewhere in the hands of another mover."""
 
-    async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
-        """Forget jobs that have been moved elsewhere."""
+    async def drop(self, queue: str, claims: Sequence[Claim]) -> list[str]:
+        """Forget jobs that have been moved elsewhere; which of them somebody had asked to stop by then."""
 
     async def end_move(self, queue: str, mover: str) -> None:
         """What was taken and not dropped waits again, where it was, and others may go on."""

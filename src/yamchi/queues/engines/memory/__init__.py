@@ -132,13 +132,15 @@ class MemoryEngine(MadeAnew):
             if any(content.counts[state] for state in PENDING) or content.mover not in (None, mover)
         ]
 
-    async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
-        """Forget claimed jobs that have been moved elsewhere."""
+    async def drop(self, queue: str, claims: Sequence[Claim]) -> list[str]:
+        """Forget claimed jobs that have been moved elsewhere; which of them somebody had asked to stop by then."""
         with self._lock:
             content = self._contents[queue]
-            for entry in [entry for claim in claims if (entry := self._held(claim))]:
+            entries = [entry for claim in claims if (entry := self._held(claim))]
+            for entry in entries:
                 del content.active[entry.job.id]
                 content.forget(entry.job.id)
+            return [entry.job.id for entry in entries if entry.cancelling]
 
     async def end_move(self, queue: str, mover: str) -> None:
         """Give back what was not moved, and let others claim again."""

@@ -175,9 +175,15 @@ class SqliteEngine(MadeAnew):
         """Queues of which something waits here, or is on its way elsewhere by another mover."""
         return await self._file.read(lambda db: working.spooled(db, mover))
 
-    async def drop(self, queue: str, claims: Sequence[Claim]) -> None:
-        """Forget claimed jobs that have been moved elsewhere."""
-        await self._file.write(lambda db: working.drop(db, queue, claims))
+    async def drop(self, queue: str, claims: Sequence[Claim]) -> list[str]:
+        """Forget claimed jobs that have been moved elsewhere; which of them somebody had asked to stop by then."""
+
+        def drop(db: working.Db) -> list[str]:
+            asked = management.cancelled(db, queue)
+            working.drop(db, queue, claims)
+            return asked
+
+        return _among(claims, await self._file.write(drop))
 
     async def end_move(self, queue: str, mover: str) -> None:
         """Give back what was not moved, and let others claim again."""
@@ -224,9 +230,7 @@ class SqliteEngine(MadeAnew):
         await self._file.write(lambda db: working.refund(db, queue, limit, key, permits))
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
-        mine = {held.job.id for held in claims}
-        asked = await self._file.read(lambda db: management.cancelled(db, queue))
-        return [job_id for job_id in asked if job_id in mine]
+        return _among(claims, await self._file.read(lambda db: management.cancelled(db, queue)))
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
         forget_before = self._clock.now() - 10 * to_millis(WORKER_TTL)
@@ -400,6 +404,11 @@ class SqliteEngine(MadeAnew):
 def _any_overdue(db: working.Db, queue: str, now: Millis) -> bool:
     statement = "SELECT 1 FROM jobs WHERE queue = ? AND state = 'active' AND lease_until < ? LIMIT 1"
     return db.execute(statement, (queue, now)).fetchone() is not None
+
+
+def _among(claims: Sequence[Claim], job_ids: Iterable[str]) -> list[str]:
+    ours = {held.job.id for held in claims}
+    return [job_id for job_id in job_ids if job_id in ours]
 
 
 def _last_event(db: working.Db) -> int:
