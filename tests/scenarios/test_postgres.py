@@ -41,6 +41,15 @@ steps:
 """
 
 
+ORDERED = """
+scenario: thanks
+on: ordered
+key: "{{ event.data.order }}"
+steps:
+  - {job: thank, wait: 1h, send: {channel: email, template: note, to: "buyer@example.com"}}
+"""
+
+
 @dataclass
 class Pair:
     """An application that works, another beside it, and what left."""
@@ -65,6 +74,7 @@ async def pair(
     url = postgres_database().url
     for path, content in (
         ("scenarios/letter.yaml", LETTER),
+        ("scenarios/thanks.yaml", ORDERED),
         ("templates/note/email.ru.html", "---\nsubject: note\ntransactional: true\n---\nnote"),
     ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -347,3 +357,42 @@ async def test_a_date_that_moves_while_a_run_begins_moves_the_run(
     await asyncio.gather(one, other)
     run = await pair.one.plugin(Scenarios).timelines.latest("letter", LEAD)
     assert [line["due"] for line in run["timeline"] if line["state"] == "armed"] == ["2100-02-01T09:00:00Z"]
+
+
+async def test_batches_of_the_same_keys_wait_for_each_other_in_one_order(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their scenario is about nothing that could be locked but its keys."""
+    begun: list[tuple[str, str]] = []
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def starting(app: Yamchi, name: str) -> None:
+        engine = app.plugin(Scenarios).scenario_engine
+        start = engine._start
+
+        def start_slowly(connection: Connection, match: Any, *given: Any) -> Any:
+            begun.append((name, match.key))
+            if begun == [("one", "a")]:
+                has_begun.set()
+                assert may_go_on.wait(TIMEOUT_SECONDS)
+            return start(connection, match, *given)
+
+        monkeypatch.setattr(engine, "_start", start_slowly)
+
+    starting(pair.one, "one")
+    starting(pair.other, "two")
+    one = elsewhere(ordered(pair.one, "one", "a", "b"))
+    await asyncio.to_thread(has_begun.wait, TIMEOUT_SECONDS)
+    is_waiting = await waiting_of(pair.other)
+    two = elsewhere(ordered(pair.other, "two", "b", "a"))
+    await eventually(is_waiting, TIMEOUT_SECONDS)
+    may_go_on.set()
+    await asyncio.gather(one, two)
+    assert begun == [("one", "a"), ("one", "b"), ("two", "b"), ("two", "a")]
+
+
+async def ordered(app: Yamchi, name: str, *orders: str) -> None:
+    events = [
+        Event(event_type="ordered", event_id=f"{name}-{order}", data={"order": order}) for order in orders
+    ]
+    await app.notifications.service.handle_events(events)

@@ -5,7 +5,7 @@ the outbox, in the same transaction.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -116,17 +116,33 @@ class ScenarioEngine:
     ) -> list[Entry]:
         """What these events, which are new, lead to.
 
-        All entities are locked before any is changed, in one order: as other batches do, and steps.
+        All entities are locked before any is changed, in one order: as other batches do, and steps. So are keys that are of no entity.
         """
         if not events:
             return []
         listening = self._library.listening(connection, {event.event_type for event in events})
         concerned = [self._facts.concerned(event) for event in events]
         store.lock_entities(connection, {entity for one in concerned for entity in one.items()})
+        if len(events) > 1:  # one alone locks its keys at once anyway
+            store.lock_keys(connection, self._keys_of_no_entity(connection, listening, events, prepared, now))
         entries = []
         for event, about in zip(events, concerned, strict=True):
             entries += self._take(connection, event, about, listening, prepared, now)
         return entries
+
+    def _keys_of_no_entity(
+        self,
+        connection: Connection,
+        listening: Listening,
+        events: Sequence[Event],
+        fetched: Fetched,
+        now: Millis,
+    ) -> Iterator[tuple[str, str]]:
+        """The keys that are known before anything is changed. Those of an entity wait behind its lock."""
+        alone = replace(listening, versions=[one for one in listening.versions if one.entity is None])
+        for event in events:
+            for match in self._matches(connection, alone, event, {}, fetched, now):
+                yield match.definition.scenario, match.key
 
     async def wait_for_leaving(self, events: Sequence[Event]) -> None:
         """An event that stops or moves a run is answered when the message that was leaving has left, or after a while."""
