@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from yamchi import Job, New, Snooze, Yamchi
-from yamchi.errors import ConfigurationError
+from yamchi.errors import ConfigurationError, JobFailed
 from yamchi.plugins import Plugin
 from yamchi.settings import Settings
 from yamchi.testing import TestApp, conformance, eventually
@@ -142,6 +142,70 @@ async def test_a_handler_may_wait_for_what_another_job_returns() -> None:
         job = await app.queue("sums").add([1, 2, 3])
         await asyncio.wait_for(app.drain(), 20)
         assert await job.result() == 14
+
+
+@pytest.mark.parametrize("delay", ["0s", "5m"])
+async def test_a_handler_may_wait_for_what_another_job_returns_later(delay: str) -> None:
+    """Which is when the clock is moved: the other job is delayed, and tried again."""
+    async with TestApp() as app:
+
+        @app.job("sums")
+        async def total(job: Job[int]) -> int:
+            return 1 + await (await app.queue("squares").add(job.data, delay=delay)).result()
+
+        @app.job("squares", attempts=2, backoff="10m")
+        async def square(job: Job[int]) -> int:
+            if job.attempts_made == 1:
+                raise ValueError("not yet")
+            return job.data**2
+
+        job = await app.queue("sums").add(3)
+        await asyncio.wait_for(app.drain(), 20)
+        assert (await app.queue("sums").stats())["active"] == 1
+        await asyncio.wait_for(app.clock.advance("1h"), 20)
+        assert await job.result() == 10
+
+
+async def test_a_handler_that_waits_for_a_job_learns_that_another_cancelled_it() -> None:
+    async with TestApp() as app:
+
+        @app.job("sums")
+        async def total(job: Job[int]) -> str:
+            part = await app.queue("squares").add(job.data, id="part", delay="1h")
+            await app.queue("doubts").add(0, delay="1m")
+            with pytest.raises(JobFailed):
+                await part.result()
+            return "without it"
+
+        @app.job("squares")
+        async def square(job: Job[int]) -> int:
+            return job.data**2
+
+        @app.job("doubts")
+        async def doubt(job: Job[int]) -> None:
+            await app.queue("squares").cancel("part")
+
+        job = await app.queue("sums").add(3)
+        await asyncio.wait_for(app.clock.advance("2m"), 20)
+        assert await job.result() == "without it"
+
+
+async def test_what_a_handler_adds_before_it_sleeps_is_run_at_once() -> None:
+    seen: list[timedelta] = []
+    async with TestApp() as app:
+
+        @app.job("a-first")
+        async def note(job: Job[None]) -> None:
+            seen.append(app.clock.time - START)
+
+        @app.job("b-second")
+        async def add_and_sleep(job: Job[None]) -> None:
+            await app.queue("a-first").add(None)
+            await app.clock.sleep(600_000)
+
+        await app.queue("b-second").add(None)
+        await app.clock.advance("1h")
+    assert seen == [timedelta(0)]
 
 
 async def test_a_handler_may_sleep_on_the_clock() -> None:

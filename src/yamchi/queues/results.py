@@ -1,9 +1,11 @@
 """Waiting for what a job returns: its end is heard of, and looked for in case nobody tells."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import orjson
 
@@ -16,6 +18,9 @@ from yamchi.queues.records import FINISHED, JobRecord, State, positive_span
 FIRST_LOOK: Millis = 50
 RAREST_LOOK: Millis = 2_000
 """Looks at the job come at first so soon, then ever more rarely, down to this."""
+
+_waiting: "WeakKeyDictionary[asyncio.Task[Any], asyncio.Event]" = WeakKeyDictionary()
+"""What tells each task that waits at this moment to look again."""
 
 
 class Heard(Protocol):
@@ -63,10 +68,35 @@ async def _wait(queue: Heard, job_id: str) -> JobRecord:
             if record.state in FINISHED:
                 return record
             told.clear()
-            await _either(told, pause)
+            with _noted(told):
+                await _either(told, pause)
             pause = min(2 * pause, RAREST_LOOK)
     finally:
         stop()
+
+
+@contextmanager
+def _noted(told: asyncio.Event) -> Iterator[None]:
+    if (task := asyncio.current_task()) is None:
+        yield
+        return
+    _waiting[task] = told
+    try:
+        yield
+    finally:
+        _waiting.pop(task, None)
+
+
+def count_waiting(tasks: Iterable["asyncio.Task[Any]"]) -> int:
+    """How many of these wait for what a job returns."""
+    return sum(task in _waiting for task in tasks)
+
+
+def look_again(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    """Have those of these that wait for a job look at it now."""
+    for task in tasks:
+        if told := _waiting.get(task):
+            told.set()
 
 
 def _listen(queue: Heard, hear: Callable[..., None]) -> Callable[[], None]:

@@ -168,7 +168,12 @@ class QueueRunner:
 
     @property
     def is_idle(self) -> bool:
-        return not (len(self.jobs) or self._verdicts or self._postponed or self._exchanges_under_way)
+        return self.is_settled and not len(self.jobs)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the engine knows of every job that has ended."""
+        return not (self._verdicts or self._postponed or self._exchanges_under_way)
 
     @property
     def _prefix(self) -> str:

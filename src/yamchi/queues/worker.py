@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from yamchi.clock import Clock, Millis, Span, to_millis
+from yamchi.queues import results
 from yamchi.queues.cron import Schedule, Scheduler
 from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.leases import LeaseKeeper
@@ -118,28 +119,36 @@ class Worker:
 
         For tests: no leases, no scheduler, and jobs that wait for a moved clock are left waiting.
         """
-        rounds = 0
+        rounds, are_asleep = 0, False
         while True:
             for runner in self.runners:
                 runner.claim_again()
             moved = [await runner.exchange() for runner in self.runners]
-            if any(moved):
-                rounds += 1
-            elif not await self._let_run():
+            if any(moved) or await self._let_run():
+                rounds, are_asleep = rounds + any(moved), False
+            elif are_asleep or not self._tasks:
                 return rounds
+            else:
+                are_asleep = True  # before they fell asleep they may have added what is due
 
     async def close(self) -> None:
         """End what `drain` started; a worker that ran has done so itself."""
         await asyncio.gather(*(runner.close() for runner in self.runners))
 
+    @property
+    def _tasks(self) -> "list[asyncio.Task[None]]":
+        return [task for runner in self.runners for task in runner.jobs.tasks]
+
     async def _let_run(self) -> bool:
-        """Let running jobs run for a moment; False when all that are left are asleep on the clock.
+        """Let running jobs run for a moment; False when all that are left are asleep on the clock, or wait for jobs that are not due.
 
         No longer than that: what a job adds may have to run before the job can end.
         """
-        if tasks := [task for runner in self.runners for task in runner.jobs.tasks]:
+        if tasks := self._tasks:
+            results.look_again(tasks)
             done, _ = await asyncio.wait(tasks, timeout=0.005, return_when=asyncio.FIRST_COMPLETED)
-            return bool(done) or getattr(self._clock, "sleepers", 0) < len(tasks)
+            idle = getattr(self._clock, "sleepers", 0) + results.count_waiting(tasks)
+            return bool(done) or idle < len(tasks) or not all(runner.is_settled for runner in self.runners)
         await asyncio.sleep(0)
         return not all(
             runner.is_idle for runner in self.runners
