@@ -179,6 +179,18 @@ async def test_jobs_that_no_statement_can_hold_together_are_added_by_several_all
     assert [claim.job.id for claim in await claim_all(engine, "mail", 10)] == [job.id for job in jobs]
 
 
+async def test_several_statements_of_two_who_add_the_same_jobs_wait_for_each_other_in_one_order(
+    database: Database, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one statement does, which takes the ids in their order. A deadlock would be said to be an outage."""
+    monkeypatch.setattr(adding, "STATEMENT_BYTES", 1)
+    one, other = await opened(database.url), await opened(database.url)
+    await asyncio.gather(one.ready("mail"), other.ready("mail"))
+    jobs = [NewJob(f"job-{n:02}", "email", b"{}") for n in range(50)]
+    answers = await asyncio.gather(one.add("mail", jobs), other.add("mail", jobs[::-1]))
+    assert sorted(map(sum, answers)) == [0, 50]
+
+
 async def test_what_is_too_large_for_postgresql_is_no_outage() -> None:
     said = psycopg.errors.ProgramLimitExceeded("total size of jsonb array elements exceeds the maximum")
     assert isinstance(explain(said, Connections("postgresql://localhost")), InvalidJob)

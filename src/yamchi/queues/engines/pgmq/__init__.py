@@ -6,7 +6,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -120,11 +120,7 @@ class PgmqEngine(MadeAnew):
         return await adding.add(await caller_connection(connection, self._connections.host), tables, jobs)
 
     async def _write(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        async def work(db: Connection, tables: Tables) -> list[bool]:
-            async with nullcontext() if adding.fit_in_one(jobs) else db.transaction():
-                return await adding.add(db, tables, jobs)
-
-        created = await self._do(queue, work)
+        created = await self._do(queue, lambda db, tables: adding.add_all(db, tables, jobs))
         self._note_past(queue, jobs)
         self._added[queue] = self._added.get(queue, 0) + len(jobs)
         if self._added[queue] >= TIDY_AFTER_ADDS and self._may_tidy(queue):

@@ -66,17 +66,39 @@ DELETE FROM yamchi.jobs j WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)s) AND 
 AND (SELECT q.msg_id FROM {q} q WHERE q.msg_id = j.msg_id) IS NULL RETURNING j.id
 """
 
+_TAKE = """
+INSERT INTO yamchi.jobs (queue, id, msg_id) SELECT %(queue)s, id, nextval({seq}) FROM unnest(%(ids)s::text[]) AS given(id) ORDER BY id
+ON CONFLICT (queue, id) DO NOTHING RETURNING id
+"""
+_LET_GO = "DELETE FROM yamchi.jobs WHERE queue = %(queue)s AND id = ANY(%(ids)s)"
 
-def fit_in_one(jobs: Sequence[NewJob]) -> bool:
+
+def _fit_in_one(jobs: Sequence[NewJob]) -> bool:
     """Whether one statement can add all of these."""
     return sum(len(job.payload) for job in jobs) <= STATEMENT_BYTES
 
 
+async def add_all(db: Connection, tables: Tables, jobs: Sequence[NewJob]) -> list[bool]:
+    """Add jobs, all or none; which of them are new."""
+    if _fit_in_one(jobs):
+        return await add(db, tables, jobs)
+    async with db.transaction():
+        return await add(db, tables, jobs)
+
+
 async def add(db: Connection, tables: Tables, jobs: Sequence[NewJob]) -> list[bool]:
-    """Add jobs; which of them are new. Within a transaction, unless they fit in one statement."""
-    if fit_in_one(jobs):
+    """The same within a transaction."""
+    if _fit_in_one(jobs):
         return await _add_together(db, tables, jobs)
+    await _take_ids(db, tables, jobs)
     return [is_new for part in _in_parts(jobs) for is_new in await _add_together(db, tables, part)]
+
+
+async def _take_ids(db: Connection, tables: Tables, jobs: Sequence[NewJob]) -> None:
+    """Until this transaction ends, whoever adds the same ids waits: each of several statements would take only its own in order."""
+    given = {"queue": tables.queue, "ids": [job.id for job in jobs]}
+    taken = await (await db.execute(tables.sql(_TAKE), given)).fetchall()
+    await db.execute(_LET_GO, {"queue": tables.queue, "ids": [row[0] for row in taken]})
 
 
 def _in_parts(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
