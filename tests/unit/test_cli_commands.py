@@ -246,6 +246,20 @@ def test_an_app_may_be_a_file_or_a_function(yamchi, failed, own_home):
         (["queues", "--app", "nowhere:app"], "there is no module 'nowhere'"),
         (["queues", "--app", "broken:app"], "broken can't be imported: No module named 'not_installed'"),
         (["queues", "--app", "crashing:app"], "crashing can't be imported: ZeroDivisionError"),
+        (["queues", "--app", "crashing:app"], "division by zero (crashing.py, line 2)"),
+        (
+            ["queues", "--app", "asking:app"],
+            "asking can't be imported: KeyError: 'NO_SUCH' (asking.py, line 3)",
+        ),
+        (
+            ["queues", "--app", "empty:fail"],
+            "empty:fail can't be made: ValueError: no settings (empty.py, line 3)",
+        ),
+        (["queues", "--app", "empty:wants"], "empty:wants can't be made: TypeError: "),
+        (
+            ["queues", "--app", "queue.py"],
+            "queue.py: there is another module 'queue' already; rename the file",
+        ),
         (["queues", "--app", "empty:app"], "the module has no 'app'"),
         (["queues", "--app", "empty:number"], "is a int, not a Yamchi application"),
         (["worker", "--queues", "nope"], "There is no queue 'nope'"),
@@ -256,8 +270,12 @@ def test_an_app_may_be_a_file_or_a_function(yamchi, failed, own_home):
 )
 def test_a_mistake_is_one_sentence(yamchi, own_home, arguments, sentence):
     (own_home / "broken.py").write_text("import not_installed")
-    (own_home / "crashing.py").write_text("1 / 0")
-    (own_home / "empty.py").write_text("number = 3")
+    (own_home / "crashing.py").write_text("\n1 / 0")
+    (own_home / "asking.py").write_text("import os\n\nos.environ['NO_SUCH']")
+    (own_home / "empty.py").write_text(
+        "number = 3\ndef fail():\n    raise ValueError('no settings')\ndef wants(one): ..."
+    )
+    (own_home / "queue.py").write_text("from yamchi import Yamchi\napp = Yamchi()")
     (own_home / "bare.py").write_text("from yamchi import Yamchi\napp = Yamchi()\napp.define('idle')")
     said = yamchi(*arguments, code=1)
     assert sentence in said

@@ -1,6 +1,7 @@
 """Yamchi's own tables: made by themselves where embedded, written together, read beside, explained when in trouble."""
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -67,6 +68,22 @@ async def test_migrating_twice_and_at_once_is_harmless(database_url: str) -> Non
         await databases[0].read(lambda c: c.execute(select(func.count()).select_from(events)).scalar()) == 0
     )
     await databases[0].close()
+
+
+async def test_databases_of_several_applications_are_migrated_at_once(tmp_path: Path) -> None:
+    """Alembic works with globals; what it says of migrations of the user's own is for the user to choose."""
+    logger = logging.getLogger("alembic")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    databases = [
+        Database(f"sqlite:///{tmp_path}/{number}.db", [Notifications.schema()]) for number in range(4)
+    ]
+    try:
+        await asyncio.gather(*(database.open() for database in databases))
+        assert logger.level == logging.INFO
+    finally:
+        logger.setLevel(before)
+        await asyncio.gather(*(database.close() for database in databases))
 
 
 async def test_what_is_put_together_is_kept_and_read_back(database: Database) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import pytest
 
 from yamchi import Job, JobFailed, Yamchi
 from yamchi.clock import SystemClock
-from yamchi.errors import EngineUnavailable, InvalidJob
+from yamchi.errors import EngineUnavailable, InvalidJob, UnknownJob
 from yamchi.queues.blocking import _run
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
@@ -217,6 +219,38 @@ def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path, is_used_before
     assert app.sync.queue("sums").job("child").state == "waiting"
     app.sync.queue("sums").add([1], id="after")
     assert app.sync.queue("sums").stats()["waiting"] == 2 + is_used_before
+    app.sync.close()
+
+
+AT_THE_VERY_END = """
+import sys
+from yamchi import Yamchi
+from yamchi.settings import Settings
+
+app = Yamchi(Settings(home=sys.argv[1], plugins=()))
+app.define("sums")
+app.sync.queue("sums").add([1])
+
+class Last:
+    def __del__(self):
+        app.sync.queue("sums").add([2])
+
+last = Last()
+sys.modules["kept until modules are taken apart"] = last
+"""
+
+
+def test_who_calls_when_the_interpreter_has_stopped_its_threads_is_told(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_THE_VERY_END, str(tmp_path)], capture_output=True, text=True, timeout=20
+    )
+    assert "RuntimeError: app.sync can't be used any more: the interpreter ends" in ended.stderr
+
+
+def test_an_error_is_told_by_itself(app: Yamchi) -> None:
+    with pytest.raises(UnknownJob) as told:
+        app.sync.queue("sums").job("nope")
+    assert told.value.__context__ is None
     app.sync.close()
 
 

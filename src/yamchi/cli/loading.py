@@ -1,6 +1,8 @@
 """Which application a command works on: the user's own (`--app module:app`), or the one that ships."""
 
 import sys
+import sysconfig
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from itertools import chain
@@ -19,6 +21,13 @@ T = TypeVar("T")
 ReadPage = Callable[[Queue, int, int], Awaitable[tuple[list[T], int]]]
 """What a queue has from a number on, so many at most; and how many there are in all."""
 
+_PATHS = sysconfig.get_paths()
+_FOLDERS_OF_OTHERS = [
+    *(Path(_PATHS[kind]) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+    Path(__file__).parent.parent,
+]
+"""Python's modules, the packages that are installed, and our own."""
+
 
 def load_app(reference: str | None) -> Yamchi:
     """The application a command was asked to work on."""
@@ -27,12 +36,37 @@ def load_app(reference: str | None) -> Yamchi:
     where, _, attribute = reference.partition(":")
     found = _attribute(_module(where), where, attribute or "app")
     if not isinstance(found, Yamchi) and callable(found):
-        found = found()
+        found = _made_by(found, reference)
     if not isinstance(found, Yamchi):
         raise ConfigurationError(
             f"--app {reference}: {attribute or 'app'} is a {type(found).__name__}, not a Yamchi application."
         )
     return found
+
+
+def _made_by(factory: Callable[[], Any], reference: str) -> Any:
+    try:
+        return factory()
+    except YamchiError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"--app {reference} can't be made: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    """An error with the line of the user's own code at which it happened, not that of what this called elsewhere."""
+    is_plain = isinstance(error, ModuleNotFoundError)
+    said = str(error) if is_plain else f"{type(error).__name__}: {error}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame)]
+    if isinstance(error, SyntaxError) or not frames:
+        return said
+    return f"{said} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+
+
+def _is_the_users(frame: traceback.FrameSummary) -> bool:
+    """Not of Python, of an installed package, or of ours."""
+    place = Path(frame.filename)
+    return place.is_file() and not any(place.is_relative_to(folder) for folder in _FOLDERS_OF_OTHERS)
 
 
 def _module(where: str) -> Any:
@@ -42,17 +76,24 @@ def _module(where: str) -> Any:
     sys.path.insert(0, str(path.parent.resolve() if is_file else Path.cwd()))
     name = path.stem if is_file else where
     try:
-        return import_module(name)
+        module = import_module(name)
     except YamchiError:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             place = path.parent.resolve() if is_file else Path.cwd()
             raise ConfigurationError(f"--app {where}: there is no module {name!r} in {place}.") from error
-        raise ConfigurationError(f"--app {where} can't be imported: {error}.") from error
+        raise ConfigurationError(f"--app {where} can't be imported: {_said(error)}") from error
     except (Exception, SystemExit) as error:
-        kind = type(error).__name__
-        raise ConfigurationError(f"--app {where} can't be imported: {kind}: {error}") from error
+        raise ConfigurationError(f"--app {where} can't be imported: {_said(error)}") from error
+    if is_file and not _is_of(module, path):
+        raise ConfigurationError(f"--app {where}: there is another module {name!r} already; rename the file.")
+    return module
+
+
+def _is_of(module: Any, path: Path) -> bool:
+    """`queue.py` is not what `import queue` gives once Python has imported its own."""
+    return getattr(module, "__file__", None) is not None and Path(module.__file__).resolve() == path.resolve()
 
 
 def _attribute(module: Any, where: str, name: str) -> Any:

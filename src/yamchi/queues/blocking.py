@@ -6,6 +6,7 @@ of their own.
 
 import asyncio
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
@@ -107,21 +108,31 @@ class Sync:
 
 
 def _run(work: Work[T], loop: asyncio.AbstractEventLoop) -> T:
+    if _is_in_event_loop():
+        raise RuntimeError(
+            "app.sync waits, and would stop the event loop that runs here: use await app.queue(…)."
+        )
+    return _wait(asyncio.run_coroutine_threadsafe(work(), loop), loop)
+
+
+def _is_in_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _wait(asyncio.run_coroutine_threadsafe(work(), loop), loop)
-    raise RuntimeError(
-        "app.sync waits, and would stop the event loop that runs here: use await app.queue(…)."
-    )
+        return False
+    return True
 
 
 def _wait(answer: "Future[T]", loop: asyncio.AbstractEventLoop) -> T:
     """What is handed to a loop as it ends may never be done, and nobody else would tell."""
-    while not answer.done() and not loop.is_closed():
+    while not (answer.done() or loop.is_closed() or sys.is_finalizing()):
         wait([answer], LOOK_SECONDS)
     if answer.done() and not answer.cancelled():
         return answer.result()
+    if sys.is_finalizing():
+        raise RuntimeError(
+            "app.sync can't be used any more: the interpreter ends, and its threads stand still."
+        )
     raise RuntimeError("app.sync was closed before this was done.")
 
 

@@ -5,7 +5,10 @@ process runs, is nobody else's concern, and revision ids need to be unique only 
 """
 
 import logging
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
@@ -14,6 +17,33 @@ from yamchi.errors import EngineError
 from yamchi.storage.revisions import ENVIRONMENT, Migrations
 
 _LOCK = 0x79616D636869
+
+
+class _OneAtATime:
+    """Alembic keeps what it works on in globals: two applications of one process must not migrate at the same moment."""
+
+    def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """In a forked process: whoever held the lock is not there."""
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def quietly(self) -> Iterator[None]:
+        """Alembic's steps are of no interest to who starts Yamchi; those of the user's own migrations are the user's to hear."""
+        logger = logging.getLogger("alembic")
+        with self._lock:
+            before = logger.level
+            logger.setLevel(logging.WARNING)
+            try:
+                yield
+            finally:
+                logger.setLevel(before)
+
+
+_alembic = _OneAtATime()
+os.register_at_fork(after_in_child=_alembic.begin_anew)
 
 
 def missing(engine: Engine, features: Sequence[Migrations]) -> list[Migrations]:
@@ -62,9 +92,6 @@ def _version(connection: Connection, version_table: str, tables: set[str]) -> st
 
 
 def _run(connection: Connection, feature: Migrations) -> None:
-    logging.getLogger("alembic").setLevel(
-        logging.WARNING
-    )  # its steps are of no interest to who starts Yamchi
     from alembic import command
     from alembic.config import Config
 
@@ -74,7 +101,8 @@ def _run(connection: Connection, feature: Migrations) -> None:
     config.set_main_option("path_separator", "newline")  # a folder's name may hold anything else
     config.attributes["connection"] = connection
     config.attributes["version_table"] = feature.version_table
-    command.upgrade(config, "head")
+    with _alembic.quietly():
+        command.upgrade(config, "head")
 
 
 def _escaped(path: Path) -> str:
