@@ -92,16 +92,16 @@ def _version(connection: Connection, version_table: str, tables: set[str]) -> st
 
 
 def _run(connection: Connection, feature: Migrations) -> None:
-    from alembic import command
-    from alembic.config import Config
+    with _alembic.quietly():  # it has something to say already when it is imported
+        from alembic import command
+        from alembic.config import Config
 
-    config = Config()
-    config.set_main_option("script_location", _escaped(ENVIRONMENT))
-    config.set_main_option("version_locations", _escaped(feature.folder))
-    config.set_main_option("path_separator", "newline")  # a folder's name may hold anything else
-    config.attributes["connection"] = connection
-    config.attributes["version_table"] = feature.version_table
-    with _alembic.quietly():
+        config = Config()
+        config.set_main_option("script_location", _escaped(ENVIRONMENT))
+        config.set_main_option("version_locations", _escaped(feature.folder))
+        config.set_main_option("path_separator", "newline")  # a folder's name may hold anything else
+        config.attributes["connection"] = connection
+        config.attributes["version_table"] = feature.version_table
         command.upgrade(config, "head")
 
 
