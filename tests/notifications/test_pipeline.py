@@ -259,6 +259,23 @@ async def test_a_slip_in_the_rules_stops_no_event(
     assert mail_server.by_recipient() == {ADDRESS: 2}
 
 
+async def test_a_slip_in_the_rules_is_told_before_an_event_meets_it(app: TestApp, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("- on: signed\n  notify: {chanel: email, template: welcome_email}\n")
+    (check,) = await app.notifications.checks()
+    assert (check.what, check.ok) == ("rules", False)
+    assert check.found.startswith(f"{rules}:2: ")
+    rules.write_text("- on: signed\n  notify: {channel: email, template: welcome_email}\n")
+    await app.clock.advance("2s")
+    assert await app.notifications.checks() == []
+    rules.write_text("rules: []\n")
+    os.utime(rules, (1, 1))
+    await app.clock.advance("2s")
+    (check,) = await app.notifications.checks()
+    assert "list of rules" in check.found
+    assert check.found.endswith("The former rules stay in force.")
+
+
 async def test_a_cancelled_notification_is_not_sent(
     app: TestApp, mail_server: MailServer, welcome: Any
 ) -> None:

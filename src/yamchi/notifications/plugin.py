@@ -283,8 +283,11 @@ class Notifications(Plugin):
         return self.counters.metrics(self.app.metrics.pending(QUEUE))
 
     async def checks(self) -> list[Check]:
+        """Rules that can't be used, and channels whose provider is down."""
         now = self.app.clock.now()
-        return [
+        problem = await self.rules.problem()
+        found = [Check("rules", False, problem)] if problem else []
+        return found + [
             Check(f"channel {one.name}", not one.is_open, one.describe(now))
             for one in await self.circuits.all()
         ]

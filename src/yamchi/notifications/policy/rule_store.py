@@ -35,6 +35,7 @@ class RuleStore:
         self._clock = clock
         self._from_file: list[Rule] = []
         self._file_time = -1.0
+        self._problem: str | None = None
         self._from_table: dict[str, Rule] = {}
         self._unusable: set[str] = set()
         self._view = CachedRead(self._read, clock, MAX_AGE)
@@ -59,6 +60,14 @@ class RuleStore:
                 for rule_id, rule in self._from_table.items()
             ],
         }
+
+    async def problem(self) -> str | None:
+        """What is wrong with the file, if anything is: events are refused where it was so from the start."""
+        try:
+            await self._view.refresh()
+        except ConfigurationError as error:
+            return str(error)
+        return self._problem
 
     async def put(self, rule: Rule, rule_id: str | None = None) -> str:
         """Add a rule, or replace one; its id."""
@@ -107,8 +116,10 @@ class RuleStore:
             return
         try:
             self._from_file = read_rules(path) if path else []
+            self._problem = None
         except ConfigurationError as error:
             if self._file_time < 0:
                 raise
-            log.error(f"{error} The former rules stay in force.")
+            self._problem = f"{error} The former rules stay in force."
+            log.error(self._problem)
         self._file_time = changed
