@@ -282,7 +282,8 @@ def find_plugins(settings: Settings, own: Sequence[type[Plugin]] = ()) -> Found:
     loaded: dict[str, type[Plugin]] = {}
     for name in _chosen(settings, offered):
         try:
-            loaded[name] = _checked(offered[name]())
+            kind = _checked(offered[name]())
+            loaded[kind.name] = kind  # a package may offer it by another name
         except ConfigurationError as error:
             found.fail(name, str(error))
         except Exception as error:

@@ -1,5 +1,6 @@
 """Which plugins an application has: what ships, what is installed, its own; one that fails costs only itself."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,29 @@ def test_an_installed_package_brings_its_own(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     assert make().shop.name == "shop"
     assert "shop" not in make(plugins=("notifications",)).plugins
+
+
+def test_a_package_may_offer_its_plugin_by_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "porcelain.py").write_text(
+        "from yamchi import Plugin\nclass Cups(Plugin):\n    name = 'cups'\n    made = 0\n"
+        "    def declare(self):\n        Cups.made += 1\n"
+    )
+    metadata = tmp_path / "porcelain-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: porcelain\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[yamchi.plugins]\nporcelain = porcelain:Cups\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    cups = import_module("porcelain").Cups
+
+    class Saucers(Plugin):
+        name = "saucers"
+        requires = ("cups",)
+
+    assert "saucers" in make(Saucers).plugins
+    make(cups)
+    assert cups.made == 2, "once for each application"
 
 
 def test_serving_twice_changes_nothing() -> None:
