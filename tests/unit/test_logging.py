@@ -304,17 +304,18 @@ def test_fields_are_masked_as_everything_else(lines) -> None:
 
 
 PROGRAM = """
-import asyncio, logging, sys
+import asyncio, logging, sys, structlog
 from yamchi import Job, Yamchi
 from yamchi.settings import Settings
 
 if sys.argv[2] == "own":
-    logging.basicConfig(format="mine: %(message)s", level="CRITICAL")
+    logging.basicConfig(format="mine: %(levelname)s %(message)s", level=sys.argv[3])
 app = Yamchi(Settings(home=sys.argv[1], plugins=()))
 
 @app.job("greetings")
 async def greet(job: Job) -> str:
     await job.progress(50)
+    structlog.get_logger("yamchi").error("100% wrong", url="redis://user:hunter2@host", exc_info=ValueError("why"))
     return "hi"
 
 async def main() -> None:
@@ -329,14 +330,18 @@ print(len(logging.getLogger().handlers))
 """
 
 
-@pytest.mark.parametrize("logging_of", ["nobody", "own"])
-def test_a_program_that_works_by_itself_logs_as_the_command_does(tmp_path: Path, logging_of: str) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), logging_of]
+@pytest.mark.parametrize(("logging_of", "level"), [("nobody", ""), ("own", "INFO"), ("own", "CRITICAL")])
+def test_a_program_that_works_by_itself_logs_as_the_command_does(
+    tmp_path: Path, logging_of: str, level: str
+) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), logging_of, level]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "1"
-    if logging_of == "nobody":
-        assert done.stdout == "1\n", "what the program prints is its own"
-        assert "[INFO] [greetings:sqlite] completed greet one in" in done.stderr
-        assert "progress" not in done.stderr, "which is below the level"
-    else:
-        assert "[INFO]" not in done.stderr
+    assert done.stdout == "1\n", "what the program prints is its own"
+    assert "progress" not in done.stderr, "which is below the level"
+    if level == "CRITICAL":
+        assert done.stderr == ""
+        return
+    told = "mine: INFO" if logging_of == "own" else "[INFO]"
+    assert f"{told} [greetings:sqlite] completed greet one in" in done.stderr
+    assert "100% wrong url=redis://user:***@host\nValueError: why" in done.stderr
+    assert "fields" not in done.stderr

@@ -98,9 +98,24 @@ def configure(format: LogFormat = "console", level: LogLevel = "info", stream: T
 
 
 def configure_unless_done(format: LogFormat, level: LogLevel) -> None:
-    """The same for a program that has set up neither structlog nor logging; one that has keeps what it has."""
-    if not structlog.is_configured() and not logging.getLogger().handlers:
+    """The same for a program that has set up neither structlog nor logging. One that has keeps what it has: where that is
+    logging alone, our lines go to its handlers, at its level; by itself structlog would write them to standard output.
+    """
+    if structlog.is_configured():
+        return
+    if not logging.getLogger().handlers:
         configure(format, level)
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.format_exc_info,
+            _mask_event,
+            _render_text,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
 
 
 def configured_format() -> LogFormat:
@@ -203,16 +218,22 @@ class _Console:
         self.colors = colors
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> str:
-        level, message = event.pop("level"), _one_line(str(event.pop("event")))
+        level = event.pop("level")
         event.pop("logger", None)
-        event.pop(FIELDS, None)
-        trace = f"\n{event.pop('exception')}" if "exception" in event else ""
-        pairs = "".join(f" {key}={_quoted(value)}" for key, value in event.items())
-        return f"{self._tag(level)} {message}{pairs}{trace}"
+        return f"{self._tag(level)} {_render_text(_logger, _method, event)}"
 
     def _tag(self, level: str) -> str:
         tag = f"[{'WARN' if level == 'warning' else level.upper()}]"
         return f"{_COLORS.get(level, '')}{tag}{_RESET}" if self.colors else tag
+
+
+def _render_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    """`message key=value`, with a traceback below."""
+    message = _one_line(str(event.pop("event")))
+    event.pop(FIELDS, None)
+    trace = f"\n{event.pop('exception')}" if "exception" in event else ""
+    pairs = "".join(f" {key}={_quoted(value)}" for key, value in event.items())
+    return f"{message}{pairs}{trace}"
 
 
 def _one_line(text: str) -> str:
