@@ -262,9 +262,11 @@ class Settings(Environment):
 
     def check_given(self, kinds: Iterable[type[FeatureSettings]]) -> None:
         """Refuse values given under names that neither the core nor these features know."""
-        known = {name for kind in kinds for name in kind.model_fields}
-        if unknown := self._given.keys() - known:
-            raise TypeError(f"Settings has no field {', '.join(sorted(unknown))}.")
+        fields = {name: field for kind in (type(self), *kinds) for name, field in kind.model_fields.items()}
+        if unknown := sorted(self._given.keys() - fields.keys()):
+            named = {variable_of(name, field).lower(): name for name, field in fields.items()}
+            hints = [f" {one.upper()} is {named[one.lower()]}." for one in unknown if one.lower() in named]
+            raise TypeError(f"Settings has no field {', '.join(unknown)}.{''.join(hints)}")
 
     @property
     def var(self) -> Path:

@@ -83,6 +83,8 @@ def test_an_argument_wins_over_everything_and_brings_its_own_file(tmp_path, envi
 def test_an_unknown_argument_is_a_mistake():
     with pytest.raises(TypeError, match="has no field queue_uri"):
         Yamchi(Settings(queue_uri="memory://"))
+    with pytest.raises(TypeError, match=r"has no field queue_url\. QUEUE_URL is default_queue_url\.$"):
+        Yamchi(Settings(queue_url="memory://"))
 
 
 def test_an_empty_value_is_no_value(environ):
