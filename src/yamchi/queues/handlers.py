@@ -20,7 +20,7 @@ from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob
 from yamchi.fields import Fault, faults_of
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.processes.limits import ProcessLimits
-from yamchi.queues.records import DEFAULT_OPTIONS, JobOptions, JobRecord
+from yamchi.queues.records import DEFAULT_OPTIONS, JobOptions, JobRecord, to_json
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 """What every broker can name a key, a table or a topic by."""
@@ -113,7 +113,7 @@ def _alternatives(model: Any) -> list[Any]:
 
 def encode_json(data: Any) -> bytes:
     try:
-        return data.model_dump_json().encode() if isinstance(data, BaseModel) else orjson.dumps(data)
+        return data.model_dump_json().encode() if isinstance(data, BaseModel) else to_json(data)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidJob(f"The data can't be written as JSON: {error}.") from error
 

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Literal, Self
 
 import orjson
+from pydantic import BaseModel
 
 from yamchi.clock import Millis, Span, in_short, isoformat, to_millis
 from yamchi.errors import InvalidJob
@@ -33,6 +34,17 @@ MOST_STEPS = 1_000
 
 LONGEST_NAME = foreign.LONGEST_NAME
 """Characters of a job's name."""
+
+
+def to_json(data: Any) -> bytes:
+    """Data of a job, or what one returned; models may be anywhere in it."""
+    return orjson.dumps(data, default=_plain)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError  # which is told with the type
 
 
 # ── Options ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,13 +7,11 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-import orjson
-
 from yamchi.clock import Millis, Span, describe_span
 from yamchi.errors import JobFailed, UnknownJob
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.events import Listener, Listeners
-from yamchi.queues.records import FINISHED, JobRecord, State, positive_span
+from yamchi.queues.records import FINISHED, JobRecord, State, positive_span, to_json
 
 FIRST_LOOK: Millis = 50
 RAREST_LOOK: Millis = 2_000
@@ -114,7 +112,7 @@ def _listen(queue: Heard, hear: Callable[..., None]) -> Callable[[], None]:
 def _ended(record: JobRecord, state: State, value: Any) -> JobRecord:
     """A job as its last event tells of it: it may not be kept."""
     if state == "completed":
-        return record.changed(state=state, result=orjson.dumps(value))
+        return record.changed(state=state, result=to_json(value))
     return record.changed(state=state, failed_reason=None if value is None else str(value))
 
 

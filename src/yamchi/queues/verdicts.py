@@ -4,8 +4,6 @@ import traceback
 from datetime import datetime
 from typing import Any
 
-import orjson
-
 from yamchi import errors
 from yamchi.clock import Millis, Span, to_millis, to_moment
 from yamchi.observe.logging import LONGEST_MASKED, mask
@@ -20,6 +18,7 @@ from yamchi.queues.records import (
     RetryAt,
     Verdict,
     storable,
+    to_json,
 )
 
 OUTAGE_WAIT: Millis = 10_000
@@ -37,7 +36,7 @@ def verdict_on_result(claim: Claim, result: Any, now: Millis) -> Verdict:
     if result is None:
         return Completed(claim)
     try:
-        return Completed(claim, orjson.dumps(result))
+        return Completed(claim, to_json(result))
     except TypeError as error:
         said = f"The result of {claim.job.name} can't be written as JSON: {error}"
         return verdict_on_error(claim, errors.Unrecoverable(said), now)

@@ -24,7 +24,7 @@ from yamchi.observe import logging
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
 from yamchi.queues.processes.wire import Hello, Start, WorkerConnection, encode_error
-from yamchi.queues.records import JobRecord, writable
+from yamchi.queues.records import JobRecord, to_json, writable
 
 HEADROOM_BYTES = 256 * 1024 * 1024
 """Beyond `memory` the worker ends the child; this much beyond it the system refuses to give more."""
@@ -187,7 +187,7 @@ class _Names:
 
 def _checked(name: str, result: Any) -> Any:
     try:
-        orjson.dumps(result)
+        to_json(result)
     except TypeError as error:
         raise errors.Unrecoverable(f"The result of {name} can't be written as JSON: {error}") from error
     return result

@@ -17,7 +17,7 @@ import orjson
 
 from yamchi import errors
 from yamchi.clock import to_millis
-from yamchi.queues.records import JobRecord
+from yamchi.queues.records import JobRecord, to_json
 from yamchi.queues.verdicts import sentence, trace
 from yamchi.settingtypes import LogFormat
 
@@ -106,7 +106,7 @@ class WorkerConnection:
         self._sending = threading.Lock()
 
     def send(self, type: str, **fields: Any) -> None:
-        body = orjson.dumps({"type": type, **fields})
+        body = to_json({"type": type, **fields})
         if len(body) > LARGEST_MESSAGE_BYTES:
             raise errors.Unrecoverable(
                 f"A child process may say {LARGEST_MESSAGE_BYTES:,} bytes at once, and this has {len(body):,}: "
