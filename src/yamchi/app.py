@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", bound=Plugin)
+T = TypeVar("T")
 
 log = structlog.get_logger("yamchi")
 
@@ -251,6 +252,14 @@ class Yamchi:
                 with self._on_behalf_of(name):
                     plugin.serve()
 
+    def brought(self, what: Callable[[Plugin], Iterable[T]], by: Iterable[Plugin] | None = None) -> list[T]:
+        """What the plugins bring of a kind. One that fails of it brings nothing, and is in `failed_plugins`."""
+        found: list[T] = []
+        for plugin in self.plugins.values() if by is None else by:
+            with self._on_behalf_of(plugin.name):
+                found += list(what(plugin))
+        return found
+
     @contextmanager
     def _on_behalf_of(self, name: str) -> Iterator[None]:
         """What is declared meanwhile belongs to the plugin of this name, and what goes wrong is its own trouble."""
@@ -397,7 +406,7 @@ class Yamchi:
             await self._remote.stop()
             self._remote = None
         for plugin in reversed(self.plugins.values()):
-            await plugin.close()
+            await _close(plugin)
         await asyncio.gather(*(queue.listeners.settle() for queue in self._queues.values()))
         await self._engines.close()
         if "keys" in self.__dict__:
@@ -413,6 +422,14 @@ class Yamchi:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _close(plugin: Plugin) -> None:
+    """One that fails must not leave open what the others and the application hold."""
+    try:
+        await plugin.close()
+    except Exception:
+        log.exception(f"closing the plugin {plugin.name} failed")
 
 
 def _schedule_name(name: str) -> str:

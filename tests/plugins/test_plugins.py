@@ -7,8 +7,11 @@ from typing import Any
 import httpx2
 import pytest
 from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
 from yamchi import Plugin, Yamchi, plugins
+from yamchi.cli import cli
+from yamchi.cli.up import _what_to_try
 from yamchi.errors import ConfigurationError, MissingExtra
 from yamchi.notifications.plugin import Notifications
 from yamchi.settings import Settings
@@ -215,3 +218,41 @@ async def test_one_in_trouble_later_on_costs_only_itself() -> None:
     found = [one["found"] for one in ready["checks"] if one["what"] == "plugin broken"]
     assert found == ["Media needs an extra package: pip install 'yamchi[media]'.", "KeyError: 'where was it'"]
     assert "yamchi_deliveries" in page
+
+
+@pytest.mark.parametrize("part", ["routers", "tokens", "static", "body_limits", "pages", "tips", "close"])
+async def test_one_that_can_not_say_what_it_brings_leaves_the_others_theirs(part: str) -> None:
+    def fail(self: Plugin, *given: str) -> None:
+        raise ModuleNotFoundError(f"no {part}")
+
+    closed: list[str] = []
+
+    class First(Plugin):
+        name = "first"
+
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    broken = type("Faulty", (Plugin,), {"name": "faulty", part: fail})
+    async with TestApp(plugins=[First, broken]) as app:
+        transport = httpx2.ASGITransport(app=create_app(app))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:3030") as client:
+            assert (await client.get("/api/v1/rules")).status_code == 200
+            assert (await client.get("/api/board/pages")).status_code == 200
+        assert "yamchi top" in _what_to_try(app, "http://localhost:3030", None)
+        expected = {} if part == "close" else {"faulty": f"ModuleNotFoundError: no {part}"}
+        assert app.failed_plugins == expected
+    assert closed == ["first"]
+
+
+def test_one_whose_routes_can_not_be_imported_is_listed_with_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pottery.py").write_text(
+        "from yamchi import Plugin, Yamchi\nclass Pots(Plugin):\n    name = 'pots'\n    routes = 'nowhere:ROUTES'\n"
+        "app = Yamchi(plugins=[Pots])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    listed = CliRunner().invoke(cli, ["plugins", "--app", "pottery:app"])
+    assert listed.exit_code == 0
+    assert "pots  left out: ModuleNotFoundError: No module named 'nowhere'" in listed.output

@@ -36,6 +36,7 @@ def run(app: AppOption = None, as_json: JsonOption = False) -> None:
 
 
 def _describe(app: Yamchi, plugin: Plugin) -> dict[str, Any]:
+    routes = app.brought(lambda one: one.routers(), [plugin])
     settings = plugin.settings_class.model_fields if plugin.settings_class else {}
     return {
         "name": plugin.name,
@@ -44,7 +45,7 @@ def _describe(app: Yamchi, plugin: Plugin) -> dict[str, Any]:
         "services": app.services_of(plugin.name),
         "commands": list(plugin.commands),
         "settings": [variable_of(name, field) for name, field in settings.items()],
-        "routes": sorted({f"{routes.prefix or '/'} ({routes.access})" for routes in plugin.routers()}),
-        "pages": [page.title for page in plugin.pages()],
+        "routes": sorted({f"{one.prefix or '/'} ({one.access})" for one in routes}),
+        "pages": [page.title for page in app.brought(lambda one: one.pages(), [plugin])],
         "needs": list(plugin.requires),
     }

@@ -127,8 +127,8 @@ def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
         queue = "hello" if "hello" in tries else next(iter(tries))
         data = escape(shlex.quote(tries[queue]))
         lines.append(f"Try     [cyan]{yamchi} jobs add {queue} {data}{option}[/]")
-    for plugin in app.plugins.values():
-        lines += [f"{word:<7} [cyan]{line}[/]" for word, line in plugin.tips(url, yamchi, option)]
+    tips = app.brought(lambda plugin: plugin.tips(url, yamchi, option))
+    lines += [f"{word:<7} [cyan]{line}[/]" for word, line in tips]
     lines += [f"Look    [cyan]{yamchi} top{option}[/]", "Stop    Ctrl+C"]
     return "\n".join(lines)
 

@@ -52,18 +52,17 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     )
     web.state.yamchi = yamchi
     web.state.access = AccessControl(yamchi.settings, yamchi.database, yamchi.clock)
-    for routes in _in_order([*OWN, *(one for plugin in yamchi.plugins.values() for one in plugin.routers())]):
+    brought = yamchi.brought(lambda plugin: plugin.routers())
+    for routes in _in_order([*OWN, *brought]):
         web.router.routes.extend(_made(routes))
     web.include_router(health.router)
     web.include_router(board.router)
-    files = {
-        prefix: folder for plugin in yamchi.plugins.values() for prefix, folder in plugin.static().items()
-    }
+    files = dict(yamchi.brought(lambda plugin: plugin.static().items()))
     for prefix, folder in {**files, "/board": board.BOARD}.items():
         web.mount(prefix, StaticFiles(directory=folder), name=prefix.strip("/"))
     _describe_problems(web)
     install_problems(web)
-    _guard(web, yamchi)
+    _guard(web, yamchi, brought, files)
     _work_out(web.routes)
     return web
 
@@ -106,33 +105,28 @@ def create_health_app(yamchi: Yamchi) -> FastAPI:
     web.state.access = AccessControl(yamchi.settings, yamchi.database, yamchi.clock)
     web.include_router(health.router)
     install_problems(web)
-    _guard(web, yamchi)
+    _guard(web, yamchi, (), ())
     return web
 
 
-def _guard(web: FastAPI, yamchi: Yamchi) -> None:
+def _guard(web: FastAPI, yamchi: Yamchi, brought: Iterable[Routes], files: Iterable[str]) -> None:
     """The last one added is the first one asked."""
     origins = yamchi.settings.cors_origins
-    tokens = [kind for plugin in yamchi.plugins.values() for kind in plugin.tokens()]
-    plugins = yamchi.plugins.values()
-    larger = {path: size for plugin in plugins for path, size in plugin.body_limits().items()}
+    tokens = yamchi.brought(lambda plugin: plugin.tokens())
+    larger = dict(yamchi.brought(lambda plugin: plugin.body_limits().items()))
     web.add_middleware(StrictContent)
     web.add_middleware(BodyLimit, larger=larger)
     web.add_middleware(
-        Guard, access=web.state.access, pages=tokens, origins=origins, public=_public_prefixes(yamchi)
+        Guard, access=web.state.access, pages=tokens, origins=origins, public=_public_prefixes(brought)
     )
     web.add_middleware(OriginsOfPages, origins=origins, below=PEOPLE)
-    files = [prefix for plugin in plugins for prefix in plugin.static()]
-    web.add_middleware(SecurityHeaders, files=files)
+    web.add_middleware(SecurityHeaders, files=list(files))
 
 
-def _public_prefixes(yamchi: Yamchi) -> tuple[str, ...]:
+def _public_prefixes(brought: Iterable[Routes]) -> tuple[str, ...]:
     """Prefixes below /api whose routes everybody may call, such as /api/webhooks."""
     prefixes = {
-        routes.prefix
-        for plugin in yamchi.plugins.values()
-        for routes in plugin.routers()
-        if routes.access == "public" and is_guarded(routes.prefix)
+        routes.prefix for routes in brought if routes.access == "public" and is_guarded(routes.prefix)
     }
     if wrong := prefixes & {"/api", "/api/v1"}:
         raise ConfigurationError(

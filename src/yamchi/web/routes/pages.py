@@ -23,6 +23,5 @@ class PageOut(BaseModel):
 async def list_pages(app: App) -> list[PageOut]:
     return [
         PageOut(title=page.title, path=page.path, module=page.module)
-        for plugin in app.plugins.values()
-        for page in plugin.pages()
+        for page in app.brought(lambda plugin: plugin.pages())
     ]
