@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
 from yamchi.errors import EngineUnavailable
@@ -84,17 +85,16 @@ class Sync:
     def queue(self, name: str) -> "SyncQueue":
         """A declared queue, whose methods return when they are done."""
         queue = self._queue(name)
+        return SyncQueue(queue, partial(self._run_for, queue))
 
-        def run(work: Work[T]) -> T:
-            loop = self._loop_of(queue)
-            try:
-                return _run(work, loop)
-            except EngineUnavailable:
-                if not loop.is_running() or (opened_on := self._loop_of(queue)) is loop:
-                    raise
-                return _run(work, opened_on)  # a worker began to open it at the same moment
-
-        return SyncQueue(queue, run)
+    def _run_for(self, queue: Queue, work: Work[T]) -> T:
+        loop = self._loop_of(queue)
+        try:
+            return _run(work, loop)
+        except EngineUnavailable:
+            if not loop.is_running() or (opened_on := self._loop_of(queue)) is loop:
+                raise
+            return _run(work, opened_on)  # a worker began to open it at the same moment
 
     def _loop_of(self, queue: Queue) -> asyncio.AbstractEventLoop:
         for home in (getattr(queue.engine, "home", None), self._home()):
