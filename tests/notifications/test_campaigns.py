@@ -262,6 +262,17 @@ async def test_who_takes_over_from_one_that_stops_queues_its_last_window(
     assert await reached(either) == {person(number): 1 for number in range(20)}
 
 
+async def test_an_outage_ends_the_service_which_is_started_again_ever_more_rarely(
+    app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> list[Any]:
+        raise EngineUnavailable("The database can't be reached.")
+
+    monkeypatch.setattr(app.notifications.fan_out, "_due", away)
+    with pytest.raises(EngineUnavailable):
+        await asyncio.wait_for(app.notifications.fan_out.watch(), 5)
+
+
 async def _refuse(_jobs: Any) -> None:
     raise EngineUnavailable("The queue can't be reached.")
 

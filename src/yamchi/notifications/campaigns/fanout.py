@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import Connection, select, update
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import EngineError, EngineUnavailable
+from yamchi.errors import EngineUnavailable
 from yamchi.faultpoints import fault_point
 from yamchi.notifications.campaigns.audience import Audience
 from yamchi.notifications.campaigns.model import Campaign
@@ -74,12 +74,7 @@ class FanOut:
         """Fan out again and again; any number of processes may run this."""
         try:
             while True:
-                try:
-                    pause = await self.step_all()
-                except EngineError as error:
-                    log.warning("the fan-out of campaigns failed; it is tried again", error=str(error))
-                    pause = IDLE_WAIT
-                await self._clock.sleep(pause)
+                await self._clock.sleep(await self.step_all())
         finally:
             await self._holds.release()
 
