@@ -11,7 +11,7 @@ from tests.notifications.harness import Harness, ScriptedChannel, open_harness
 from tests.services.mail import MailServer
 from yamchi import Outage, Retryable, Unrecoverable
 from yamchi.errors import ConfigurationError
-from yamchi.notifications.channels import AnswerLost, Channel, Unreachable
+from yamchi.notifications.channels import AnswerLost, Channel, Recipient, Unreachable
 
 RECIPE = Path(__file__).parents[2] / "docs" / "recipes" / "own-channel.md"
 
@@ -72,6 +72,21 @@ async def test_to_an_address(harness: Harness, provider: Provider) -> None:
     await harness.app.drain()
     assert provider.paged[0] == ("911", "Wake up")
     assert [to for to, _ in provider.paged] == ["911", "912"]
+
+
+async def test_to_an_address_where_it_is_an_attribute_of_an_attribute(harness: Harness) -> None:
+    class Topics(ScriptedChannel):
+        def address(self, recipient: Recipient) -> str | None:
+            pager = recipient.attributes.get("pager", {})
+            return f"{pager.get('topic')}@{pager['server']}".strip("+")
+
+    topics = Topics(name="topics")
+    harness.app.notifications.register(topics)
+    await harness.app.queue("notifications").add(
+        {"channel": "topics", "options": {"to": "+911", "text": "Hi"}}
+    )
+    await harness.app.drain()
+    assert [message.to for message in topics.sent] == ["911@+911"]
 
 
 @pytest.mark.parametrize("trouble", [Retryable("busy"), RuntimeError("a bug")])

@@ -44,7 +44,7 @@ class _Anywhere(Mapping[str, str]):
     """The attributes of somebody of whom nothing is known but an address: a channel of one's own finds it, whatever it asks for."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
+        self._address = _Address(address)
 
     def __getitem__(self, name: str) -> str:
         return self._address
@@ -54,6 +54,16 @@ class _Anywhere(Mapping[str, str]):
 
     def __len__(self) -> int:
         return 0
+
+
+class _Address(str):
+    """An address that is also found by who takes the attribute for an object with attributes of its own."""
+
+    def get(self, name: str, default: Any = None) -> str:
+        return self
+
+    def __getitem__(self, place: Any) -> str:
+        return self if isinstance(place, str) else super().__getitem__(place)
 
 
 def at(address: str) -> Recipient:
