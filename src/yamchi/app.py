@@ -275,10 +275,17 @@ class Yamchi:
             self._acting = None
 
     async def erase(self, user_id: str) -> dict[str, int]:
-        """Forget a person in every feature; what was found, by kind."""
+        """Forget a person in every feature; what was found, by kind. One that fails keeps no other from it; then call again."""
         found: Counter[str] = Counter()
+        failure: Exception | None = None
         for plugin in self.plugins.values():
-            found.update(await plugin.erase(user_id))
+            try:
+                found.update(await plugin.erase(user_id))
+            except Exception as error:
+                log.error(f"the plugin {plugin.name} could not erase a person: {error}")
+                failure = failure or error
+        if failure:
+            raise failure
         return dict(found)
 
     @cached_property

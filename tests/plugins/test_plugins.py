@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from yamchi import Plugin, Yamchi, plugins
 from yamchi.cli import cli
 from yamchi.cli.up import _what_to_try
-from yamchi.errors import ConfigurationError, MissingExtra
+from yamchi.errors import ConfigurationError, MissingExtra, WrongState
 from yamchi.notifications.plugin import Notifications
 from yamchi.settings import Settings
 from yamchi.testing import TestApp
@@ -256,3 +256,25 @@ def test_one_whose_routes_can_not_be_imported_is_listed_with_why(
     listed = CliRunner().invoke(cli, ["plugins", "--app", "pottery:app"])
     assert listed.exit_code == 0
     assert "pots  left out: ModuleNotFoundError: No module named 'nowhere'" in listed.output
+
+
+async def test_a_plugin_that_can_not_erase_keeps_no_other_from_it() -> None:
+    asked: list[str] = []
+
+    class Stubborn(Plugin):
+        name = "stubborn"
+
+        async def erase(self, user_id: str) -> dict[str, int]:
+            raise WrongState("it is being sent")
+
+    class Tidy(Plugin):
+        name = "tidy"
+
+        async def erase(self, user_id: str) -> dict[str, int]:
+            asked.append(user_id)
+            return {"shelves": 1}
+
+    app = make(Stubborn, Tidy, plugins=())
+    with pytest.raises(WrongState, match="it is being sent"):
+        await app.erase("somebody")
+    assert asked == ["somebody"]
