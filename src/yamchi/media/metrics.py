@@ -18,10 +18,15 @@ OPERATIONS: tuple[Operation, ...] = ("upload", "download", "delete")
 
 
 class SyncCounter:
-    """Syncs by how they ended and by what their data asks for: others add jobs without a name."""
+    """Syncs by how they ended and by what their data asks for: others add jobs without a name.
+
+    It begins with zeros, for Prometheus sees no increase where a row begins with its first event.
+    """
 
     def __init__(self) -> None:
-        self.ended: Counter[tuple[str, ...]] = Counter()
+        self.ended: Counter[tuple[str, ...]] = Counter(
+            {(status, operation): 0 for status in ("completed", "failed") for operation in OPERATIONS}
+        )
 
     def observe(self, queue: Queue, outcomes: Sequence[Outcome]) -> None:
         """An observer for `app.observers`."""
