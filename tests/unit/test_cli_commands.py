@@ -139,10 +139,13 @@ def test_data_may_come_from_standard_input(yamchi):
 
 def test_options_of_a_job(yamchi):
     options = ["--priority", "7", "--attempts", "9", "--backoff", "1m,5m", "--timeout", "30s"]
+    options += ["--expires-at", "2099-01-02T00:00:00Z", "--keep-completed", "7", "--keep-failed", "8"]
     added = yamchi.json("jobs", "add", "hello", "{}", *options, "--run-at", "2099-01-01T00:00:00+05:00")
     assert (added["priority"], added["attempts"], added["timeout"]) == (7, 9, 30_000)
     assert added["backoff"]["steps"] == [60_000, 300_000]
     assert added["run_at"] == "2098-12-31T19:00:00Z"
+    assert added["expires_at"] == "2099-01-02T00:00:00Z"
+    assert (added["keep_completed"], added["keep_failed"]) == (7, 8)
 
 
 def test_a_queue_is_paused_resumed_cleaned_and_drained(yamchi):
@@ -237,6 +240,9 @@ def test_an_app_may_be_a_file_or_a_function(yamchi, failed, own_home):
         (["jobs", "add", "hello", "{}", "--delay", "soon"], "'soon' is not a span of time"),
         (["jobs", "add", "hello", "{}", "--delay", "-5s"], "'-5s'"),
         (["jobs", "add", "hello", "{}", "--run-at", "noon"], "--run-at 'noon' is not a moment"),
+        (["jobs", "add", "hello", "{}", "--expires-at", "noon"], "--expires-at 'noon' is not a moment"),
+        (["jobs", "add", "hello", "{}", "--expires-at", "2099-01-01"], "has no time zone"),
+        (["jobs", "add", "hello", "{}", "--keep-failed", "-1"], "keep_failed"),
         (["jobs", "add", "hello", "{}", "--name", "nope"], "Queue hello has no job 'nope'"),
         (["jobs", "add", "hello", "{}", "--priority", "11"], "priority must be a whole number"),
         (["jobs", "list", "hello", "--state", "sleeping"], "There is no state 'sleeping'"),

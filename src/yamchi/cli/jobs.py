@@ -97,7 +97,16 @@ def add(
     backoff: Annotated[
         str | None, typer.Option(help="fixed, exponential, or steps such as 1m,5m,15m.")
     ] = None,
+    expires_at: Annotated[
+        str | None, typer.Option(help="Not run after this moment: 2026-01-31T18:00:00+05:00.")
+    ] = None,
     timeout: Annotated[str | None, typer.Option(help="How long it may run.")] = None,
+    keep_completed: Annotated[
+        int | None, typer.Option(help="How many completed jobs of the queue stay when this one is.")
+    ] = None,
+    keep_failed: Annotated[
+        int | None, typer.Option(help="How many failed jobs of the queue stay when this one is.")
+    ] = None,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,7 +114,8 @@ def add(
 
     Example: [cyan]yamchi jobs add hello '{"name": "you"}' --delay 10s[/]
     """
-    value, moment = read_json(data), None if run_at is None else _moment(run_at)
+    value = read_json(data)
+    due, expiry = _moment("--run-at", run_at), _moment("--expires-at", expires_at)
     job = with_queue(
         app,
         queue,
@@ -114,11 +124,14 @@ def add(
             name=name,
             id=job_id,
             delay=delay,
-            run_at=moment,
+            run_at=due,
             priority=priority,
             attempts=attempts,
             backoff=backoff,
+            expires_at=expiry,
             timeout=timeout,
+            keep_completed=keep_completed,
+            keep_failed=keep_failed,
         ),
     )
     done = "added" if job.is_new else "was there already"
@@ -226,12 +239,12 @@ def each(
         raise YamchiError("\n".join(map(str, problems.values())))
 
 
-def _moment(given: str) -> datetime:
+def _moment(option: str, given: str | None) -> datetime | None:
     try:
-        return datetime.fromisoformat(given)
+        return None if given is None else datetime.fromisoformat(given)
     except ValueError as error:
         raise InvalidJob(
-            f"--run-at {given!r} is not a moment: write it as 2026-01-31T09:00:00+05:00."
+            f"{option} {given!r} is not a moment: write it as 2026-01-31T09:00:00+05:00."
         ) from error
 
 
