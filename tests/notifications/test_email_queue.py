@@ -86,6 +86,16 @@ async def test_no_request_of_a_megabyte_becomes_a_gigabyte_of_jobs(app: TestApp,
     assert await app.queue(queue).jobs("completed") == []
 
 
+async def test_a_blank_letter_is_poison_and_a_subject_alone_is_a_letter(app: TestApp) -> None:
+    app.notifications.serve()
+    await put(app, {"to": "a@example.com", "subject": " "}, "1")
+    await put(app, {"to": "a@example.com", "subject": "Call me"}, "2")
+    await app.drain()
+    (error,) = await errors(app)
+    assert "there is nothing to say: give a template, or a subject, text or html" in error
+    assert await statuses(app) == ["SENT"]
+
+
 async def statuses(app: Yamchi) -> list[str]:
     table = notification_delivery
     query = select(table.c.status).order_by(table.c.status)

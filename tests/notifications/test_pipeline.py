@@ -337,6 +337,23 @@ async def test_a_direct_message_to_nobody_is_refused(app: TestApp) -> None:
     assert "options.to" in letter["error_message"]
 
 
+@pytest.mark.parametrize("channel", ["email", "sms", "telegram", "push", "ws", "database"])
+@pytest.mark.parametrize("words", [{}, {"subject": "", "text": " \n", "html": None}, {"data": {"a": 1}}])
+async def test_a_direct_message_that_says_nothing_is_refused(
+    app: TestApp, channel: str, words: dict[str, Any]
+) -> None:
+    message = {"channel": channel, "options": {"to": ADDRESS, **words}}
+    blank = "options: there is nothing to say: give a template, or a subject, text or html"
+    with pytest.raises(InvalidJob, match=blank):
+        await app.notifications.queue.add(message)
+    await app.notifications.queue.engine.add(
+        "notifications", [NewJob("1", "send", orjson.dumps(message))]
+    )  # by another program
+    await app.drain()
+    (letter,) = await letters(app)
+    assert blank in letter["error_message"]
+
+
 @pytest.mark.parametrize("several", [False, True])
 async def test_a_number_that_begins_again_loses_no_direct_message(
     app: TestApp, mail_server: MailServer, several: bool

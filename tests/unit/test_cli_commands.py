@@ -419,6 +419,11 @@ def test_send_queues_a_template_or_words_of_ones_own(yamchi: Command) -> None:
     assert by_template["job_id"] != own_words["job_id"]
 
 
+def test_send_has_something_to_say(yamchi: Command) -> None:
+    said = yamchi("send", "email", "a@example.com", "--text", " ", code=1)
+    assert "options: there is nothing to say" in " ".join(said.split())
+
+
 @pytest.mark.parametrize("words", [(), ("--template", "welcome_email", "--text", "Hello")])
 def test_send_wants_one_of_them(yamchi: Command, words: tuple[str, ...]) -> None:
     said = yamchi("send", "email", "a@example.com", *words, code=1)

@@ -4,12 +4,14 @@ from typing import Annotated
 from uuid import uuid4
 
 import typer
+from pydantic import ValidationError
 
 from yamchi.console.loading import AppOption, JsonOption, read_json, with_plugin
 from yamchi.console.output import answer
 from yamchi.errors import InvalidJob
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage, DirectOptions
+from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage
+from yamchi.queues.handlers import describe
 
 
 def run(
@@ -33,10 +35,13 @@ def run(
         raise InvalidJob(f"There is no channel {channel!r}: choose from {', '.join(CHANNELS)}.")
     if (template is None) == (text is None):
         raise InvalidJob("Say what to send: either --template CODE, or --text with --subject.")
-    options = DirectOptions(
-        to=to, template=template, subject=subject, text=text, locale=locale, data=read_json(data)
-    )
-    message = DirectMessage(channel=channel, options=options)
+    options = {"to": to, "template": template, "subject": subject, "text": text, "locale": locale}
+    try:
+        message = DirectMessage.model_validate(
+            {"channel": channel, "options": {**options, "data": read_json(data)}}
+        )
+    except ValidationError as error:
+        raise InvalidJob(f"{describe(error)}.") from error
     job_id = str(uuid4())
     with_plugin(Notifications, app, lambda its: its.service.send_direct(message, job_id))
     said = f"queued as {job_id}; [cyan]yamchi jobs show notifications {job_id}[/] tells what became of it"

@@ -5,7 +5,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from yamchi.fields import Address, JsonObject, Locale, Name, Subject, Words, check_json
-from yamchi.notifications.schemas.notification_job import MOST_ADDRESSES, check_split
+from yamchi.notifications.schemas.notification_job import (
+    MOST_ADDRESSES,
+    check_says_something,
+    check_split,
+)
 
 
 class EmailTask(BaseModel):
@@ -26,6 +30,7 @@ class EmailTask(BaseModel):
     def _fits(self) -> "EmailTask":
         if self.subject is None and self.template is None:
             raise ValueError("a letter needs a subject, or a template that has one")
+        check_says_something(self)
         check_json({"attachments": self.attachments, **(self.model_extra or {})})
         check_split(self.to, lambda: self.model_dump_json(exclude={"to"}))
         return self

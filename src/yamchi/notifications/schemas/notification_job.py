@@ -121,6 +121,15 @@ def check_split(addresses: str | list[str], one: Callable[[], str]) -> None:
             )
 
 
+def check_says_something(message: BaseModel) -> None:
+    """Refuse a message to an address that would arrive blank."""
+    given = [
+        getattr(message, field, None) for field in ("template", "subject", "text", "html", "attachments")
+    ]
+    if not any(one.strip() if isinstance(one, str) else one for one in given):
+        raise ValueError("there is nothing to say: give a template, or a subject, text or html")
+
+
 class DirectOptions(BaseModel):
     """To whom and what, by address."""
 
@@ -133,6 +142,11 @@ class DirectOptions(BaseModel):
     html: Words | None = None
     locale: Locale = "ru"
     data: JsonObject = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "DirectOptions":
+        check_says_something(self)
+        return self
 
 
 class DirectMessage(BaseModel):
