@@ -16,6 +16,7 @@ from sqlalchemy import func, insert, select, update
 from tests.notifications.ledger import count_ledger
 from yamchi.clock import isoformat
 from yamchi.errors import EngineUnavailable, InvalidJob, WrongState
+from yamchi.notifications.campaigns import store
 from yamchi.notifications.campaigns.audience import Audience
 from yamchi.notifications.campaigns.fanout import AHEAD, BATCH, LEASE, FanOut
 from yamchi.notifications.campaigns.limits import CampaignLimits
@@ -466,10 +467,31 @@ async def test_a_request_that_another_overtook_takes_nobody_off_its_list(
         await empty(*arguments)
 
     monkeypatch.setattr(campaigns._enrollment, "empty", overtaken)
-    with pytest.raises(WrongState, match="Another request took the list"):
-        await campaigns.create(request)
+    assert (await campaigns.create(request))["state"] == "running"
     await send_all(either)
     assert await reached(either) == dict.fromkeys(people, 1)
+
+
+async def test_the_same_request_several_times_at_once_is_answered_alike(either: TestApp) -> None:
+    people = [person(number) for number in range(1_500)]
+    request = campaign_request(audience={"user_ids": people})
+    made = await asyncio.gather(*(either.notifications.campaigns.create(request) for _ in range(4)))
+    assert [(one["state"], one["progress"]["total"]) for one in made] == [("running", 1_500)] * 4
+
+
+async def test_a_request_does_not_wait_for_ever_for_one_that_died(
+    app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LOOKS", 2)
+    campaigns = app.notifications.campaigns
+
+    async def overtaken(_campaign_id: str, guard: Any) -> None:
+        await app.database.execute(update(table).values(holder="another"))
+        await app.database.write(guard)
+
+    monkeypatch.setattr(campaigns._enrollment, "empty", overtaken)
+    with pytest.raises(WrongState, match="Another request took the list"):
+        await campaigns.create(campaign_request(audience={"user_ids": [person(1)]}))
 
 
 async def test_an_old_request_again_is_still_the_same(app: TestApp) -> None:

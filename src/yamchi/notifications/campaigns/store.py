@@ -35,8 +35,16 @@ table = campaigns
 DATA_LIMIT = 65_536
 """Bytes of data: it is in every message."""
 
+LOOK_AGAIN_SECONDS = 0.1
+LOOKS = 100
+"""How often, and how many times, a request looks whether another that is the same has filled the list."""
+
 WAITING = ("QUEUED", "RETRYING")
 ALIASES = {"browser": "push"}
+
+
+class _Overtaken(WrongState):
+    """Another request fills the list now."""
 
 
 class Campaigns:
@@ -79,7 +87,7 @@ class Campaigns:
         if known.state == "draft" and not request.audience.is_list:
             await self._start(known)
         elif known.state == "draft" and not request.audience.upload:
-            await self._enroll(known, lambda guard: self._read_list(request, guard))
+            await self._fill(known, request)
         return await self.show(request.campaign_id)
 
     async def _draft(self, request: CampaignIn, known: Campaign | None) -> None:
@@ -143,6 +151,25 @@ class Campaigns:
             why = "; ".join(f"row {one.row}: {one.error}" for one in report.broken[:3]) or "it has no rows"
             raise InvalidJob(f"The CSV names nobody who can be reached: {why}.")
         await self._start(campaign, report, me)
+
+    async def _fill(self, draft: Campaign, request: CampaignIn) -> None:
+        """Enroll the people that the request names. Of the same request sent several times at once, all answer what one makes."""
+        try:
+            await self._enroll(draft, lambda guard: self._read_list(request, guard))
+        except _Overtaken:
+            if not await self._begins(draft):
+                raise
+
+    async def _begins(self, draft: Campaign) -> bool:
+        """Whether this draft, and no other of its id, begins by another request's work."""
+        for _ in range(LOOKS):
+            known = await self.get(draft.campaign_id)
+            if known.fingerprint != draft.fingerprint:
+                return False
+            if known.state != "draft":
+                return True
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        return False
 
     def _read_list(self, request: CampaignIn, guard: Guard) -> Awaitable[Report]:
         if request.audience.user_ids is not None:
@@ -252,7 +279,7 @@ def _is_draft(campaign: Campaign) -> ColumnElement[bool]:
 def _check_mine(connection: Connection, campaign: Campaign, me: str) -> None:
     holder = select(table.c.holder).where(_is_draft(campaign)).with_for_update()
     if connection.execute(holder).scalar() != me:
-        raise WrongState(f"Another request took the list of the campaign {campaign.campaign_id} meanwhile.")
+        raise _Overtaken(f"Another request took the list of the campaign {campaign.campaign_id} meanwhile.")
 
 
 def _names(campaign: Campaign) -> Sequence[str]:
