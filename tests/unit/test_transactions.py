@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from tests.services.databases import Database
 
-from yamchi import Job, Yamchi
+from yamchi import Job, New, Yamchi
 from yamchi.errors import ConfigurationError, InvalidJob
 from yamchi.settings import Settings
 
@@ -52,6 +52,32 @@ async def test_sqlite3(app: Yamchi) -> None:
     db.close()
     assert await ids(app) == ["kept"]
     assert (await orders.stats())["delayed"] == 1
+
+
+async def test_many_at_once(app: Yamchi) -> None:
+    orders, db = app.queue("orders"), sqlite3.connect(file_of(app))
+    await orders.add_many([{}] * 60, connection=db)
+    db.rollback()
+    assert await ids(app) == []
+    jobs = await orders.add_many([New({}, id="a"), New({}, id="b", delay="1h")], connection=db)
+    assert [(job.id, job.state, job.is_new) for job in jobs] == [
+        ("a", "waiting", True),
+        ("b", "delayed", True),
+    ]
+    again = await orders.add_many([New({}, id="b"), New({}, id="c")], connection=db)
+    assert [job.is_new for job in again] == [False, True]
+    assert await orders.add_many([], connection=db) == []
+    assert await ids(app) == []
+    db.commit()
+    db.close()
+    assert await ids(app) == ["a", "b", "c"]
+
+
+async def test_many_at_once_are_refused_as_one_is(app: Yamchi, tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "other.db")
+    with pytest.raises(InvalidJob, match=r"other\.db: the queue is in .*yamchi\.db"):
+        await app.queue("orders").add_many([{}, {}], connection=other)
+    other.close()
 
 
 async def test_sqlite3_that_commits_by_itself(app: Yamchi) -> None:
@@ -120,11 +146,15 @@ async def test_without_an_event_loop(app: Yamchi) -> None:
     def order() -> None:
         db = sqlite3.connect(file_of(app))
         app.sync.queue("orders").add({}, id="from-a-thread", connection=db)
+        several = app.sync.queue("orders").add_many(
+            [New({}, id="second"), New({}, id="third")], connection=db
+        )
+        assert [job.id for job in several] == ["second", "third"]
         db.commit()
         db.close()
 
     await asyncio.to_thread(order)
-    assert await ids(app) == ["from-a-thread"]
+    assert await ids(app) == ["from-a-thread", "second", "third"]
 
 
 # ── PostgreSQL ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,11 +181,11 @@ async def test_psycopg_and_sqlalchemy(shop: Yamchi, ends: str) -> None:
         getattr(blocking, ends)()
     alchemy = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     async with AsyncSession(alchemy) as session:
-        await orders.add({}, id="c", connection=session)
+        await orders.add_many([New({}, id="c"), New({}, id="e")], connection=session)
         await getattr(session, ends)()
     await alchemy.dispose()
     await asyncio.to_thread(lambda: _order(shop, url, ends))
-    assert await ids(shop) == (["a", "b", "c", "d"] if ends == "commit" else [])
+    assert await ids(shop) == (["a", "b", "c", "d", "e"] if ends == "commit" else [])
 
 
 def _order(shop: Yamchi, url: str, ends: str) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
@@ -173,12 +173,21 @@ class SyncQueue(_Blocking):
     def add(self, data: Any = None, *, connection: Any = None, **options: Any) -> SyncJob:
         """Add one job. With a connection, in its transaction; it is used in the thread that calls."""
         queue: Queue = self._target
-        if connection is None:
-            job = self._run(lambda: queue.add(data, **options))
-        else:
-            self._run(lambda: _make_ready(queue))
-            job = run_at_once(queue.add(data, connection=connection, **options))
+        job = self._within(connection, lambda: queue.add(data, connection=connection, **options))
         return SyncJob(job, self._run)
+
+    def add_many(self, items: Iterable[Any], *, connection: Any = None) -> list[SyncJob]:
+        """Add many jobs in one go, with a connection as `add` does."""
+        queue: Queue = self._target
+        jobs = self._within(connection, lambda: queue.add_many(items, connection=connection))
+        return [SyncJob(job, self._run) for job in jobs]
+
+    def _within(self, connection: Any, work: Work[T]) -> T:
+        if connection is not None:
+            self._run(lambda: _make_ready(self._target))
+            return run_at_once(work())
+        added: T = self._run(work)
+        return added
 
 
 async def _make_ready(queue: Queue) -> None:

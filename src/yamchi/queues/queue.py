@@ -115,24 +115,25 @@ class Queue:
             keep_completed,
             keep_failed,
         )
-        job = self._new_job(new, now)
-        if connection is not None:
-            await self.engine.open()
-            (is_new,) = await transactional(self.engine).add_within(connection, self.name, [job])
-            return Job(self, self._as_added(job, now), is_new=is_new)
-        (is_new,) = await self.engine.add(self.name, [job])
-        there = None if is_new else await self.engine.get(self.name, job.id)
-        return Job(self, there or self._as_added(job, now), is_new=is_new)
+        (job,) = await self._add([self._new_job(new, now)], now, connection)
+        return job
 
-    async def add_many(self, items: Iterable[Any]) -> list[Job[Any]]:
-        """Add many jobs in one go, each given by its data or as `New(data, id=…, delay=…)`."""
+    async def add_many(self, items: Iterable[Any], *, connection: Any = None) -> list[Job[Any]]:
+        """Add many jobs in one go, each given by its data or as `New(data, id=…, delay=…)`; within a transaction as `add` does."""
         now = self._clock.now()
-        jobs = self.prepare(items, now)
+        return await self._add(self.prepare(items, now), now, connection)
+
+    async def _add(self, jobs: Sequence[NewJob], now: Millis, connection: Any) -> list[Job[Any]]:
         if not jobs:
             return []
-        created = await self.engine.add(self.name, jobs)
-        known = [job.id for job, is_new in zip(jobs, created, strict=True) if not is_new]
-        there = await self.records(known) if known else {}
+        there: dict[str, JobRecord] = {}
+        if connection is not None:
+            await self.engine.open()
+            created = await transactional(self.engine).add_within(connection, self.name, jobs)
+        else:
+            created = await self.engine.add(self.name, jobs)
+            known = [job.id for job, is_new in zip(jobs, created, strict=True) if not is_new]
+            there = await self.records(known) if known else {}
         return [
             Job(self, there.get(job.id) or self._as_added(job, now), is_new=is_new)
             for job, is_new in zip(jobs, created, strict=True)
