@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from yamchi import Job, Yamchi
-from yamchi.errors import ConfigurationError, MissingExtra, Outage, Snooze, Unrecoverable
+from yamchi.errors import ConfigurationError, JobFailed, MissingExtra, Outage, Snooze, Unrecoverable
 from yamchi.observe import logging
 from yamchi.queues.processes.limits import ProcessLimits, to_bytes
 from yamchi.queues.processes.pool import ProcessPool
@@ -59,6 +59,43 @@ async def test_children_end_when_their_worker_is_killed(tmp_path):
         worker.kill()
         await worker.wait()
     await eventually(lambda: not any(_is_alive(child) for child in children))
+
+
+UNGUARDED = """
+import asyncio
+from yamchi import Job, Yamchi
+
+app = Yamchi()
+
+@app.job("slow", processes=1)
+def dawdle(job: Job[dict]) -> None:
+    pass
+
+async def main():
+    {adds}
+    await app.work()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("adds", ['await app.queue("slow").add({})', "pass"])
+async def test_a_script_without_a_guard_is_told_so(tmp_path, adds):
+    """Its main program would run again in each child."""
+    script = tmp_path / "shop.py"
+    script.write_text(UNGUARDED.format(adds=adds))
+    async with Yamchi(Settings(home=tmp_path, plugins=())) as app:
+        app.define("slow")
+        job = await app.queue("slow").add({})
+        env = {**os.environ, "YAMCHI_HOME": str(tmp_path)}
+        worker = await asyncio.create_subprocess_exec(sys.executable, script, cwd=tmp_path, env=env)
+        try:
+            with pytest.raises(JobFailed, match='put that below `if __name__ == "__main__":`'):
+                await job.result(timeout="60s")
+            assert len(await app.queue("slow").jobs()) == (1 if adds == "pass" else 2), "none of a child's"
+        finally:
+            worker.kill()
+            await worker.wait()
 
 
 async def test_a_test_application_runs_them_too():

@@ -14,6 +14,7 @@ from yamchi.queues.events import Listener, Listeners
 from yamchi.queues.handlers import QueueDefinition
 from yamchi.queues.job import Job
 from yamchi.queues.once import OnDone, each_once
+from yamchi.queues.processes.importing import check_not_importing
 from yamchi.queues.rates import RateLimit
 from yamchi.queues.records import (
     FINISHED,
@@ -124,6 +125,7 @@ class Queue:
         return await self._add(self.prepare(items, now), now, connection)
 
     async def _add(self, jobs: Sequence[NewJob], now: Millis, connection: Any) -> list[Job[Any]]:
+        check_not_importing("adds a job")
         if not jobs:
             return []
         there: dict[str, JobRecord] = {}

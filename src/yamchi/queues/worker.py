@@ -17,6 +17,7 @@ from yamchi.queues import results
 from yamchi.queues.cron import Schedule, Scheduler
 from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.leases import LeaseKeeper
+from yamchi.queues.processes.importing import check_not_importing
 from yamchi.queues.queue import Queue
 from yamchi.queues.reporting import emit_outcomes, log_outcomes
 from yamchi.queues.runner import Observer, Outcome, QueueRunner
@@ -65,6 +66,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`, then finish gracefully. Cancelling this gives running jobs back at once."""
+        check_not_importing("starts a worker")
         with collecting_less():
             await self._run()
 

@@ -23,6 +23,7 @@ from yamchi import errors
 from yamchi.observe import logging
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
+from yamchi.queues.processes.importing import importing
 from yamchi.queues.processes.wire import Hello, Start, WorkerConnection, encode_error
 from yamchi.queues.records import JobRecord, to_json, writable
 
@@ -127,7 +128,9 @@ def main() -> None:
     try:
         _limit_memory(hello.memory)
         logging.configure(hello.log_format, _LEVELS.get(hello.log_level, "info"))
-        child = Child(worker, Handler(hello.name, _find(hello)))
+        with importing():
+            function = _find(hello)
+        child = Child(worker, Handler(hello.name, function))
     except (Exception, SystemExit) as error:
         worker.send("unable", **encode_error(error))
         return

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from yamchi.errors import Retryable
+from yamchi.errors import Retryable, Unrecoverable
 from yamchi.observe.logging import configured_format
 from yamchi.perloop import PerLoop
 from yamchi.queues.job import Job
@@ -195,8 +195,9 @@ class _Child:
                 f"A child process for {hello.name} could not start: it {_ending(await self._wait())}."
             )
         if answer["type"] != "ready":
-            why = answer.get("message")
-            raise Retryable(f"A child process could not import {hello.module}.{hello.function}: {why}")
+            why = decode_error(answer)
+            kind = Unrecoverable if isinstance(why, Unrecoverable) else Retryable
+            raise kind(f"A child process could not import {hello.module}.{hello.function}: {why}")
 
     async def run(self, job: Job[Any], payload: bytes | None) -> Any:
         """One job, with its progress and log lines passed on as they come."""
