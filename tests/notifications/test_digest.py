@@ -238,6 +238,26 @@ async def test_a_digest_that_failed_long_ago_can_be_replayed(harness: Harness) -
     assert len(harness.mail.letters) == 3
 
 
+async def test_a_digest_that_was_cancelled_long_ago_is_forgotten(harness: Harness) -> None:
+    """One that failed is not: its dead letter may be replayed."""
+    digests = harness.app.notifications.digests
+    await harness.event("film_out")
+    await harness.app.drain()
+    (digest,) = await harness.app.queue("notifications").jobs("delayed")
+    await harness.client.delete(f"/notifications/{digest.id}")
+    harness.mail.refusals[ADDRESS] = "554 no"
+    await harness.at("2026-01-02T12:00:00")
+    (failed,) = await harness.event("film_out")
+    await harness.at("2026-01-20T00:00:00")
+    assert await harness.status(failed["job_id"]) == "FAILED"
+    assert (await digests.prune(), await left(harness)) == (0, 2)
+    await harness.at("2026-02-20T00:00:00")
+    assert (await digests.prune(), await left(harness)) == (1, 1)
+    await harness.app.queue("notifications").retry([digest.id])
+    await harness.app.drain()
+    assert await harness.status(digest.id) == "SUPPRESSED"
+
+
 async def test_quiet_hours_hold_a_digest_too(harness: Harness) -> None:
     await harness.choose(quiet_hours={"from": "22:00", "until": "10:30"})
     await harness.event("film_out")

@@ -133,7 +133,7 @@ class Notifications(Plugin):
         )
         self.public_url = _public_url(settings, self.settings)
         self.unsubscribe_links = UnsubscribeLinks(self.signer, self.preferences, self.public_url)
-        caps, digests = Caps(database, clock), Digests(database, self.deliveries, clock)
+        caps, self.digests = Caps(database, clock), Digests(database, self.deliveries, clock)
         self.deliveries.when_not_sent.append(caps.release)
         self.processor = JobProcessor(
             ContextLoader(
@@ -145,13 +145,13 @@ class Notifications(Plugin):
             ),
             SendChecks(self.suppressions, caps, InboxReceipts(database), clock),
             self.campaign_limits,
-            digests,
+            self.digests,
             Composer(self.unsubscribe_links, self.attachments, clock),
             self.circuits,
             self.deliveries,
             Outcomes(
                 self.deliveries,
-                digests,
+                self.digests,
                 self.suppressions,
                 self.circuits,
                 self.service.send,
@@ -170,7 +170,7 @@ class Notifications(Plugin):
         self.fan_out = FanOut(database, queue, counts, clock)
         self.dead_letters = DLQPublisher(queue)
         self.emails = EmailQueue(self.processor, lambda: self.channels["email"], clock)
-        self.unknown_deliveries = UnknownDeliveries(self.deliveries, digests, self.service, queue)
+        self.unknown_deliveries = UnknownDeliveries(self.deliveries, self.digests, self.service, queue)
         self.history = History(database, queue, self.channels, self.circuits, clock)
         self.erasure = Erasure(database, self.service, queue)
         self.register(self._email())
@@ -244,6 +244,7 @@ class Notifications(Plugin):
         self.app.service("event sweeper", self.service.outbox.watch)
         self.app.service("inbox feed", self.feed.watch)
         self.app.service("campaign fan-out", self.fan_out.watch)
+        self.app.service("digests", self.digests.watch)
         self.app.service("null ledger", NullLedger(self.app.database, self.app.clock).watch)
 
     def _serve_emails(self) -> None:

@@ -31,6 +31,12 @@ MAX_ITEMS = 200
 RETENTION: Millis = 2 * DAY
 """How long a digest that is over and was due is remembered, so that nothing more is collected for it."""
 
+LONGEST_RETENTION: Millis = 30 * DAY
+"""The same whoever it is of, and with its items, which one that was cancelled has still."""
+
+PRUNE_EVERY: Millis = DAY
+PRUNE_BATCH = 1_000
+
 GONE_WITH_DIGEST = "Its digest was cancelled"
 
 MAY_BE_TOLD_AGAIN = ("FAILED", "CANCELLED")
@@ -184,6 +190,32 @@ class Digests:
         if digest_id is not None:
             went_along = (delivered.c.status == "CANCELLED") & (delivered.c.last_error == GONE_WITH_DIGEST)
             self._deliveries.end(connection, _collected(digest_id) & went_along, "QUEUED", unless=())
+
+    # ── Forgetting ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def watch(self) -> None:
+        """Prune once a day."""
+        while True:
+            await self.prune()
+            await self._clock.sleep(PRUNE_EVERY)
+
+    async def prune(self) -> int:
+        """Forget digests that have long been over, except those that failed, which may be told whenever; how many went."""
+        gone = 0
+        while some := await self._database.write(self._forget_some):
+            gone += some
+        return gone
+
+    def _forget_some(self, connection: Connection) -> int:
+        before = self._clock.now() - LONGEST_RETENTION
+        is_over = exists().where(
+            delivered.c.job_id == table.c.carrier, delivered.c.status.in_(UNCHANGED_STATUSES)
+        )
+        old = select(table.c.digest_id).where(table.c.closed_at < before, table.c.due_at < before, is_over)
+        ids = connection.execute(old.limit(PRUNE_BATCH)).scalars().all()
+        connection.execute(delete(items).where(items.c.digest_id.in_(ids)))
+        connection.execute(delete(table).where(table.c.digest_id.in_(ids)))
+        return len(ids)
 
 
 def _belongs() -> ColumnElement[bool]:
