@@ -1,19 +1,32 @@
-"""Connections before they have asked for anything: how many there may be, how long they may take, how much they may say.
+"""Connections before they have asked for anything, and those that don't read what they asked for: how many there may be, how
+long they may take, how much they may say.
 
 A connection *waits* from its beginning, or from the end of the last answer, until the headers of its next request are
 complete. Waiting ones are cheap to make, so when there are too many the one that has waited longest is closed: whoever
 really has something to ask, such as the board or a health check, still gets through. A request is not limited here.
+
+A connection is *unread* while nothing more is written to it before the other side has taken what was: asking for more than
+one ever reads would keep it, its request and its answer for ever. Pages that are open are among these.
 """
 
 import asyncio
+import struct
 from collections import Counter
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
+
+try:
+    import fcntl
+    import termios
+except ImportError:  # Windows has neither
+    fcntl = termios = None  # type: ignore[assignment]
 
 log = structlog.get_logger("yamchi.web")
 
@@ -37,16 +50,26 @@ MOST_CONNECTIONS = 20_000
 
 LOOK_EVERY = 1.0
 
+READ_WITHIN = 30.0
+"""Seconds in which the other side must have taken some of what is written to it, and how much."""
+
+LEAST_READ = 16 * 1024
+
+LOOK_FOR_UNREAD_EVERY = 10.0
+
 
 class Connections:
-    """The connections of one server that wait, longest first."""
+    """The connections of one server that wait, and those that are unread, longest first."""
 
     def __init__(self) -> None:
         self.closed = 0
-        """How many were closed because they waited too long, or there were too many."""
+        """How many were closed because they waited or were unread too long, or there were too many."""
         self._waiting: dict[LimitedProtocol, float] = {}
         self._of_address: Counter[str] = Counter()
         self._looking: asyncio.TimerHandle | None = None
+        self._unread: dict[Written, tuple[float, int]] = {}
+        """Since when, and how many bytes were left then."""
+        self._looked_for_unread_at = 0.0
 
     def begin(self, connection: "LimitedProtocol", now: float, opened: int) -> None:
         """It waits from now on; others make room for it if they must."""
@@ -54,10 +77,12 @@ class Connections:
         self._of_address[connection.address] += 1
         if self._of_address[connection.address] > MOST_WAITING_OF_ADDRESS:
             self._close(next(one for one in self._waiting if one.address == connection.address))
+        elif opened > MOST_CONNECTIONS and self._unread:
+            self._cut_off(next(iter(self._unread)))
         elif len(self._waiting) > MOST_WAITING or opened > MOST_CONNECTIONS:
             self._close(next(iter(self._waiting)))
         if self._looking is None:
-            self._looking = connection.loop.call_later(LOOK_EVERY, self._look, connection.loop)
+            self._look_later(connection)
 
     def end(self, connection: "LimitedProtocol") -> None:
         """It has asked for something, or is gone."""
@@ -66,30 +91,117 @@ class Connections:
             if not self._of_address[connection.address]:
                 del self._of_address[connection.address]
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def read(self, connection: "Written") -> None:
+        """The other side has taken what was written, or is gone."""
+        self._unread.pop(connection, None)
+
+    def _look_later(self, connection: "LimitedProtocol") -> None:
+        loop = connection.loop
+        self._looking = loop.call_later(LOOK_EVERY, self._look, loop, connection.connections)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, opened: set[Any]) -> None:
         """Close those that have waited too long; they are in the order in which they began."""
-        late = loop.time() - HEADERS_WITHIN
-        while self._waiting and next(iter(self._waiting.values())) <= late:
-            self._close(next(iter(self._waiting)))
-        self._looking = loop.call_later(LOOK_EVERY, self._look, loop) if self._waiting else None
+        now = loop.time()
+        while self._waiting and next(iter(self._waiting.values())) <= now - HEADERS_WITHIN:
+            first = next(iter(self._waiting))
+            if first.left:  # it has not got all of its answer
+                del self._waiting[first]
+                self._waiting[first] = now
+            else:
+                self._close(first)
+        if now - self._looked_for_unread_at >= LOOK_FOR_UNREAD_EVERY:
+            self._looked_for_unread_at = now
+            self._look_for_unread(now, [one for one in opened if isinstance(one, Written)])
+        self._looking = loop.call_later(LOOK_EVERY, self._look, loop, opened) if opened else None
+
+    def _look_for_unread(self, now: float, opened: "Iterable[Written]") -> None:
+        """Close those that have taken too little for too long."""
+        for one in opened:
+            left = one.left if one.is_stopped else 0
+            since, before = self._unread.get(one, (now, left))
+            if not left:
+                self.read(one)
+            elif now - since < READ_WITHIN:
+                self._unread.setdefault(one, (now, left))
+            elif before - left < LEAST_READ:
+                self._cut_off(one)
+            else:
+                self.read(one)
+                self._unread[one] = now, left
+
+    def _cut_off(self, connection: "Written") -> None:
+        self.read(connection)
+        self._count_closed("closed connections that did not read their answers")
+        connection.transport.abort()
 
     def _close(self, connection: "LimitedProtocol") -> None:
-        if self.closed == 0 or self.closed % 1_000 == 0:
-            log.warning("closed connections that waited without a request", closed=self.closed + 1)
-        self.closed += 1
+        self._count_closed("closed connections that waited without a request")
         self.end(connection)
         connection.transport.abort()
+
+    def _count_closed(self, what: str) -> None:
+        if self.closed % 1_000 == 0:
+            log.warning(what, closed=self.closed + 1)
+        self.closed += 1
 
 
 class LimitedConfig(uvicorn.Config):
     """uvicorn's configuration, with what its connections share."""
 
     def __init__(self, app: ASGIApp, **options: Any) -> None:
-        super().__init__(app, http=LimitedProtocol, **options)
+        super().__init__(app, http=LimitedProtocol, ws=OpenWebSocket, **options)
         self.connections = Connections()
 
 
-class LimitedProtocol(HttpToolsProtocol):
+class Written(asyncio.Protocol):
+    """What is to be known of a connection to say whether it is read."""
+
+    config: Any  # a LimitedConfig
+    transport: Any
+    is_paused = False
+    """Nothing more is written until most of what was has been taken."""
+
+    @property
+    def left(self) -> int:
+        """Bytes that the other side has not taken yet."""
+        here: int = self.transport.get_write_buffer_size()
+        return here + _left_in_system(self.transport.get_extra_info("socket"))
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is written now, so that what is left only becomes less."""
+        return self.is_paused or bool(self.transport.is_closing())
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+        self.config.connections.read(self)
+        super().resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.config.connections.read(self)
+        super().connection_lost(error)
+
+
+def _left_in_system(connection: Any) -> int:
+    """Megabytes may be; of what a slow reader takes of them, our own buffer knows nothing for a minute."""
+    if connection is None or fcntl is None:
+        return 0
+    try:
+        (count,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
+    except OSError:
+        return 0
+    return int(count)
+
+
+class OpenWebSocket(Written, AutoWebSocketsProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's WebSocket; its pings find pages that are gone, and it can't close one that does not read."""
+
+
+class LimitedProtocol(Written, HttpToolsProtocol):
     """uvicorn's connection, which says when it waits and refuses headers that are too large."""
 
     config: LimitedConfig
@@ -100,6 +212,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._received = self._part = 0
         """Bytes that have come of headers, or of what follows a body, and of the part that is being read."""
         self._is_waiting = self._in_headers = self._has_progressed = self._is_too_large = False
+        self._answered: RequestResponseCycle | None = None
+        """What is being answered: uvicorn keeps only the last request, which may stand behind others."""
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._is_waiting or super().is_stopped
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -107,7 +225,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._wait()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Nobody hears the answers any more: to write one would be an error with a traceback, for each of the requests."""
         self._stop_waiting()
+        for cycle in (self._answered, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
@@ -132,12 +256,16 @@ class LimitedProtocol(HttpToolsProtocol):
             self._check_size()
         self._stop_waiting()
         super().on_headers_complete()
+        if not self.pipeline:
+            self._answered = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._has_progressed = True
         super().on_body(body)
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._answered = self.pipeline[-1][0]
         super().on_response_complete()
         if not self.pipeline and not self.transport.is_closing():
             self._wait()
