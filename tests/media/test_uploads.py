@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from tests.media import pictures
 from tests.media.conftest import USER, Studio, a_studio
 from tests.smalldisk import Disk
-from yamchi.media.uploads import WrongOffset
+from yamchi.media.uploads import UnknownUpload, WrongOffset
 
 OWN = f"/api/v1/users/{USER}/media"
 LIMIT = 3 * 1024 * 1024
@@ -82,6 +82,50 @@ async def test_an_upload_whose_part_is_on_its_way_is_not_given_up(limited: Studi
     assert await resumable.append(upload, 0, parts()) == 11
     with pytest.raises(HTTPException):
         await resumable.create(1, "", USER, is_counted=True)
+
+
+async def test_a_whole_upload_is_not_given_up_while_it_is_handed_over(limited: Studio) -> None:
+    """Its file would be gone under the picture, and the picture would count for nothing."""
+    resumable = limited.app.media.resumable
+    upload = await resumable.find(await resumable.create(LIMIT, "", USER, is_counted=True), USER)
+
+    async def accept(file: Path) -> tuple[str, str]:
+        with pytest.raises(WrongOffset, match="is on its way"):
+            await resumable.drop(upload)
+        assert file in limited.temp_files
+        return upload.id, "job"
+
+    done = await resumable.finish(upload, accept)
+    await resumable.drop(upload)  # read before it was whole
+    assert await resumable.find(upload.id, USER) == done
+    with pytest.raises(HTTPException):
+        await resumable.create(1, "", USER, is_counted=True)
+
+
+async def test_a_whole_upload_is_handed_over_once(studio: Studio) -> None:
+    resumable, taken = studio.app.media.resumable, []
+    upload = await resumable.find(await resumable.create(10, "", None), None)
+
+    async def accept(file: Path) -> tuple[str, str]:
+        taken.append(file)
+        await asyncio.sleep(0.1)
+        return upload.id, "job"
+
+    done = await asyncio.gather(*(resumable.finish(upload, accept) for _ in range(5)))
+    assert (len(set(map(str, done))), len(taken)) == (1, 1)
+
+
+async def test_no_part_is_written_of_what_was_given_up(limited: Studio) -> None:
+    resumable = limited.app.media.resumable
+    upload = await resumable.find(await resumable.create(LIMIT, "", USER, is_counted=True), USER)
+    await resumable.drop(upload)
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"uncounted"
+
+    with pytest.raises(UnknownUpload):
+        await resumable.append(upload, 0, parts())
+    assert limited.temp_files == []
 
 
 async def test_a_part_is_never_written_where_another_ended_meanwhile(

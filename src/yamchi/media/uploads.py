@@ -10,9 +10,10 @@ import binascii
 import fcntl
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, BinaryIO
 from uuid import uuid4
 
@@ -26,6 +27,9 @@ from yamchi.storage.keys import Keys
 
 LIFETIME = "24h"
 LONGEST_METADATA = 8_192
+
+FINISHED_WITHIN = 5.0
+"""Seconds that who asks after a whole upload waits for somebody else who is handing it over."""
 
 Accept = Callable[[Path], Awaitable[tuple[str, str]]]
 """Takes a whole file over; the ids of its picture and of its job."""
@@ -117,15 +121,16 @@ class Resumable:
         """Write a part where the last one ended; how far the upload is now. What came before a break is kept."""
         if upload.media_id is not None:
             raise WrongOffset(f"The upload is whole: it became media {upload.media_id}.")
-        with _room_needed(), self._locked(upload) as file:
-            if file.tell() != offset:
-                raise WrongOffset(f"The upload is at {file.tell()}, not at {offset}.")
-            async for part in parts:
-                if file.tell() + len(part) > upload.length:
-                    raise TooLarge(f"The upload was to have {upload.length:,} bytes, and more came.")
-                await asyncio.to_thread(_write, file, part, self._files)
-            await asyncio.to_thread(_flush, file)
-            return file.tell()
+        with _room_needed():
+            async with self._locked(upload) as (file, _):
+                if file.tell() != offset:
+                    raise WrongOffset(f"The upload is at {file.tell()}, not at {offset}.")
+                async for part in parts:
+                    if file.tell() + len(part) > upload.length:
+                        raise TooLarge(f"The upload was to have {upload.length:,} bytes, and more came.")
+                    await asyncio.to_thread(_write, file, part, self._files)
+                await asyncio.to_thread(_flush, file)
+                return file.tell()
 
     async def finish(self, upload: Upload, accept: Accept) -> Upload:
         """Hand a whole upload over, as often as it is asked for: the picture has the upload's id.
@@ -134,42 +139,66 @@ class Resumable:
         """
         if upload.media_id is not None:
             return upload
-        try:
-            media_id, job_id = await accept(self._path(upload.id))
-        except YamchiError as error:
-            if not isinstance(error, EngineError):
-                await self.drop(upload)
-            raise
-        done = replace(upload, media_id=media_id, job_id=job_id)
-        await self._keep(done)
-        return done
+        async with self._locked(upload, within=FINISHED_WITHIN) as (_, now):
+            if now.media_id is not None:
+                return now
+            try:
+                media_id, job_id = await accept(self._path(now.id))
+            except YamchiError as error:
+                if not isinstance(error, EngineError):
+                    await self._forget(now)
+                raise
+            done = replace(now, media_id=media_id, job_id=job_id)
+            await self._keep(done)
+            return done
 
     async def drop(self, upload: Upload) -> None:
-        """Give an upload up. While a part of it is on its way, it can't be: its bytes are on the disk until that ends."""
-        with self._locked(upload):
-            remove(self._path(upload.id))
+        """Give an upload up. While a part of it is on its way, it can't be: its bytes are on the disk until that ends.
+
+        Nor once it is whole, whatever `upload` says of it: the picture was counted, and its file is being worked on.
+        """
+        async with self._locked(upload) as (_, now):
+            if now.media_id is None:
+                await self._forget(now)
+
+    async def _forget(self, upload: Upload) -> None:
+        remove(self._path(upload.id))
         is_first = await self._keys.delete(_key(upload.id))
         if is_first and upload.counted:
             await self._allowance.give_back(upload.counted, upload.length)
 
-    @contextmanager
-    def _locked(self, upload: Upload) -> Iterator[BinaryIO]:
-        """Its file, at its end, for one request at a time."""
-        with self._path(upload.id).open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise WrongOffset(
-                    "Another part of this upload is on its way: ask for the offset again."
-                ) from None
+    @asynccontextmanager
+    async def _locked(self, upload: Upload, *, within: float = 0) -> AsyncIterator[tuple[BinaryIO, Upload]]:
+        """Its file, at its end, and what is known of it now, for one request at a time."""
+        path = self._path(upload.id)
+        with path.open("ab") as file:
+            await _lock(file, within)
             file.seek(0, os.SEEK_END)  # who held the lock a moment ago has written meanwhile
-            yield file
+            try:
+                now = await self.find(upload.id, upload.owner)
+            except UnknownUpload:
+                remove(path)  # given up meanwhile: to open it made it again
+                raise
+            yield file, now
 
     async def _keep(self, upload: Upload) -> None:
         await self._keys.set(_key(upload.id), orjson.dumps(upload).decode(), LIFETIME)
 
     def _path(self, upload_id: str) -> Path:
         return self._files.temp_file(f"tus-{upload_id}")
+
+
+async def _lock(file: BinaryIO, within: float) -> None:
+    until = monotonic() + within
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic() >= until:
+                raise WrongOffset(
+                    "Another part of this upload is on its way: ask for the offset again."
+                ) from None
+        await asyncio.sleep(0.02)
 
 
 def read_metadata(header: str) -> dict[str, str]:
