@@ -219,6 +219,21 @@ async def test_a_test_does_not_stand_in_the_way_of_the_real_thing(harness: Harne
     assert len(harness.channel.sent) == 1
 
 
+@pytest.mark.parametrize("given", ["42", "x" * 255], ids=["short", "long"])
+async def test_no_id_of_a_test_is_one_of_the_real_thing(harness: Harness, given: str) -> None:
+    tester = await key(harness, test=True)
+    jobs = "http://localhost:3030/api/queues/email_queue/jobs"
+    letter = {"to": "asel@example.com", "subject": "Paid", "html": "x"}
+    event = {"event_type": "paid", "user_id": USER, "data": {}}
+    answers = []
+    for name, headers in ((given, tester), (given, tester), (f"test-{given}"[:255], {}), (given, {})):
+        added = await harness.client.post(jobs, json={"data": letter, "id": name}, headers=headers)
+        body = event | {"event_id": name.replace("-", ":")}
+        told = await harness.client.post("/events", json=body, headers=headers)
+        answers.append((added.status_code, told.json()["duplicate"]))
+    assert answers == [(201, False), (200, True), (201, False), (201, False)]
+
+
 async def test_a_test_key_adds_nothing_to_queues_that_know_no_tests(harness: Harness) -> None:
     harness.app.define("thumbnails")
     tester = await key(harness, test=True)

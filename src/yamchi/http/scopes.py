@@ -10,6 +10,7 @@ admin           everything
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Literal
 
 from yamchi.errors import ConfigurationError
@@ -19,6 +20,9 @@ OF_QUEUE = "send:"
 
 SCOPE = re.compile(r"send(:[A-Za-z0-9._-]{1,200})?|people:token|read|admin")
 KNOWN = "send, send:<queue>, people:token, read or admin"
+
+LONGEST_ID = 255
+DIGEST_OF_TEST = 16
 
 Kind = Literal["stranger", "local", "admin", "key", "person"]
 
@@ -80,3 +84,9 @@ def check_scopes(given: Iterable[str], *, is_test: bool = False) -> tuple[str, .
         if is_test and not (scope == SEND or scope.startswith(OF_QUEUE)):
             raise ConfigurationError(f"A test key can only send, so it can't have the scope {scope}.")
     return scopes
+
+
+def id_of_test(given: str, separator: str) -> str:
+    """The id of what a test key sends: by its digest no other that somebody gives, such as `test-42` for the real thing."""
+    end = f"{separator}{sha256(given.encode()).hexdigest()[:DIGEST_OF_TEST]}"
+    return f"{f'test{separator}{given}'[: LONGEST_ID - len(end)]}{end}"

@@ -5,12 +5,12 @@ mailbox instead of being sent.
 """
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import select
 
 from yamchi.errors import InvalidJob
+from yamchi.http.scopes import id_of_test
 from yamchi.notifications.schemas.event import Event, TrialEvent
 from yamchi.notifications.schemas.notification_job import (
     AS_SENT,
@@ -24,7 +24,6 @@ from yamchi.storage.database import Database
 
 OWN_META = (AS_SENT, TEST, "variant")
 OWN_POLICY = ("gathers", "unless_read")
-LONGEST_EVENT_ID = 255
 
 
 class HttpInput:
@@ -88,10 +87,7 @@ class HttpInput:
 
 def event_of_test(event: Event) -> TrialEvent:
     """The same event as a test."""
-    event_id = f"{TEST}:{event.event_id}"
-    if len(event_id) > LONGEST_EVENT_ID:
-        event_id = f"{TEST}:{sha256(event.event_id.encode()).hexdigest()}"
-    return TrialEvent.model_construct(**dict(event) | {"event_id": event_id})
+    return TrialEvent.model_construct(**dict(event) | {"event_id": id_of_test(event.event_id, ":")})
 
 
 def _own(fields: list[str]) -> InvalidJob:

@@ -12,7 +12,7 @@ from yamchi.http.audit import changes
 from yamchi.http.bodies import Done, Many
 from yamchi.http.paging import EMPTY_IS_ABSENT, PageNumber, PageSize, Search, pages
 from yamchi.http.problems import documented
-from yamchi.http.scopes import ADMIN, SEND, Caller
+from yamchi.http.scopes import ADMIN, SEND, Caller, id_of_test
 from yamchi.queues.records import State
 from yamchi.web.routes.queues import ThatQueue
 from yamchi.web.schemas import Edit, JobIn, JobOut, JobPage, JobRow, OfState, StateOut
@@ -81,7 +81,7 @@ async def _from_outside(queue: ThatQueue, caller: Caller, new: JobIn) -> dict[st
     if take_in is not None:
         changed["data"] = await take_in(new.data, caller.is_test)
     if caller.is_test and new.id is not None:
-        changed["id"] = f"test-{new.id}"
+        changed["id"] = id_of_test(new.id, "-")
     return changed
 
 
