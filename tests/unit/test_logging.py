@@ -77,14 +77,25 @@ def test_a_traceback_stands_below_its_line(console):
         logger().exception("Failed", job="42")
     first, *rest = console.getvalue().splitlines()
     assert first == "[ERROR] Failed job=42"
-    assert rest[0].startswith("Traceback")
-    assert rest[-1] == "LookupError: gone"
+    assert rest[0].startswith("  Traceback")
+    assert rest[-1] == "  LookupError: gone"
 
 
 def test_nobody_can_forge_a_line(console):
     logger().info("Subject: hi\n[ERROR] forged", to="a\r\n[ERROR] forged", name="\x1b[2J")
     assert console.getvalue().count("\n") == 1
     assert "\x1b" not in console.getvalue()
+
+
+def test_nobody_can_forge_a_line_by_an_error(console):
+    try:
+        raise ValueError("bad\n[INFO] all is well\x1b[2J\r\u202e")
+    except ValueError:
+        logger().exception("It \u2028failed")
+    first, *rest = console.getvalue().split("\n")[:-1]
+    assert first == r"[ERROR] It \u2028failed"
+    assert all(line.startswith("  ") for line in rest)
+    assert rest[-1] == r"  [INFO] all is well\x1b[2J\r\u202e"
 
 
 def test_colors_are_for_terminals_only(monkeypatch, console):
@@ -343,5 +354,5 @@ def test_a_program_that_works_by_itself_logs_as_the_command_does(
         return
     told = "mine: INFO" if logging_of == "own" else "[INFO]"
     assert f"{told} [greetings:sqlite] completed greet one in" in done.stderr
-    assert "100% wrong url=redis://user:***@host\nValueError: why" in done.stderr
+    assert "100% wrong url=redis://user:***@host\n  ValueError: why" in done.stderr
     assert "fields" not in done.stderr

@@ -51,7 +51,8 @@ _SIGNS_OF_SECRETS = (":", "=", "yk_", "person.", "bearer", "basic")
 LONGEST_MASKED = 200_000
 """Characters of a text that are looked through for secrets: nothing can interrupt that. The rest is not said."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""The latter are lines' ends and turns of direction."""
 _PLAIN = re.compile(r"[^\s\"'=]+")
 
 _COLORS = {
@@ -231,7 +232,7 @@ def _render_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     """`message key=value`, with a traceback below."""
     message = _one_line(str(event.pop("event")))
     event.pop(FIELDS, None)
-    trace = f"\n{event.pop('exception')}" if "exception" in event else ""
+    trace = _set_in(event.pop("exception")) if "exception" in event else ""
     pairs = "".join(f" {key}={_quoted(value)}" for key, value in event.items())
     return f"{message}{pairs}{trace}"
 
@@ -239,6 +240,11 @@ def _render_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 def _one_line(text: str) -> str:
     """Control characters written out, so that nobody's data can forge a line or move the cursor."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _set_in(trace: str) -> str:
+    """A traceback below its line. What an error says is somebody's data too, and may have lines that look like ours."""
+    return "".join(f"\n  {_one_line(line)}" for line in trace.split("\n"))
 
 
 def _quoted(value: object) -> str:
