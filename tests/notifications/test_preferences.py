@@ -1,5 +1,7 @@
 """What people chose is obeyed: by channel and by category, with the reason kept; and addresses that reach nobody are left alone."""
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from tests.notifications.conftest import USER
 from tests.notifications.harness import ADDRESS, Harness, open_harness
 from tests.services.mail import MailServer
+from yamchi.http.turns import MOST_IN_LINE
 from yamchi.notifications.people.model import RecipientPreferences
+from yamchi.notifications.people.preferences import Preferences
 
 
 @pytest.fixture
@@ -254,3 +258,27 @@ async def test_suppressions_in_pages(harness: Harness) -> None:
         cursor = page["next_cursor"]
     assert sorted(seen) == [f"a{number}@example.com" for number in range(7)]
     assert (await harness.client.get("/suppressions", params={"cursor": "nonsense"})).status_code == 422
+
+
+async def test_what_a_page_puts_at_once_is_put_one_after_another(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one transaction all of it would be what everybody else waits for."""
+    store = harness.app.notifications.preferences
+    put, now, most = store.put, 0, 0
+
+    async def watched(user_id: str, chosen: Preferences) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await put(user_id, chosen)
+        now -= 1
+
+    monkeypatch.setattr(store, "put", watched)
+    token = (await harness.client.post(f"/users/{USER}/token")).json()["token"]
+    page = {"authorization": f"Bearer {token}"}
+    place, body = f"/users/{USER}/preferences", {"channels": {"email": False}}
+    answers = await asyncio.gather(*(harness.client.put(place, json=body, headers=page) for _ in range(30)))
+    codes = Counter(answer.status_code for answer in answers)
+    assert most == 1
+    assert codes == {200: MOST_IN_LINE, 429: 30 - MOST_IN_LINE}

@@ -15,6 +15,7 @@ admin is written to the audit, and every caller is counted against the rate limi
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Annotated, Protocol, TypeVar
 from uuid import UUID
@@ -28,6 +29,7 @@ from yamchi.http.audit import AuditLog, Entry
 from yamchi.http.failures import address_of
 from yamchi.http.ratelimits import Kind, RateLimits
 from yamchi.http.scopes import ADMIN, PEOPLE_TOKEN, READ, SCOPE, SEND, Caller
+from yamchi.http.turns import Turns
 from yamchi.observe.logging import mask
 
 T = TypeVar("T")
@@ -38,6 +40,7 @@ class Controls(Protocol):
 
     limits: RateLimits
     audit: AuditLog
+    turns: Turns
 
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -146,6 +149,21 @@ async def seen_by(caller: Caller, value: T) -> T:
 
 
 TheCaller = Annotated[Caller, Depends(caller_of)]
+
+
+async def _their_turn(caller: TheCaller, request: Request) -> AsyncIterator[None]:
+    if caller.kind != "person" or request.method in SAFE_METHODS:
+        yield
+        return
+    access: Controls = request.app.state.access
+    async with access.turns.of(caller.name):
+        yield
+
+
+IN_TURN: list[params.Depends] = [Depends(_their_turn)]
+"""For the `dependencies=` of a router: what a person's pages change, one after another. What is written at the same time is
+written together, so that a hundred large changes of one person would be waited for by everybody.
+"""
 
 
 def is_guarded(path: str) -> bool:

@@ -29,6 +29,7 @@ from yamchi.http.problems import problem
 from yamchi.http.ratelimits import RateLimits
 from yamchi.http.scopes import ADMIN, LOCAL, SEND, STRANGER, Caller, PageToken
 from yamchi.http.sessions import Sessions
+from yamchi.http.turns import Turns
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
 
@@ -91,6 +92,7 @@ class AccessControl:
         self.sessions = Sessions(database, clock, self._admin)
         self.failures = Failures(clock)
         self.limits = RateLimits(settings, clock)
+        self.turns = Turns()
         self.audit = AuditLog(database, clock, settings.audit_keep)
 
     @property
