@@ -1,13 +1,14 @@
 """The pipeline from an event to a letter, with time under control and a real mail server."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import orjson
 import pytest
+from sqlalchemy import select
 
 from tests.notifications.conftest import USER
 from tests.services.mail import MailServer
@@ -16,6 +17,7 @@ from yamchi.errors import EngineUnavailable, InvalidJob, WrongState
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import NotificationJob
+from yamchi.notifications.tables import events
 from yamchi.queues.records import NewJob
 from yamchi.storage.database import Database
 from yamchi.testing import TestApp
@@ -412,3 +414,29 @@ async def test_a_batch_sent_again_costs_a_few_queries(app: TestApp, monkeypatch:
     assert [answer.jobs for answer in again] == [*(answer.jobs for answer in first), [], first[0].jobs]
     assert all(answer.duplicate for answer in again)
     assert first[0].jobs
+
+
+async def test_others_write_between_the_parts_of_a_large_batch(
+    app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = app.notifications.service
+    batch = [Event(event_id=f"e-{n}", event_type="user_registered", user_id=USER) for n in range(500)]
+    sizes: list[int] = []
+    store = service._store
+
+    def counted(connection: Any, some: Sequence[Event], *rest: Any) -> Any:
+        sizes.append(len(some))
+        return store(connection, some, *rest)
+
+    monkeypatch.setattr(service, "_store", counted)
+    answers = await service.handle_events(batch)
+    assert [answer.event_id for answer in answers] == [event.event_id for event in batch]
+    assert sizes == [200, 200, 100]
+
+
+async def test_one_event_that_can_not_be_used_keeps_all_of_a_large_batch_out(app: TestApp) -> None:
+    batch = [Event(event_id=f"e-{n}", event_type="user_registered", user_id=USER) for n in range(500)]
+    batch[-1].data["name"] = "x" * 2_000_000
+    with pytest.raises(InvalidJob):
+        await app.notifications.service.handle_events(batch)
+    assert await app.database.column(select(events.c.event_id)) == []

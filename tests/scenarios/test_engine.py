@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import process_time
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from yamchi.notifications.channels.base import Message
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.scenarios.definition import Definition
+from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.performing import Context
 from yamchi.scenarios.scenario_engine import ScenarioEngine
 from yamchi.scenarios.sweeping import LATE
@@ -617,3 +619,18 @@ async def test_the_tables_are_as_the_code_has_them(harness: Harness) -> None:
         table.name: ({column.name for column in table.columns}, {index.name for index in table.indexes})
         for table in metadata.tables.values()
     }
+
+
+async def test_many_runs_begun_at_once_are_no_square(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left to do of what was written down is worked out once, and not for each."""
+    outbox = harness.app.scenarios.outbox
+
+    async def nothing(entry: Entry) -> None: ...
+
+    monkeypatch.setattr(outbox, "_do", nothing)
+    entries = [Entry(number, "event", None, {}) for number in range(1, 20_001)]
+    began = process_time()
+    await outbox.follow(entries)
+    assert process_time() - began < 2

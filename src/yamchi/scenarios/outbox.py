@@ -109,8 +109,8 @@ class Outbox:
         if done:
             gone = delete(table).where(table.c.number.in_(done)).returning(table.c.number)
             try:
-                cleared = await self._database.write(lambda c: set(c.execute(gone).scalars()))
-                await self._take_back([one for one in entries if one.number in set(done) - cleared])
+                left = set(done) - await self._database.write(lambda c: set(c.execute(gone).scalars()))
+                await self._take_back([one for one in entries if one.number in left])
             except EngineError as error:
                 log.warning(
                     "the outbox of scenarios can't forget what was queued; trying again", error=str(error)

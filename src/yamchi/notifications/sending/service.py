@@ -40,6 +40,9 @@ JOB = "send"
 PLANNED_WITHOUT_PAUSE = 200
 """Events."""
 
+STORED_TOGETHER = 200
+"""Events of a batch. Others write between two such transactions: one of thousands that start scenarios takes a minute."""
+
 REPEATED_AT_ONCE = 500
 """Events that were accepted before and are looked up together."""
 
@@ -105,14 +108,20 @@ class NotificationService:
             await self._before_answering([event])
 
     async def handle_events(self, batch: Sequence[Event]) -> list[EventAnswer]:
-        """Accept many events with one transaction and one call to the queue; all of them, or none and an error."""
+        """Accept many events, each few hundred with one transaction and one call to the queue; an error if one can't be used, and then
+        nothing of them is stored. After an outage in between the whole batch may come again: what was stored is a repetition.
+        """
         now = self._clock.now()
         plans = await self._plan(batch, now)
         for plan in plans:
             if plan.refused:
                 raise plan.refused
         try:
-            return await self._accept(batch, plans, now)
+            answers: list[EventAnswer] = []
+            for begin in range(0, len(batch), STORED_TOGETHER):
+                part = slice(begin, begin + STORED_TOGETHER)
+                answers += await self._accept(batch[part], plans[part], now)
+            return answers
         finally:
             await self._before_answering(batch)
 
