@@ -65,7 +65,7 @@ class Payments(Plugin):
         self.store = PaymentStore(app.database, app.clock)
         notifications = app.plugin(Notifications)
         self.service = PaymentService(
-            self.store, self.providers, self.queue, notifications.service.handle_events, app.clock
+            self.store, self.providers, self.queue, notifications.service.handle_events, app.signer, app.clock
         )
         self.payment_checks = PaymentChecks(self.service, app.clock)
         self.reconciliation = Reconciliation(self.service, app.clock)

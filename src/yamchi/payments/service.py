@@ -16,6 +16,7 @@ import structlog
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, EngineError, InvalidJob, Outage, WrongState, YamchiError
 from yamchi.faultpoints import fault_point
+from yamchi.http.signing import Signer
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.payments.applying import FIRST_CHECK
@@ -41,6 +42,8 @@ KEY_LIFETIME: Millis = 23 * 3_600_000
 UNANSWERED = "The provider gave no clear answer within a day: look it up there before asking for it again."
 
 RECHECK_EVERY: Millis = 3_600_000
+
+EVENT, SIGNATURE_DIGITS = "payment event", 32
 
 CHECK = "check"
 NOT_YET_ASKED = frozenset({"waiting", "delayed"})
@@ -74,12 +77,14 @@ class PaymentService:
         providers: Mapping[str, Provider],
         queue: Queue,
         publish: Callable[[Sequence[Event]], Awaitable[object]],
+        signer: Signer,
         clock: Clock,
     ) -> None:
         self.store = store
         self.providers = providers
         self._queue = queue
         self._publish = publish
+        self._signer = signer
         self._clock = clock
 
     # ── What a product asks for ───────────────────────────────────────────────────────────────────────────────────
@@ -245,7 +250,8 @@ class PaymentService:
         return count
 
     async def _tell(self, news: Sequence[PaymentEvent]) -> None:
-        await self._publish([as_event(one) for one in news])
+        signatures = [await self._signer.sign(EVENT, one.event_id) for one in news]
+        await self._publish([as_event(*told) for told in zip(news, signatures, strict=True)])
         fault_point("payment.told")
         await self.store.mark_published([one.event_id for one in news])
 
@@ -377,10 +383,15 @@ def key_of(*act: str) -> str:
     return str(derived_id("payment", *act))
 
 
-def as_event(news: PaymentEvent) -> Event:
-    """What rules and scenarios get; the id makes a second telling the same event."""
+def as_event(news: PaymentEvent, signature: str) -> Event:
+    """What rules and scenarios get; the id makes a second telling the same event.
+
+    Whoever asks for a payment knows its id at the provider. Without our signature they could tell of an event under this id before us,
+    and ours would be its repetition.
+    """
     user_id = None if news.user_id is None else UUID(_user_id(news.user_id))
-    return Event(event_type=news.kind, event_id=news.event_id, user_id=user_id, data=dict(news.data))
+    event_id = f"{news.event_id}:{signature[:SIGNATURE_DIGITS]}"
+    return Event(event_type=news.kind, event_id=event_id, user_id=user_id, data=dict(news.data))
 
 
 def _user_id(given: object) -> str:
