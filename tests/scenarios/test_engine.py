@@ -15,10 +15,12 @@ from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Message
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
+from yamchi.notifications.tables import events
 from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.performing import Context
 from yamchi.scenarios.scenario_engine import ScenarioEngine
+from yamchi.scenarios.store import StepId
 from yamchi.scenarios.sweeping import LATE
 from yamchi.scenarios.tables import (
     metadata,
@@ -634,3 +636,23 @@ async def test_many_runs_begun_at_once_are_no_square(
     began = process_time()
     await outbox.follow(entries)
     assert process_time() - began < 2
+
+
+async def test_nobody_takes_the_id_of_an_event_of_a_step(harness: Harness) -> None:
+    """The key of a run is known to who told of its lead; its id and those of its steps are made of that."""
+    harness.scenario(
+        """
+scenario: welcome
+on: go
+key: "{{ event.data.number }}"
+steps: [{job: tell, wait: 1m, emit: {event: welcomed, data: {by: us}}}]
+"""
+    )
+    await harness.event("go", None, number="7")
+    (run,) = await harness.app.database.rows(select(scenario_runs))
+    for arming in range(3):
+        taken = str(StepId(run.run_id, "tell", arming))
+        await harness.event("welcomed", None, event_id=taken, by="a stranger")
+    await harness.pass_time("10m")
+    told = await harness.app.database.column(select(events.c.data).where(events.c.event_type == "welcomed"))
+    assert {"by": "us", "number": "7"} in told
