@@ -90,7 +90,7 @@ def odd_hash(chance: random.Random) -> dict[bytes, bytes]:
             fields[name] = chance.choice(NUMBERS)
     for name in (
         b"name", b"failedReason", b"progress", b"returnvalue", b"stacktrace", b"pb", b"rjk", b"deid", b"parentKey",
-        b"parent", b"ymSlotted", b"ymLetter", b"defa",
+        b"parent", b"ymSlotted", b"ymLetter", b"ymDue", b"defa",
     ):  # fmt: skip
         if chance.random() < 0.12:
             fields[name] = chance.choice([*TEXTS, *DATA[:8], b'["a", 5, {}]', b"{}"])

@@ -238,6 +238,9 @@ class EngineSuite(Suite):
         assert (await engine.counts(queue))["active"] == 0
         (second,) = await claim_all(engine, queue, 1)
         assert second.job.attempts_made == 2
+        assert second.job.run_at - second.job.created_at >= 150, (
+            "it was not due while it waited for its backoff"
+        )
 
     async def test_a_released_job_has_its_attempt_back(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("back")])

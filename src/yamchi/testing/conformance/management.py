@@ -112,6 +112,9 @@ class ManagementSuite(Suite):
     async def test_promote(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("d", run_at=now() + 60_000), new_job("w")])
         assert await engine.promote(queue, ["d", "w"]) == ["d"]
+        promoted = await engine.get(queue, "d")
+        assert promoted is not None
+        assert promoted.run_at < now() + 20_000, "by the broker's clock"
         assert {one.job.id for one in await claim_all(engine, queue, 2)} == {"d", "w"}
 
     async def test_retry_gives_all_attempts_back(self, engine: Engine, queue: str) -> None:

@@ -269,7 +269,7 @@ def record(queue: str, job_id: str, fields: Hash, state: State, score: float | N
     get = fields.get
     bull_options = bull_options_of(fields, job_id.encode())
     created_at = _created(get(b"timestamp"))
-    run_at = created_at + bull_options.delay
+    run_at = _due(fields, created_at, bull_options)
     if score is not None and state == "delayed":
         run_at = foreign.whole(score / 4096, 0, 0, foreign.LATEST)
     result = get(b"returnvalue") if state == "completed" else None
@@ -280,7 +280,7 @@ def record(queue: str, job_id: str, fields: Hash, state: State, score: float | N
         get(b"data", b""),
         state,
         created_at,
-        min(run_at, foreign.LATEST),
+        run_at,
         bull_options.options,
         _our_priority(get(b"priority", b"0")),
         foreign.moment(get(b"ymExpiresAt") or None),
@@ -308,7 +308,7 @@ def claimed(queue: str, job_id: str, fields: Hash, bull_options: BullOptions, wo
         get(b"data", b""),
         "active",
         created_at,
-        min(created_at + bull_options.delay, foreign.LATEST) if bull_options.delay else created_at,
+        _due(fields, created_at, bull_options),
         bull_options.options,
         0 if priority == b"0" else _our_priority(priority),
         foreign.moment(expires_at) if expires_at else None,
@@ -321,6 +321,13 @@ def claimed(queue: str, job_id: str, fields: Hash, bull_options: BullOptions, wo
         None,
         worker,
     )
+
+
+def _due(fields: Hash, created_at: Millis, bull_options: BullOptions) -> Millis:
+    """When a job is due for the run at hand: BullMQ forgets it once the job is no longer delayed, so we note what moved it."""
+    if moved := foreign.moment(fields.get(b"ymDue")):
+        return moved
+    return min(created_at + bull_options.delay, foreign.LATEST) if bull_options.delay else created_at
 
 
 def _name(name: bytes) -> str:

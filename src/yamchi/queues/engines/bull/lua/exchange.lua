@@ -39,15 +39,22 @@ local function is_unwanted(id, token)
   return rcall('HGET', base .. 'ym:cancelling', id) == token
 end
 
+-- BullMQ forgets when a job was due as soon as it is no longer delayed.
+local function note_due(id, code, due)
+  if code == 0 then rcall('HSET', base .. id, 'ymDue', due) end
+  return code
+end
+
 local function put_back(id, token, delay, fields, costs)
   if is_unwanted(id, token) then return end_beside(id, token, 'cancelled') end
   if tonumber(delay) > 0 then
     keys.delayed[5] = base .. id
-    return moveToDelayed(keys.delayed, {base, now, id, token, delay, costs and '0' or '1', fields, '0'})
+    local code = moveToDelayed(keys.delayed, {base, now, id, token, delay, costs and '0' or '1', fields, '0'})
+    return note_due(id, code, string.format('%.0f', now + delay))
   end
   if costs then
     keys.retried[4] = base .. id
-    return retryJob(keys.retried, {base, now, 'LPUSH', id, token, fields})
+    return note_due(id, retryJob(keys.retried, {base, now, 'LPUSH', id, token, fields}), now)
   end
   local code = moveJobFromActiveToWait(keys.released, {id, token, base .. id})
   if code < 0 then return code end
