@@ -82,9 +82,28 @@ def test_a_message_may_arrive_before_its_confirmation(db: Db) -> None:
 
 def test_what_kafka_refused_is_forgotten_and_may_be_tried_again(db: Db) -> None:
     sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW, "")
-    sending.withdraw(db, Q, ["a"])
+    sending.withdraw(db, Q, ["a"], "", NOW)
     assert counts(db) == {}
     assert sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW, "") == [True]
+
+
+def test_what_was_withdrawn_and_arrives_all_the_same_runs_nothing(db: Db) -> None:
+    for number, round in enumerate(("first", "second")):
+        sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW, round)
+        sending.withdraw(db, Q, ["a"], round, NOW)
+        arrive(db, message("a", number, round=round))
+        assert take(db) == []
+    sending.add(db, Q, [NewJob("a", "work", b"{}")], NOW, "third")
+    arrive(db, message("a", 2, round="third"))
+    assert ids(take(db)) == ["a"]
+    assert floor(db, 3) == 2
+
+
+def test_a_withdrawal_is_not_remembered_for_ever(db: Db) -> None:
+    for job_id, now in (("a", NOW), ("b", NOW + sending.WITHDRAWN_KEPT + 1)):
+        sending.add(db, Q, [NewJob(job_id, "work", b"{}")], now, "")
+        sending.withdraw(db, Q, [job_id], "", now)
+    assert db.execute("SELECT id FROM messages").fetchall() == [("b",)]
 
 
 def test_what_was_cut_short_is_sent_again_and_runs_once(db: Db) -> None:

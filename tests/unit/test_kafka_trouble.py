@@ -75,6 +75,36 @@ async def test_a_client_that_can_not_be_made_is_made_later(
     await eventually(lambda: engine.paused(queue))
 
 
+@pytest.mark.parametrize("way", ["add", "fire"])
+async def test_what_nobody_waits_for_any_more_is_not_added(
+    kafka_bootstrap: str, tmp_path: Path, queue: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A broker that dies has perhaps the job, and the failover has it in its spool by then: it must not run here too."""
+    address = Address.parse(f"kafka://{kafka_bootstrap}?partitions=1")
+    engine = KafkaEngine(address, tmp_path / "state.db", SystemClock())
+    await engine.open()
+    send, is_sent = engine._producer.send, asyncio.Event()
+
+    async def lose_the_answer(topic: str, outgoing: Any) -> None:
+        await send(topic, outgoing)
+        is_sent.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(engine._producer, "send", lose_the_answer)
+    lost = new_job("lost")
+    work = engine.add(queue, [lost]) if way == "add" else engine.fire("nightly", 1, queue, lost)
+    adding = asyncio.ensure_future(work)
+    await is_sent.wait()
+    adding.cancel()
+    await asyncio.wait([adding])
+    assert adding.cancelled()
+    monkeypatch.setattr(engine._producer, "send", send)
+    assert await engine.add(queue, [new_job("next")]) == [True]
+    assert [held.job.id for held in await claim_all(engine, queue, 1)] == ["next"]
+    assert await engine.get(queue, "lost") is None
+    await engine.close()
+
+
 async def test_a_producer_that_is_closed_answers_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is there to take the message, and nobody will tell what became of it later on."""
     monkeypatch.setattr("yamchi.queues.engines.kafka.producer.DELIVERY_TIMEOUT", 100)

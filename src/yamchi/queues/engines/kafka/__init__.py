@@ -31,7 +31,7 @@ from yamchi.queues.engines.kafka.cluster import Cluster
 from yamchi.queues.engines.kafka.consumer import QueueConsumer
 from yamchi.queues.engines.kafka.control import ControlTopicReader
 from yamchi.queues.engines.kafka.envelope import Message
-from yamchi.queues.engines.kafka.producer import SMALLER, MessageProducer
+from yamchi.queues.engines.kafka.producer import SMALLER, DeliveryReport, MessageProducer
 from yamchi.queues.engines.sqlite import management
 from yamchi.queues.records import Completed, DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
 from yamchi.storage.threads import in_own_thread
@@ -141,7 +141,7 @@ class KafkaEngine(statestore.StateStoreEngine):
             if is_new and (job.run_at or now) <= now
         ]
         if messages:
-            await self._produce(queue, messages, withdraw=True)
+            await self._produce_or_withdraw(queue, messages, round)
         if len(messages) < len(jobs):
             self._wake_up(queue)
         return created
@@ -162,31 +162,57 @@ class KafkaEngine(statestore.StateStoreEngine):
         fired = await self._file.write(lambda db: sending.fire(db, schedule, moment, queue, job, now, round))
         if fired and (job.run_at or now) <= now:
             try:
-                await self._produce(queue, [_message(job, round)], withdraw=False)
+                await self._produce(queue, [_message(job, round)])
+            except asyncio.CancelledError:
+                await self._withdraw(queue, [job.id], round)
+                raise
             except EngineUnavailable as error:
                 log.warning(
                     f"[{queue}:kafka] job {job.id} could not be sent to Kafka, and is sent later: {error}"
                 )
         return fired
 
-    async def _produce(self, queue: str, messages: Sequence[Message], *, withdraw: bool) -> None:
-        """Send jobs that are written down as sent. Those that Kafka does not take are forgotten, or else tried again later;
-        but one that is too large has failed."""
+    async def _produce_or_withdraw(self, queue: str, messages: Sequence[Message], round: str) -> None:
+        """Send new jobs. Those that Kafka does not take are forgotten: whoever adds them is told, or waits no longer."""
+        try:
+            reports = await self._send(queue, messages)
+        except asyncio.CancelledError:
+            await self._withdraw(queue, [message.id for message in messages], round)
+            raise
+        if trouble := self._trouble(reports):
+            answers = zip(messages, reports, strict=True)
+            refused = [message.id for message, report in answers if report.error is not None]
+            await self._withdraw(queue, refused, round)
+            raise trouble
+
+    async def _withdraw(self, queue: str, job_ids: Sequence[str], round: str) -> None:
+        now = self._clock.now()
+        await asyncio.shield(
+            self._file.write(lambda db: sending.withdraw(db, queue, job_ids, round, now)),
+        )
+
+    async def _produce(self, queue: str, messages: Sequence[Message]) -> None:
+        """Send jobs that are kept here whatever Kafka says: what it does not take is tried again later. But one that is
+        too large has failed."""
+        reports = await self._send(queue, messages)
+        answers = zip(messages, reports, strict=True)
+        await self._fail(queue, [message.id for message, report in answers if report.is_too_large])
+        if trouble := self._trouble([report for report in reports if not report.is_too_large]):
+            raise trouble
+
+    async def _send(self, queue: str, messages: Sequence[Message]) -> list[DeliveryReport]:
+        """What became of jobs that are written down as sent; the places of those that Kafka has are noted."""
         outgoing = [(message.key(), message.payload, message.headers()) for message in messages]
         reports = await self._producer.send(self._address.topic(queue), outgoing)
-        answers = list(zip(messages, reports, strict=True))
+        answers = zip(messages, reports, strict=True)
         places = {(m.id, m.round): (r.partition, r.offset, r.stamp) for m, r in answers if r.error is None}
         self._in_background(self._file.write(lambda db: sending.confirm(db, queue, places), durable=False))
-        if not withdraw:
-            await self._fail(queue, [message.id for message, report in answers if report.is_too_large])
-            reports = [report for report in reports if not report.is_too_large]
+        return reports
+
+    def _trouble(self, reports: Sequence[DeliveryReport]) -> Exception | None:
         trouble = self._producer.first_error(reports)
         self._may_lack_topics |= trouble is not None
-        if trouble and withdraw:
-            refused = [message.id for message, report in answers if report.error is not None]
-            await self._file.write(lambda db: sending.withdraw(db, queue, refused))
-        if trouble:
-            raise trouble
+        return trouble
 
     async def _fail(self, queue: str, too_large: Sequence[str]) -> None:
         """Jobs that no broker will take, and that nobody here has run."""
@@ -388,13 +414,12 @@ class KafkaEngine(statestore.StateStoreEngine):
             await self._produce(
                 queue,
                 await self._file.write(lambda db: sending.send_on(db, queue, due, BATCH)),
-                withdraw=False,
             )
 
     async def _send_again(self, queue: str, stuck: Millis) -> None:
         if again := await self._file.read(lambda db: sending.unconfirmed(db, queue, stuck, BATCH)):
             await self._prepare(queue)
-            await self._produce(queue, again, withdraw=False)
+            await self._produce(queue, again)
 
     async def _mark_passed(self) -> None:
         """Jobs of ours that another machine has finished are not waiting any more."""

@@ -152,7 +152,7 @@ def _tombstones(db: Db, queue: str, ids: str) -> dict[str, Millis]:
 def _classify(message: Message, notes: dict[str, list[Note]], states: dict[str, str], plan: Plan) -> None:
     same = [note for note in notes.get(message.id, ()) if note.round == message.round]
     state = states.get(message.id)
-    if any(note.partition == ON_ITS_WAY for note in same):
+    if any(note.partition == ON_ITS_WAY and not note.done for note in same):
         plan.placed.append(message)
     elif same:
         plan.repeated.append(message)

@@ -14,6 +14,9 @@ from yamchi.queues.engines.sqlite.rows import CLAIMED
 from yamchi.queues.engines.statestore import Db, among, shift
 from yamchi.queues.records import DeadLetter, Failed, NewJob
 
+WITHDRAWN_KEPT: Millis = 7 * 24 * 3_600_000
+"""How long a message may take to arrive after its job was withdrawn; brokers keep messages as long, by default."""
+
 Place = tuple[int, int, Millis]
 """Partition, offset and Kafka's timestamp of a message."""
 
@@ -60,15 +63,25 @@ def confirm(db: Db, queue: str, places: Mapping[tuple[str, str], Place]) -> None
     )
 
 
-def withdraw(db: Db, queue: str, job_ids: Sequence[str]) -> None:
-    """Kafka did not take these jobs: forget them, so that their ids are free to be tried again."""
+def withdraw(db: Db, queue: str, job_ids: Sequence[str], round: str, now: Millis) -> None:
+    """Kafka has not said that it has these jobs: forget them, so that their ids are free to be tried again.
+
+    It may have them all the same. Their notes are kept as done, so that a message that does arrive runs nothing.
+    """
     rows = db.execute(
         "DELETE FROM jobs WHERE queue = ?1 AND state = 'sent' AND id IN (SELECT value FROM json_each(?2)) "
-        "AND EXISTS (SELECT 1 FROM messages m WHERE +m.queue = ?1 AND m.id = jobs.id AND m.partition = -1) "
-        "RETURNING queue, id",
-        (queue, among(job_ids)),
+        "AND EXISTS (SELECT 1 FROM messages m WHERE +m.queue = ?1 AND m.id = jobs.id AND m.round = ?3 "
+        "AND m.partition = -1 AND m.done = 0) RETURNING id",
+        (queue, among(job_ids), round),
     ).fetchall()
-    db.executemany("DELETE FROM messages WHERE +queue = ? AND id = ? AND partition = -1", rows)
+    db.executemany(
+        "UPDATE messages SET done = 1, stamp = ? WHERE +queue = ? AND id = ? AND round = ? AND partition = -1",
+        [(now, queue, job_id, round) for (job_id,) in rows],
+    )
+    db.execute(
+        "DELETE FROM messages WHERE queue = ? AND partition = -1 AND done = 1 AND stamp < ?",
+        (queue, now - WITHDRAWN_KEPT),
+    )
     shift(db, queue, {"sent": -len(rows)})
 
 
