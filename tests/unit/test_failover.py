@@ -1,12 +1,13 @@
 """A queue is one queue, whichever side is in use: pauses, rate limits, schedules and cleaning hold on both."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from yamchi import Job, Yamchi
 from yamchi.errors import EngineUnavailable, StorageFull
@@ -95,6 +96,23 @@ async def _claimed(engine: Engine, want: int = 10) -> list[str]:
 
 async def _back_on(engine: Engine, kind: str) -> None:
     await eventually(lambda: engine.type == kind)
+
+
+async def test_the_line_of_a_switch_says_why_also_of_a_broker_that_says_nothing(
+    start: Open, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        broker.is_there = False
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr("yamchi.queues.failover.sides.CALL_SECONDS", 0.1)
+    engine = await start()
+    monkeypatch.setattr(broker, "add", hang)
+    with capture_logs() as lines:
+        assert await engine.add("q", [_job("1")]) == [True]
+    (line,) = (line["event"] for line in lines if "switched" in line["event"])
+    assert line.endswith(": broker did not answer within 0.1 s")
 
 
 # ── Pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -56,7 +56,8 @@ class Sides:
             except (EngineUnavailable, TimeoutError) as error:
                 if await self.is_primary_there():
                     return await ask(self.primary)
-                self.switch(to_primary=False, why=str(error))
+                why = str(error) or f"{self.primary.type} did not answer within {CALL_SECONDS:g} s"
+                self.switch(to_primary=False, why=why)
         return await ask(self.spool)
 
     async def is_primary_there(self) -> bool:
