@@ -6,15 +6,19 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable, InvalidJob
 from yamchi.queues.engines import statestore
 from yamchi.queues.records import DeadLetter, Failed, JobOptions, JobRecord, new_id
+from yamchi.storage.sqlite import SqliteFile
 from yamchi.testing import eventually
 from yamchi.testing.conformance.base import claim_all, complete, new_job, settle
 
@@ -24,6 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from yamchi.queues.engines.kafka import Address, KafkaEngine
 from yamchi.queues.engines.kafka.cluster import Cluster
+from yamchi.queues.engines.kafka.consumer import QueueConsumer
 from yamchi.queues.engines.kafka.producer import MessageProducer
 
 
@@ -103,6 +108,31 @@ async def test_what_nobody_waits_for_any_more_is_not_added(
     assert [held.job.id for held in await claim_all(engine, queue, 1)] == ["next"]
     assert await engine.get(queue, "lost") is None
     await engine.close()
+
+
+def test_trouble_of_a_consumer_is_said_once_and_a_new_topic_is_none(queue: str) -> None:
+    address = Address.parse("kafka://127.0.0.1:1")
+    consumer = QueueConsumer(queue, "me", address, cast("SqliteFile", None), SystemClock(), 30_000, print)
+    consumer.stop()
+    away = KafkaException(KafkaError(KafkaError._TRANSPORT, "nobody there"))
+    unknown = SimpleNamespace(error=lambda: KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no such topic"))
+
+    def fail() -> None:
+        raise away
+
+    with capture_logs() as lines:
+        consumer._joined_at = monotonic()
+        assert consumer._usable([unknown]) == []
+        for work in (fail, fail, fail, int, fail):
+            consumer._guard(work)
+        consumer._joined_at -= 60
+        assert consumer._usable([unknown]) == []
+    said = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert [("no such topic" in line, "can't be reached" in line) for line in said] == [
+        (False, True),
+        (False, True),
+        (True, False),
+    ]
 
 
 async def test_a_producer_that_is_closed_answers_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, EngineUnavailable, InvalidJob, YamchiError
+from yamchi.observe.lasting import LastingTrouble
 from yamchi.queues.engines import statestore
 from yamchi.queues.engines.base import Capabilities, Exchange, describe_stalled
 from yamchi.queues.engines.kafka import control, messages, partitions, sending
@@ -375,6 +376,7 @@ class KafkaEngine(statestore.StateStoreEngine):
 
     async def _maintain(self) -> None:
         """Once a second: what became due goes on its way, what was cut short is sent again, and dead owners give up their jobs."""
+        trouble = LastingTrouble(log)
         while True:
             await asyncio.sleep(MAINTENANCE_SECONDS)
             try:
@@ -388,8 +390,9 @@ class KafkaEngine(statestore.StateStoreEngine):
                 if monotonic() - self._marked_passed_at > MARK_PASSED_SECONDS:
                     self._marked_passed_at = monotonic()
                     await self._mark_passed()
+                trouble.end()
             except YamchiError as error:
-                log.warning(f"[kafka] {error}")
+                trouble.meet(f"[kafka] {error}")
             except Exception:
                 log.exception("[kafka] maintenance failed; it is tried again in a second")
 

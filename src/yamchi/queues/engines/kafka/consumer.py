@@ -16,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
+from yamchi.observe.lasting import LastingTrouble
 from yamchi.queues.engines.kafka import envelope, ingest, offsets, partitions
 from yamchi.queues.engines.kafka.address import Address
 from yamchi.queues.engines.kafka.cluster import explain
@@ -38,6 +39,9 @@ DONE_AFTER_SECONDS = 2.0
 HEARTBEAT_SECONDS = 1.0
 FULL_SECONDS = 1.0
 """How long to stay full without polling; after that partitions are paused and polled."""
+
+NEW_TOPIC_SECONDS = 30.0
+"""How long after its topic was made a consumer may be told that there is none: brokers hear of it one by one."""
 
 REBALANCE_GRACE_SECONDS = 5.0
 """How long running jobs may hold up a rebalance, so that they are not run a second time elsewhere."""
@@ -74,6 +78,8 @@ class QueueConsumer:
         self._uncommitted: set[int] = set()
         self._heartbeat_at = self._committed_at = self._done_after_at = self._full_since = 0.0
         self._paused = False
+        self._joined_at = 0.0
+        self._trouble = LastingTrouble(log)
         self._has_room = threading.Event()
         self._stop = threading.Event()
         self._consumer: Any = None
@@ -135,11 +141,12 @@ class QueueConsumer:
         """Log an error and go on: Kafka and the disk come back, and the thread must be there then."""
         try:
             work()
+            self._trouble.end()
         except YamchiError as error:
-            log.warning(f"[{self._queue}:kafka] {error}")
+            self._trouble.meet(f"[{self._queue}:kafka] {error}")
             self._stop.wait(0.5)
         except KafkaException as error:
-            log.warning(f"[{self._queue}:kafka] {explain(error.args[0], self._address)}")
+            self._trouble.meet(f"[{self._queue}:kafka] {explain(error.args[0], self._address)}")
             self._stop.wait(0.5)
         except Exception:
             log.exception(f"[{self._queue}:kafka] reading failed; it is tried again")
@@ -148,6 +155,7 @@ class QueueConsumer:
     def _poll_once(self) -> None:
         if self._consumer is None:
             self._consumer = self._join_group()
+            self._joined_at = monotonic()
         self._heartbeat()
         room = self._room()
         if room > 0:
@@ -221,9 +229,14 @@ class QueueConsumer:
 
     def _usable(self, raws: Sequence[Any]) -> list[Any]:
         for raw in raws:
-            if raw is not None and raw.error() and raw.error().code() != KafkaError._PARTITION_EOF:
+            if raw is not None and raw.error() and not self._is_passing(raw.error().code()):
                 log.warning(f"[{self._queue}:kafka] {explain(raw.error(), self._address)}")
         return [raw for raw in raws if raw is not None and not raw.error()]
+
+    def _is_passing(self, code: int) -> bool:
+        """Nothing to speak of: the end of a partition, or a topic that was just made, of which not every broker knows yet."""
+        is_new = monotonic() - self._joined_at < NEW_TOPIC_SECONDS
+        return code == KafkaError._PARTITION_EOF or (code == KafkaError.UNKNOWN_TOPIC_OR_PART and is_new)
 
     def _take(self, raws: Sequence[Any]) -> None:
         self._take_in(envelope.read_all(raws))

@@ -11,6 +11,7 @@ import orjson
 import structlog
 
 from yamchi.errors import YamchiError
+from yamchi.observe.lasting import LastingTrouble
 from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.pgmq.bounds import Place
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
@@ -68,16 +69,17 @@ class Listener:
             self._readers.remove(inbox)
 
     async def _run(self) -> None:
-        pause = 0.1
+        pause, trouble = 0.1, LastingTrouble(log)
         while True:
             try:
                 with self._connections.explained():
                     async with await self._connections.connect() as connection:
                         await connection.execute(f"LISTEN {WAKE}; LISTEN {EVENTS}")
                         pause = 0.1
+                        trouble.end()
                         await self._read_notifications(connection)
             except YamchiError as error:
-                log.warning(f"[pgmq] can't listen for notifications: {error}")
+                trouble.meet(f"[pgmq] can't listen for notifications: {error}")
             self._is_listening.clear()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 5.0)
