@@ -116,3 +116,13 @@ def test_names_of_bullmqs_own_keys_are_no_ids() -> None:
 )
 def test_a_hash_in_which_scripts_can_count(fields: dict[bytes, bytes], sound: bool) -> None:
     assert is_sound(fields) is sound
+
+
+def test_a_delayed_job_that_others_promoted_was_due_when_it_began() -> None:
+    fields = stored(NewJob("an-id", "send", b"{}", run_at=3_601_000))
+    assert record("q", "an-id", {**fields, b"processedOn": b"5000"}, "completed").run_at == 5_000
+    assert record("q", "an-id", {**fields, b"processedOn": b"3609000"}, "completed").run_at == 3_601_000
+    assert (
+        record("q", "an-id", {**fields, b"ymDue": b"4000", b"processedOn": b"5000"}, "completed").run_at
+        == 4_000
+    )

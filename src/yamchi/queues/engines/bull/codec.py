@@ -327,7 +327,10 @@ def _due(fields: Hash, created_at: Millis, bull_options: BullOptions) -> Millis:
     """When a job is due for the run at hand: BullMQ forgets it once the job is no longer delayed, so we note what moved it."""
     if moved := foreign.moment(fields.get(b"ymDue")):
         return moved
-    return min(created_at + bull_options.delay, foreign.LATEST) if bull_options.delay else created_at
+    if not bull_options.delay:
+        return created_at
+    due, started_at = created_at + bull_options.delay, foreign.moment(fields.get(b"processedOn"))
+    return min(due, started_at or foreign.LATEST)  # Bull Board promotes without a word of when
 
 
 def _name(name: bytes) -> str:
