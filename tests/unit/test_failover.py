@@ -115,6 +115,17 @@ async def test_the_line_of_a_switch_says_why_also_of_a_broker_that_says_nothing(
     assert line.endswith(": broker did not answer within 0.1 s")
 
 
+async def test_a_broker_that_is_away_does_not_hide_what_stalled_in_the_spool(
+    start: Open, broker: Broker, spool: Spool, clock: MovableClock
+) -> None:
+    engine = await start()
+    await spool.add("q", [_job("1")])
+    await spool.exchange("q", [], 1, LEASE, "one that died")
+    await clock.advance(2 * LEASE / 1_000)
+    broker.is_there = False
+    assert [job.id for job, _ in await engine.recover("q")] == ["1"]
+
+
 # ── Pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -193,8 +193,12 @@ class FailoverEngine:
         return held
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
+        """A broker that is away is left for the next look: the switch is for `exchange`, and is said there."""
         stalled = await self._spool.recover(queue)
-        return stalled + await self._primary.recover(queue) if self._sides.on_primary else stalled
+        if self._on_primary:
+            with suppress(EngineUnavailable):
+                stalled += await self._primary.recover(queue)
+        return stalled
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         switched = asyncio.create_task(self._sides.switched.wait())
