@@ -192,3 +192,12 @@ def test_a_handler_that_blocks_the_loop_can_still_be_ended(start, own_home):
         process.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
     assert process.process.returncode == 130
+
+
+def test_a_stop_that_hangs_is_ended_and_says_so(start, own_home):
+    add(own_home, "blocking", "null")
+    process = start("worker", "--app", "shop:app", "--queues", "blocking", SHUTDOWN_TIMEOUT="0.2s")
+    process.wait_for((own_home / "started").exists, "the job")
+    process.end(signal.SIGTERM)
+    assert process.process.returncode == 1
+    assert "[ERROR] Ended: the stop took 5 s longer than SHUTDOWN_TIMEOUT" in process.said

@@ -126,7 +126,7 @@ class Stopper:
 
     def limit(self) -> None:
         """From now on the process has as long as running jobs have, and no more."""
-        watchdog = threading.Timer(self._stop_seconds + GRACE_SECONDS, leave_now, [1])
+        watchdog = threading.Timer(self._stop_seconds + GRACE_SECONDS, _end_what_hangs)
         watchdog.daemon = True
         watchdog.start()
 
@@ -227,6 +227,14 @@ def _say_stopping(worker: Worker) -> None:
     if running:
         jobs = "1 job" if running == 1 else f"{running} jobs"
         log.info(f"Stopping: waiting for {jobs} to finish; Ctrl+C again ends at once")
+
+
+def _end_what_hangs() -> NoReturn:
+    log.error(
+        f"Ended: the stop took {GRACE_SECONDS:g} s longer than SHUTDOWN_TIMEOUT; "
+        "jobs that were still running run again when their leases end"
+    )
+    leave_now(1)
 
 
 def leave_now(code: int) -> NoReturn:
