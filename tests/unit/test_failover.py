@@ -15,7 +15,7 @@ from yamchi.queues.engines.base import Engine, Exchange, RateLimit
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.failover import Spool, with_failover
-from yamchi.queues.records import Completed, NewJob
+from yamchi.queues.records import Completed, JobOptions, NewJob
 from yamchi.settings import Settings
 from yamchi.testing import MovableClock, eventually
 
@@ -124,6 +124,29 @@ async def test_a_broker_that_is_away_does_not_hide_what_stalled_in_the_spool(
     await clock.advance(2 * LEASE / 1_000)
     broker.is_there = False
     assert [job.id for job, _ in await engine.recover("q")] == ["1"]
+
+
+@pytest.mark.parametrize("keep_completed", [0, 10])
+async def test_a_job_that_the_broker_took_without_an_answer_does_not_run_there_once_more(
+    start: Open, broker: Broker, monkeypatch: pytest.MonkeyPatch, keep_completed: int
+) -> None:
+    add = broker.add
+
+    async def add_and_fall_silent(queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        await add(queue, jobs)
+        broker.is_there = False
+        raise EngineUnavailable("Nobody answers.")
+
+    engine = await start()
+    monkeypatch.setattr(broker, "add", add_and_fall_silent)
+    await engine.add("q", [_job("1", options=JobOptions(keep_completed=keep_completed)), _job("2")])
+    monkeypatch.setattr(broker, "add", add)
+    (held,) = (await engine.exchange("q", [], 1, LEASE, "worker")).claims
+    assert held.job.id == "1"
+    await engine.exchange("q", [Completed(held)], 0, LEASE, "worker")
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    assert await _claimed(engine) == ["2"], "it waited in the spool, and is one job on the broker"
 
 
 # ── Pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,6 +24,7 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.wakeups import Wakeup
+from yamchi.queues.failover.doubts import Doubts
 from yamchi.queues.failover.moving import Mover, Owns
 from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.rates import Rates
@@ -45,7 +46,8 @@ class FailoverEngine:
         self._sides = Sides(primary, spool, on_switch)
         self._pauses = Pauses(self._sides)
         self._rates = Rates(self._sides)
-        self._mover = Mover(self._sides, self._pauses, owns)
+        self._doubts = Doubts(self._sides)
+        self._mover = Mover(self._sides, self._pauses, self._doubts, owns)
         self._moving: asyncio.Task[None] | None = None
         self._local: set[tuple[str, str]] = set()
         """Claims that came from the spool, by `_mark`."""
@@ -102,13 +104,19 @@ class FailoverEngine:
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        return await self._sides.call(lambda engine: engine.add(queue, jobs))
+        return await self._sides.call(
+            lambda engine: engine.add(queue, jobs),
+            lambda: self._doubts.note(queue, [job.id for job in jobs]),
+        )
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
         """A moment that fired on one side has fired, though the other does not know of it."""
         if max(self._fired.get(schedule, -1), await self._spool.last_fired(schedule) or -1) >= moment:
             return False
-        has_fired = await self._sides.call(lambda engine: engine.fire(schedule, moment, queue, job))
+        has_fired = await self._sides.call(
+            lambda engine: engine.fire(schedule, moment, queue, job),
+            lambda: self._doubts.note(queue, [job.id]),
+        )
         self._fired[schedule] = moment
         return has_fired
 
@@ -168,6 +176,7 @@ class FailoverEngine:
     ) -> None:
         local = await self._spool.exchange(queue, verdicts, want, lease, worker)
         settled = set(local.settled)
+        self._doubts.note_settled(queue, [verdict for verdict in verdicts if verdict.claim.job.id in settled])
         self._local -= {_mark(verdict.claim) for verdict in verdicts if verdict.claim.job.id in settled}
         self._local.update(map(_mark, local.claims))
         got.settled.extend(local.settled)

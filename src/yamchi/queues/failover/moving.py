@@ -14,6 +14,7 @@ import structlog
 
 from yamchi.clock import Millis
 from yamchi.errors import EngineError, InvalidJob
+from yamchi.queues.failover.doubts import Doubts
 from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.sides import Sides
 from yamchi.queues.records import Claim, DeadLetter, Failed, JobRecord, NewJob
@@ -35,9 +36,10 @@ MOVE_LEASE: Millis = 30_000
 class Mover:
     """Moves the spool and switches back as soon as the broker answers; looks for stragglers ever after."""
 
-    def __init__(self, sides: Sides, pauses: Pauses, owns: Owns) -> None:
+    def __init__(self, sides: Sides, pauses: Pauses, doubts: Doubts, owns: Owns) -> None:
         self._sides = sides
         self._pauses = pauses
+        self._doubts = doubts
         self._owns = owns
         self._name = f"failover-{secrets.token_hex(6)}"
 
@@ -63,6 +65,7 @@ class Mover:
         queues, noted = await self._spooled_queues(), await self._noted_pauses()
         if (queues or noted or not self._sides.on_primary) and await self._sides.is_primary_back():
             await self._pauses.tell_primary(noted)
+            await self._doubts.settle()
             await self._move(queues)
 
     async def _spooled_queues(self) -> list[str]:

@@ -48,8 +48,11 @@ class Sides:
         """Let go of the timer, which belongs to an event loop."""
         self._timeout.close()
 
-    async def call(self, ask: Callable[[Engine], Awaitable[T]]) -> T:
-        """Ask the engine in use; what the broker did not answer is asked again where it can be done."""
+    async def call(
+        self, ask: Callable[[Engine], Awaitable[T]], on_doubt: Callable[[], None] | None = None
+    ) -> T:
+        """Ask the engine in use; what the broker did not answer is asked again where it can be done. `on_doubt` is told
+        before the spool does what the broker may have done."""
         if self.on_primary:
             try:
                 return await self._timeout.wait_for(ask(self.primary))
@@ -58,6 +61,8 @@ class Sides:
                     return await ask(self.primary)
                 why = str(error) or f"{self.primary.type} did not answer within {CALL_SECONDS:g} s"
                 self.switch(to_primary=False, why=why)
+                if on_doubt:
+                    on_doubt()
         return await ask(self.spool)
 
     async def is_primary_there(self) -> bool:
