@@ -68,6 +68,7 @@ async def spool(request: pytest.FixtureRequest, tmp_path: Path, clock: MovableCl
 
 
 Open = Callable[[], Awaitable[Engine]]
+AddUnanswered = Callable[..., Awaitable[None]]
 
 
 @pytest.fixture
@@ -126,10 +127,9 @@ async def test_a_broker_that_is_away_does_not_hide_what_stalled_in_the_spool(
     assert [job.id for job, _ in await engine.recover("q")] == ["1"]
 
 
-@pytest.mark.parametrize("keep_completed", [0, 10])
-async def test_a_job_that_the_broker_took_without_an_answer_does_not_run_there_once_more(
-    start: Open, broker: Broker, monkeypatch: pytest.MonkeyPatch, keep_completed: int
-) -> None:
+@pytest.fixture
+def add_unanswered(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AddUnanswered:
+    """Adds jobs that the broker takes as it falls silent."""
     add = broker.add
 
     async def add_and_fall_silent(queue: str, jobs: Sequence[NewJob]) -> list[bool]:
@@ -137,16 +137,38 @@ async def test_a_job_that_the_broker_took_without_an_answer_does_not_run_there_o
         broker.is_there = False
         raise EngineUnavailable("Nobody answers.")
 
+    async def add_unanswered(engine: Engine, *jobs: NewJob) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(broker, "add", add_and_fall_silent)
+            await engine.add("q", jobs)
+
+    return add_unanswered
+
+
+@pytest.mark.parametrize("keep_completed", [0, 10])
+async def test_a_job_that_the_broker_took_without_an_answer_does_not_run_there_once_more(
+    start: Open, broker: Broker, add_unanswered: AddUnanswered, keep_completed: int
+) -> None:
     engine = await start()
-    monkeypatch.setattr(broker, "add", add_and_fall_silent)
-    await engine.add("q", [_job("1", options=JobOptions(keep_completed=keep_completed)), _job("2")])
-    monkeypatch.setattr(broker, "add", add)
+    await add_unanswered(engine, _job("1", options=JobOptions(keep_completed=keep_completed)), _job("2"))
     (held,) = (await engine.exchange("q", [], 1, LEASE, "worker")).claims
     assert held.job.id == "1"
     await engine.exchange("q", [Completed(held)], 0, LEASE, "worker")
     broker.is_there = True
     await _back_on(engine, "broker")
     assert await _claimed(engine) == ["2"], "it waited in the spool, and is one job on the broker"
+
+
+async def test_a_job_that_the_broker_took_without_an_answer_does_not_begin_there_while_it_runs_here(
+    start: Open, broker: Broker, add_unanswered: AddUnanswered
+) -> None:
+    engine = await start()
+    await add_unanswered(engine, _job("1"))
+    (held,) = (await engine.exchange("q", [], 1, LEASE, "worker")).claims
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    assert await _claimed(engine) == []
+    assert (await engine.exchange("q", [Completed(held)], 0, LEASE, "worker")).settled == ["1"]
 
 
 # ── Pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────

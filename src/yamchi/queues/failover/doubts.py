@@ -1,14 +1,16 @@
 """Jobs that were being added as the broker fell silent: it may have them all the same, and the spool has them too.
 
-What has ended here by the time the broker is back must not run there once more. What still waits here is moved as any
+What has begun here by the time the broker is back must not run there once more. What still waits here is moved as any
 other job: there, the same id is the same job.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from yamchi.queues.engines.base import Engine
 from yamchi.queues.failover.sides import Sides
-from yamchi.queues.records import FINISHED, PENDING, Released, RetryAt, Verdict
+from yamchi.queues.records import PENDING, JobRecord, Released, RetryAt, Verdict
 
 
 class Doubts:
@@ -30,22 +32,19 @@ class Doubts:
             self._ended[queue] |= ended & doubtful
 
     async def settle(self) -> None:
-        """The broker is back, and nothing has been moved to it yet: it forgets what has ended here."""
+        """The broker is back, and nothing has been moved to it yet: it forgets what has begun here."""
         for queue, doubtful in list(self._doubtful.items()):
             job_ids = list(doubtful)
-            ended = [job_id for job_id in job_ids if await self._has_ended(queue, job_id)]
-            again = [job_id for job_id in ended if await self._waits_there(queue, job_id)]
-            if again:
+            here = await _jobs(self._sides.spool, queue, job_ids)
+            begun = {job.id for job in here if job.state not in PENDING} | self._ended[queue]
+            there = await _jobs(self._sides.primary, queue, begun)
+            if again := [job.id for job in there if job.state in PENDING]:
                 await self._sides.primary.remove(queue, again)
             doubtful.difference_update(job_ids)
             self._ended[queue].difference_update(job_ids)
 
-    async def _has_ended(self, queue: str, job_id: str) -> bool:
-        if job_id in self._ended[queue]:
-            return True
-        job = await self._sides.spool.get(queue, job_id)
-        return job is not None and job.state in FINISHED
 
-    async def _waits_there(self, queue: str, job_id: str) -> bool:
-        job = await self._sides.primary.get(queue, job_id)
-        return job is not None and job.state in PENDING
+async def _jobs(engine: Engine, queue: str, job_ids: Iterable[str]) -> list[JobRecord]:
+    """Those of these that an engine knows. All are asked for at once: engines answer such calls together."""
+    found = await asyncio.gather(*(engine.get(queue, job_id) for job_id in job_ids))
+    return [job for job in found if job]
