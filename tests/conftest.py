@@ -1,7 +1,9 @@
 """What holds for every test: it sees none of the developer's own settings and writes only into its own folder."""
 
 import os
+import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -31,6 +33,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = item.get_closest_marker("timeout")
         longest[item.path] = max(longest[item.path], marker.args[0] if marker else 0)
     items.sort(key=lambda item: -longest[item.path])
+
+
+@pytest.fixture(autouse=True)
+def own_path() -> Iterator[None]:
+    """What `--app` finds in a test's folder is not found there by later tests, nor by processes that they start."""
+    before = sys.path.copy()
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture(autouse=True)

@@ -61,6 +61,24 @@ async def test_children_end_when_their_worker_is_killed(tmp_path):
     await eventually(lambda: not any(_is_alive(child) for child in children))
 
 
+async def test_a_program_may_have_a_file_named_like_one_of_pythons_modules(tmp_path):
+    script, told = tmp_path / "shop.py", tmp_path / "told"
+    (tmp_path / "queue.py").write_text("raise SystemExit('this is not what Python calls queue')")
+    script.write_text(SCRIPT)
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "yamchi", "worker", "--app", "shop:app", cwd=tmp_path,
+        env={**os.environ, "YAMCHI_HOME": str(tmp_path)},
+    )  # fmt: skip
+    try:
+        async with Yamchi(Settings(home=tmp_path)) as app:
+            app.define("slow")
+            await app.queue("slow").add({"file": str(told)}, name="dawdle")
+            assert int(await eventually(lambda: _read(told), within=60)) != worker.pid
+    finally:
+        worker.terminate()
+        await worker.wait()
+
+
 UNGUARDED = """
 import asyncio
 from yamchi import Job, Yamchi

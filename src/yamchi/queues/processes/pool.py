@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -39,6 +40,8 @@ RECYCLE_ABOVE = 0.75
 
 _FRUGAL = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576"}
 """glibc keeps an arena for each thread and holds on to large blocks; for one job at a time that is only memory. Yours win."""
+
+_PYTHONS_OWN = sysconfig.get_path("stdlib")
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -284,12 +287,21 @@ class _Child:
 
 def _spawn(connection: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-m", "yamchi.queues.processes.child", str(connection)],
+        [sys.executable, "-P", "-m", "yamchi.queues.processes.child", str(connection)],
         pass_fds=[connection],
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # a Ctrl+C in the terminal is the worker's
-        env={**_FRUGAL, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**_FRUGAL, **os.environ, "PYTHONPATH": os.pathsep.join(_path_to_begin_with())},
     )
+
+
+def _path_to_begin_with() -> list[str]:
+    """Python's own modules first: the program may have a `queue.py`. Once it has begun, a child looks where its worker does."""
+    return sorted(filter(None, sys.path), key=lambda place: not _is_pythons_own(place))
+
+
+def _is_pythons_own(place: str) -> bool:
+    return place.startswith(_PYTHONS_OWN) and "-packages" not in place
 
 
 def _hello(queue: str, name: str, function: Callable[..., Any], memory: int | None) -> Hello:
