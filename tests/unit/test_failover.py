@@ -15,6 +15,7 @@ from yamchi.queues.engines.base import Engine, Exchange, RateLimit
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.failover import Spool, with_failover
+from yamchi.queues.failover.doubts import MOVERS
 from yamchi.queues.records import Completed, JobOptions, NewJob
 from yamchi.settings import Settings
 from yamchi.testing import MovableClock, eventually
@@ -169,6 +170,20 @@ async def test_a_job_that_the_broker_took_without_an_answer_does_not_begin_there
     await _back_on(engine, "broker")
     assert await _claimed(engine) == []
     assert (await engine.exchange("q", [Completed(held)], 0, LEASE, "worker")).settled == ["1"]
+
+
+async def test_a_job_that_another_process_is_moving_is_left_on_the_broker(
+    start: Open, broker: Broker, spool: Spool, add_unanswered: AddUnanswered
+) -> None:
+    engine = await start()
+    await add_unanswered(engine, _job("1"))
+    moving = await spool.take_pending("q", 10, LEASE, f"{MOVERS}another")
+    broker.is_there = True
+    await eventually(lambda: not engine._doubts._doubtful["q"])  # type: ignore[attr-defined]
+    await spool.drop("q", moving)
+    await spool.end_move("q", f"{MOVERS}another")
+    await _back_on(engine, "broker")
+    assert await _claimed(engine) == ["1"]
 
 
 # ── Pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────

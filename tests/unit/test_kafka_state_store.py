@@ -103,6 +103,7 @@ def test_a_withdrawal_is_not_remembered_for_ever(db: Db) -> None:
     for job_id, now in (("a", NOW), ("b", NOW + sending.WITHDRAWN_KEPT + 1)):
         sending.add(db, Q, [NewJob(job_id, "work", b"{}")], now, "")
         sending.withdraw(db, Q, [job_id], "", now)
+    sending.forget_withdrawn(db, [Q], NOW + sending.WITHDRAWN_KEPT + 1)
     assert db.execute("SELECT id FROM messages").fetchall() == [("b",)]
 
 

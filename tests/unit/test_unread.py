@@ -38,7 +38,7 @@ async def talk(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADERS_WITHIN", 0.3)
-    monkeypatch.setattr(connections, "READ_WITHIN", 0.5)
+    monkeypatch.setattr(connections, "READ_WITHIN", 1.0)
     monkeypatch.setattr(connections, "LOOK_EVERY", 0.1)
     monkeypatch.setattr(connections, "LOOK_FOR_UNREAD_EVERY", 0.1)
 
@@ -92,7 +92,6 @@ async def test_who_leaves_before_the_answers_is_no_error(server: uvicorn.Server,
     await eventually(lambda: len(server.server_state.connections) == 1)
     client.close()
     await is_empty(server)
-    await asyncio.sleep(0.2)
 
 
 async def test_who_reads_slowly_gets_all_of_it(server: uvicorn.Server, unsaid: None) -> None:
@@ -111,7 +110,7 @@ async def test_the_unread_make_room(server: uvicorn.Server, monkeypatch: pytest.
     monkeypatch.setattr(connections, "READ_WITHIN", 60)
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
     clients: list[Any] = [await connect(server, GET * 20) for _ in range(5)]
-    await asyncio.sleep(0.5)
+    await eventually(lambda: len(server.config.connections._unread) == 5)
     for _ in range(3):
         client = await connect(server, GET)
         assert (await asyncio.get_running_loop().sock_recv(client, 100)).startswith(b"HTTP/1.1 200")

@@ -50,7 +50,7 @@ MOST_CONNECTIONS = 20_000
 
 LOOK_EVERY = 1.0
 
-READ_WITHIN = 30.0
+READ_WITHIN = 60.0
 """Seconds in which the other side must have taken some of what is written to it, and how much."""
 
 LEAST_READ = 16 * 1024
@@ -100,8 +100,17 @@ class Connections:
         self._looking = loop.call_later(LOOK_EVERY, self._look, loop, connection.connections)
 
     def _look(self, loop: asyncio.AbstractEventLoop, opened: set[Any]) -> None:
-        """Close those that have waited too long; they are in the order in which they began."""
         now = loop.time()
+        try:
+            self._look_for_late(now)
+            if now - self._looked_for_unread_at >= LOOK_FOR_UNREAD_EVERY:
+                self._looked_for_unread_at = now
+                self._look_for_unread(now, [one for one in opened if isinstance(one, Written)])
+        finally:
+            self._looking = loop.call_later(LOOK_EVERY, self._look, loop, opened) if opened else None
+
+    def _look_for_late(self, now: float) -> None:
+        """Close those that have waited too long; they are in the order in which they began."""
         while self._waiting and next(iter(self._waiting.values())) <= now - HEADERS_WITHIN:
             first = next(iter(self._waiting))
             if first.left:  # it has not got all of its answer
@@ -109,10 +118,6 @@ class Connections:
                 self._waiting[first] = now
             else:
                 self._close(first)
-        if now - self._looked_for_unread_at >= LOOK_FOR_UNREAD_EVERY:
-            self._looked_for_unread_at = now
-            self._look_for_unread(now, [one for one in opened if isinstance(one, Written)])
-        self._looking = loop.call_later(LOOK_EVERY, self._look, loop, opened) if opened else None
 
     def _look_for_unread(self, now: float, opened: "Iterable[Written]") -> None:
         """Close those that have taken too little for too long."""
@@ -192,7 +197,7 @@ def _left_in_system(connection: Any) -> int:
         return 0
     try:
         (count,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
-    except OSError:
+    except (OSError, ValueError):  # it was closed a moment ago
         return 0
     return int(count)
 
@@ -291,6 +296,7 @@ class LimitedProtocol(Written, HttpToolsProtocol):
         self.config.connections.begin(self, self.loop.time(), len(self.connections))
 
     def _stop_waiting(self) -> None:
+        self.config.connections.read(self)
         if self._is_waiting:
             self._is_waiting = False
             self.config.connections.end(self)

@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
 
-MOST_IN_LINE = 20
+MOST_IN_LINE = 50
 
 
 @dataclass(slots=True)

@@ -2,19 +2,22 @@
 
 from typing import Any
 
+MOST_KNOWN = 10
+
 
 class LastingTrouble:
-    """What one thread or task meets again and again: the first time is a warning, the rest is for who looks closer."""
+    """What one thread or task meets again and again: each sentence is a warning the first time, then for who looks closer."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
-        self._is_known = False
+        self._known: set[str] = set()
 
     def meet(self, sentence: str) -> None:
-        level = self._log.debug if self._is_known else self._log.warning
-        level(sentence)
-        self._is_known = True
+        is_new = sentence not in self._known and len(self._known) < MOST_KNOWN
+        (self._log.warning if is_new else self._log.debug)(sentence)
+        if is_new:
+            self._known.add(sentence)
 
     def end(self) -> None:
         """It went well: what comes next is new."""
-        self._is_known = False
+        self._known.clear()

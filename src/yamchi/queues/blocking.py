@@ -179,7 +179,8 @@ class SyncQueue(_Blocking):
     def add_many(self, items: Iterable[Any], *, connection: Any = None) -> list[SyncJob]:
         """Add many jobs in one go, with a connection as `add` does."""
         queue: Queue = self._target
-        jobs = self._within(connection, lambda: queue.add_many(items, connection=connection))
+        listed = list(items)  # it may be asked for twice
+        jobs = self._within(connection, lambda: queue.add_many(listed, connection=connection))
         return [SyncJob(job, self._run) for job in jobs]
 
     def _within(self, connection: Any, work: Work[T]) -> T:

@@ -125,7 +125,6 @@ class Queue:
         return await self._add(self.prepare(items, now), now, connection)
 
     async def _add(self, jobs: Sequence[NewJob], now: Millis, connection: Any) -> list[Job[Any]]:
-        check_not_importing("adds a job")
         if not jobs:
             return []
         there: dict[str, JobRecord] = {}
@@ -175,6 +174,8 @@ class Queue:
         )
 
     def _new_job(self, new: New, now: Millis) -> NewJob:
+        if new.id is None:
+            check_not_importing("adds a job without an id")
         name = check_name(new.name or self.definition.default_name)
         payload = self.encode(name, new.data)
         return NewJob(

@@ -12,6 +12,9 @@ from yamchi.queues.engines.base import Engine
 from yamchi.queues.failover.sides import Sides
 from yamchi.queues.records import PENDING, JobRecord, Released, RetryAt, Verdict
 
+MOVERS = "failover-"
+"""The names of who moves jobs from the spool to the broker begin so."""
+
 
 class Doubts:
     """The jobs of this process that are in doubt, until the broker is back."""
@@ -36,12 +39,17 @@ class Doubts:
         for queue, doubtful in list(self._doubtful.items()):
             job_ids = list(doubtful)
             here = await _jobs(self._sides.spool, queue, job_ids)
-            begun = {job.id for job in here if job.state not in PENDING} | self._ended[queue]
+            begun = {job.id for job in here if _has_begun(job)} | self._ended[queue]
             there = await _jobs(self._sides.primary, queue, begun)
             if again := [job.id for job in there if job.state in PENDING]:
                 await self._sides.primary.remove(queue, again)
             doubtful.difference_update(job_ids)
             self._ended[queue].difference_update(job_ids)
+
+
+def _has_begun(job: JobRecord) -> bool:
+    """One that a mover has in its hands is active too: another process is bringing it to the broker."""
+    return job.state not in PENDING and not (job.worker or "").startswith(MOVERS)
 
 
 async def _jobs(engine: Engine, queue: str, job_ids: Iterable[str]) -> list[JobRecord]:

@@ -70,6 +70,7 @@ class FailoverEngine:
         await self._spool.open()
         try:
             await self._primary.open()
+            await self._doubts.settle()
         except EngineUnavailable as error:
             self._sides.switch(to_primary=False, why=f"Error reading from queue: {error}")
         else:

@@ -14,7 +14,7 @@ import structlog
 
 from yamchi.clock import Millis
 from yamchi.errors import EngineError, InvalidJob
-from yamchi.queues.failover.doubts import Doubts
+from yamchi.queues.failover.doubts import MOVERS, Doubts
 from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.sides import Sides
 from yamchi.queues.records import Claim, DeadLetter, Failed, JobRecord, NewJob
@@ -41,7 +41,7 @@ class Mover:
         self._pauses = pauses
         self._doubts = doubts
         self._owns = owns
-        self._name = f"failover-{secrets.token_hex(6)}"
+        self._name = f"{MOVERS}{secrets.token_hex(6)}"
 
     async def has_work(self) -> bool:
         """Whether the spool holds anything that the broker must have before work goes on there."""

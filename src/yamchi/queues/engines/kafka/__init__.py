@@ -157,16 +157,16 @@ class KafkaEngine(statestore.StateStoreEngine):
                 )
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
-        """The scheduler of each machine sends the job, under one id and round: the second is dropped where it arrives."""
+        """The scheduler of each machine sends the job, under one id and round: the second is dropped where it arrives.
+
+        Whoever gives up waiting finds the moment fired: the job is kept, and sent again if Kafka has not got it.
+        """
         await self._prepare(queue)
         now, round = self._clock.now(), f"fired-{moment}"
         fired = await self._file.write(lambda db: sending.fire(db, schedule, moment, queue, job, now, round))
         if fired and (job.run_at or now) <= now:
             try:
                 await self._produce(queue, [_message(job, round)])
-            except asyncio.CancelledError:
-                await self._withdraw(queue, [job.id], round)
-                raise
             except EngineUnavailable as error:
                 log.warning(
                     f"[{queue}:kafka] job {job.id} could not be sent to Kafka, and is sent later: {error}"
@@ -426,7 +426,9 @@ class KafkaEngine(statestore.StateStoreEngine):
 
     async def _mark_passed(self) -> None:
         """Jobs of ours that another machine has finished are not waiting any more."""
-        for queue in await self._file.read(management.queues):
+        queues, now = await self._file.read(management.queues), self._clock.now()
+        await self._file.write(lambda db: sending.forget_withdrawn(db, queues, now), durable=False)
+        for queue in queues:
             if await self._file.read(lambda db: statestore.sent(db, queue)):  # noqa: B023
                 await self._prepare(queue)
                 committed = await in_own_thread(self._cluster.committed, queue)

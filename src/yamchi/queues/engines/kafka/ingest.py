@@ -13,10 +13,9 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import AGAIN, Message
+from yamchi.queues.engines.kafka.messages import ON_ITS_WAY
 from yamchi.queues.engines.statestore import Db, among, shift
 from yamchi.queues.records import FINISHED
-
-ON_ITS_WAY = -1
 
 
 @dataclass(slots=True)
@@ -152,7 +151,7 @@ def _tombstones(db: Db, queue: str, ids: str) -> dict[str, Millis]:
 def _classify(message: Message, notes: dict[str, list[Note]], states: dict[str, str], plan: Plan) -> None:
     same = [note for note in notes.get(message.id, ()) if note.round == message.round]
     state = states.get(message.id)
-    if any(note.partition == ON_ITS_WAY and not note.done for note in same):
+    if any(note.partition == ON_ITS_WAY for note in same):
         plan.placed.append(message)
     elif same:
         plan.repeated.append(message)

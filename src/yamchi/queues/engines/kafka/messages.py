@@ -15,6 +15,9 @@ from yamchi.queues.records import NewJob
 HOLD: Millis = 60_000
 """A job put off for no longer than this stays with its message, so that another machine can take it over."""
 
+ON_ITS_WAY, WITHDRAWN = -1, -2
+"""In place of a partition: where the message is, is not known yet; its add was given up, and it runs nothing if it comes."""
+
 PENDING = (
     "(j.finished_at IS NULL AND NOT (j.state = 'delayed' AND j.started_at IS NOT NULL "
     f"AND j.run_at > j.started_at + {HOLD}))"
@@ -22,7 +25,7 @@ PENDING = (
 """Whether the job `j` still needs its message."""
 
 TABLES = (
-    # partition -1: on its way, its place is not yet known. done: needs no look at its job to know.
+    # done: needs no look at its job to know.
     """CREATE TABLE IF NOT EXISTS messages (
         queue TEXT, partition INTEGER, offset INTEGER, id TEXT NOT NULL, round TEXT NOT NULL, stamp INTEGER,
         done INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (queue, partition, offset)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.envelope import AGAIN, Message
+from yamchi.queues.engines.kafka.messages import ON_ITS_WAY, WITHDRAWN
 from yamchi.queues.engines.sqlite import adding, management, working
 from yamchi.queues.engines.sqlite.rows import CLAIMED
 from yamchi.queues.engines.statestore import Db, among, shift
@@ -41,9 +42,7 @@ def fire(db: Db, schedule: str, moment: Millis, queue: str, job: NewJob, now: Mi
 
 
 def _mark_sent(db: Db, queue: str, job_ids: Sequence[str], round: str) -> None:
-    # A number of its own for each: that of the job may be given to another one while this note is still there.
-    taken = "SELECT ifnull(min(offset), 0) FROM messages WHERE queue = ? AND partition = -1"
-    (least,) = db.execute(taken, (queue,)).fetchone()
+    least = _least_offset(db, queue, ON_ITS_WAY)
     notes = [(queue, least - n, job_id, round) for n, job_id in enumerate(job_ids, 1)]
     db.executemany(
         "INSERT INTO messages (queue, partition, offset, id, round) VALUES (?, -1, ?, ?, ?)", notes
@@ -52,6 +51,13 @@ def _mark_sent(db: Db, queue: str, job_ids: Sequence[str], round: str) -> None:
         "UPDATE jobs SET state = 'sent' WHERE queue = ? AND id = ?", [(queue, job_id) for job_id in job_ids]
     )
     shift(db, queue, {"waiting": -len(notes), "sent": len(notes)})
+
+
+def _least_offset(db: Db, queue: str, partition: int) -> int:
+    """A note without a place has a number of its own: that of its job may be another's while the note is still there."""
+    taken = "SELECT ifnull(min(offset), 0) FROM messages WHERE queue = ? AND partition = ?"
+    (least,) = db.execute(taken, (queue, partition)).fetchone()
+    return int(least)
 
 
 def confirm(db: Db, queue: str, places: Mapping[tuple[str, str], Place]) -> None:
@@ -66,23 +72,29 @@ def confirm(db: Db, queue: str, places: Mapping[tuple[str, str], Place]) -> None
 def withdraw(db: Db, queue: str, job_ids: Sequence[str], round: str, now: Millis) -> None:
     """Kafka has not said that it has these jobs: forget them, so that their ids are free to be tried again.
 
-    It may have them all the same. Their notes are kept as done, so that a message that does arrive runs nothing.
+    It may have them all the same. Their notes are kept apart, so that a message that does arrive runs nothing.
     """
     rows = db.execute(
         "DELETE FROM jobs WHERE queue = ?1 AND state = 'sent' AND id IN (SELECT value FROM json_each(?2)) "
         "AND EXISTS (SELECT 1 FROM messages m WHERE +m.queue = ?1 AND m.id = jobs.id AND m.round = ?3 "
-        "AND m.partition = -1 AND m.done = 0) RETURNING id",
+        "AND m.partition = -1) RETURNING id",
         (queue, among(job_ids), round),
     ).fetchall()
+    least = _least_offset(db, queue, WITHDRAWN)
     db.executemany(
-        "UPDATE messages SET done = 1, stamp = ? WHERE +queue = ? AND id = ? AND round = ? AND partition = -1",
-        [(now, queue, job_id, round) for (job_id,) in rows],
-    )
-    db.execute(
-        "DELETE FROM messages WHERE queue = ? AND partition = -1 AND done = 1 AND stamp < ?",
-        (queue, now - WITHDRAWN_KEPT),
+        "UPDATE messages SET partition = ?, offset = ?, done = 1, stamp = ? "
+        "WHERE +queue = ? AND id = ? AND round = ? AND partition = -1",
+        [(WITHDRAWN, least - n, now, queue, job_id, round) for n, (job_id,) in enumerate(rows, 1)],
     )
     shift(db, queue, {"sent": -len(rows)})
+
+
+def forget_withdrawn(db: Db, queues: Sequence[str], now: Millis) -> None:
+    """What was withdrawn so long ago that no message of it will come."""
+    db.executemany(
+        "DELETE FROM messages WHERE queue = ? AND partition = ? AND stamp < ?",
+        [(queue, WITHDRAWN, now - WITHDRAWN_KEPT) for queue in queues],
+    )
 
 
 def refuse(
