@@ -116,27 +116,37 @@ class Queue:
             keep_completed,
             keep_failed,
         )
-        (job,) = await self._add([self._new_job(new, now)], now, connection)
-        return job
+        job = self._new_job(new, now)
+        if connection is not None:
+            (added,) = await self._add_within(connection, [job], now)
+            return added
+        # Not by way of add_many: its lists are an eighth of what adding one job costs.
+        (is_new,) = await self.engine.add(self.name, [job])
+        there = None if is_new else await self.engine.get(self.name, job.id)
+        return Job(self, there or self._as_added(job, now), is_new=is_new)
 
     async def add_many(self, items: Iterable[Any], *, connection: Any = None) -> list[Job[Any]]:
         """Add many jobs in one go, each given by its data or as `New(data, id=…, delay=…)`; within a transaction as `add` does."""
         now = self._clock.now()
-        return await self._add(self.prepare(items, now), now, connection)
-
-    async def _add(self, jobs: Sequence[NewJob], now: Millis, connection: Any) -> list[Job[Any]]:
+        jobs = self.prepare(items, now)
         if not jobs:
             return []
-        there: dict[str, JobRecord] = {}
         if connection is not None:
-            await self.engine.open()
-            created = await transactional(self.engine).add_within(connection, self.name, jobs)
-        else:
-            created = await self.engine.add(self.name, jobs)
-            known = [job.id for job, is_new in zip(jobs, created, strict=True) if not is_new]
-            there = await self.records(known) if known else {}
+            return await self._add_within(connection, jobs, now)
+        created = await self.engine.add(self.name, jobs)
+        known = [job.id for job, is_new in zip(jobs, created, strict=True) if not is_new]
+        there = await self.records(known) if known else {}
         return [
             Job(self, there.get(job.id) or self._as_added(job, now), is_new=is_new)
+            for job, is_new in zip(jobs, created, strict=True)
+        ]
+
+    async def _add_within(self, connection: Any, jobs: Sequence[NewJob], now: Millis) -> list[Job[Any]]:
+        """In the caller's transaction, which nothing else is to be asked in."""
+        await self.engine.open()
+        created = await transactional(self.engine).add_within(connection, self.name, jobs)
+        return [
+            Job(self, self._as_added(job, now), is_new=is_new)
             for job, is_new in zip(jobs, created, strict=True)
         ]
 
