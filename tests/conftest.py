@@ -8,7 +8,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import structlog
 
 from yamchi.envfile import all_settings
 
@@ -42,16 +41,6 @@ def own_path() -> Iterator[None]:
     before = sys.path.copy()
     yield
     sys.path[:] = before
-
-
-@pytest.fixture(autouse=True)
-def own_logging() -> Iterator[None]:
-    """How a test's application logs is not how later ones do."""
-    before = structlog.get_config() if structlog.is_configured() else None
-    yield
-    structlog.reset_defaults()
-    if before:
-        structlog.configure(**before)
 
 
 @pytest.fixture(autouse=True)
