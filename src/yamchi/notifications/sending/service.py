@@ -40,7 +40,7 @@ JOB = "send"
 PLANNED_WITHOUT_PAUSE = 200
 """Events."""
 
-STORED_TOGETHER = 200
+STORED_TOGETHER = 500
 """Events of a batch. Others write between two such transactions: one of thousands that start scenarios takes a minute."""
 
 REPEATED_AT_ONCE = 500
