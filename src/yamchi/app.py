@@ -1,18 +1,17 @@
 """The composition root: settings become engines, queues and workers here, and nowhere else."""
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import structlog
 
-from yamchi.clock import LATEST, Clock, Millis, Span, SystemClock, in_short, to_millis
-from yamchi.errors import ConfigurationError, InvalidJob, MissingExtra, UnknownQueue
+from yamchi.clock import LATEST, Clock, Span, SystemClock, in_short, to_millis
+from yamchi.errors import ConfigurationError, InvalidJob, UnknownQueue, some_of
+from yamchi.hosting import PluginHost
 from yamchi.observe.logging import configure_unless_done
 from yamchi.observe.metrics import Metrics
 from yamchi.plugins import Plugin, find_plugins
@@ -21,10 +20,12 @@ from yamchi.queues.composing import Engines
 from yamchi.queues.cron import CronLine, Schedule, run_id
 from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.forking import begin_anew_after_fork
-from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition
-from yamchi.queues.processes.limits import ProcessLimits, check_importable
+from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition, QueueOptions
+from yamchi.queues.job import HandlerFunction
+from yamchi.queues.options import BackoffLike
+from yamchi.queues.processes.limits import check_importable, limits_of
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import Backoff, BackoffLike, JobOptions, check_name, check_timeout
+from yamchi.queues.records import check_name
 from yamchi.queues.remote import RemoteEvents
 from yamchi.queues.runner import Observer
 from yamchi.queues.services import ServiceFunction, Services
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from yamchi.storage.database import Database
     from yamchi.storage.keys import Keys
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=HandlerFunction)
 P = TypeVar("P", bound=Plugin)
 T = TypeVar("T")
 
@@ -62,6 +63,11 @@ class Yamchi:
         engine: Engine | None = None,
         plugins: Sequence[type[Plugin]] = (),
     ) -> None:
+        if not isinstance(settings, Settings | None):
+            raise ConfigurationError(
+                f"Yamchi takes Settings, not a {type(settings).__name__}: "
+                "set QUEUE_URL, or give Yamchi(Settings(default_queue_url=…))."
+            )
         self.settings = settings or Settings()
         self.clock = clock or SystemClock()
         self.metrics = Metrics()
@@ -69,19 +75,14 @@ class Yamchi:
         self.services = Services(self.clock, self.metrics.count_service_failure)
         """What runs beside the jobs of every worker, supervised."""
         self.services.add("job events", self._hear_while_working)
-        self.plugins: dict[str, Plugin] = {}
-        self._acting: str | None = None
-        self._owners: dict[str, str] = {}
-        self._services_of: defaultdict[str, list[str]] = defaultdict(list)
-        self._served: set[str] = set()
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
         self._engines = Engines(self.settings, self.clock, self.metrics, self._topic_of, engine)
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
         self._remote: RemoteEvents | None = None
         self._wants_remote = False
-        self._found = find_plugins(self.settings, plugins)
-        self._add_plugins(self._found.classes)
+        self._host = PluginHost(find_plugins(self.settings, plugins, taken={*dir(type(self)), *vars(self)}))
+        self._host.make(self)
 
     # ── Declaring ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -101,31 +102,30 @@ class Yamchi:
         topic: str | None = None,
     ) -> QueueDefinition:
         """Declare a queue, or say more about one. A process that only adds jobs needs no handlers, just this."""
-        if self._acting and queue != CRON_QUEUE and queue not in self._definitions:
-            self._owners[queue] = self._acting
-        fresh = QueueDefinition(queue, timeout=self._default_timeout, is_own=self._acting is not None)
-        known = self._definitions.setdefault(queue, fresh)
-        if concurrency is not None and concurrency < 1:
-            raise ConfigurationError(f"Queue {queue} has a concurrency of {concurrency}: give at least 1.")
-        known.concurrency = self.settings.concurrency(queue, concurrency or known.concurrency)
-        known.options = _with(
-            known.options,
+        known = self._definitions.get(queue) or self._declare(queue)
+        known.refine(
+            concurrency=concurrency,
             attempts=attempts,
-            backoff=None if backoff is None else Backoff.parse(backoff),
-            timeout=None if timeout is None else check_timeout(timeout),
+            backoff=backoff,
+            timeout=timeout,
             keep_completed=keep_completed,
             keep_failed=keep_failed,
+            rate=rate,
+            key_rate=key_rate,
+            key=key,
+            topic=topic,
         )
-        known.timeout = known.timeout if timeout is None else known.options.timeout
-        known.rate = known.rate if rate is None else RateLimit.parse(rate)
-        known.key_rate = known.key_rate if key_rate is None else RateLimit.parse(key_rate)
-        known.key = known.key if key is None else key
-        known.topic = known.topic if topic is None else topic
-        if known.key_rate and not known.key:
-            raise ConfigurationError(
-                f"Queue {queue} has a key_rate but no key: name the field of the data to go by."
-            )
+        known.concurrency = self.settings.concurrency(queue, known.concurrency)
         return known
+
+    def _declare(self, queue: str) -> QueueDefinition:
+        timeout = to_millis(self.settings.job_timeout) or None
+        self._definitions[queue] = QueueDefinition(
+            queue, timeout=timeout, is_own=self._host.acting is not None
+        )
+        if queue != CRON_QUEUE:
+            self._host.own_queue(queue)
+        return self._definitions[queue]
 
     def job(
         self,
@@ -134,14 +134,15 @@ class Yamchi:
         name: str | None = None,
         processes: int | None = None,
         memory: int | str | None = None,
-        **options: Any,
+        **options: Unpack[QueueOptions],
     ) -> Callable[[F], F]:
         """Declare the function below as a handler. Takes the options of `define`; the first handler of a queue is its default.
 
         `processes=2, memory="512MB"` runs it in two child processes of that size: one that crashes, hangs or grows too
         large costs its own job and nothing else. The queue's concurrency defaults to their number.
         """
-        limits = _process_limits(queue, processes, memory)
+        _check_has_argument("job", queue, "its queue", "thumbnails")
+        limits = limits_of(queue, processes, memory)
         if limits:
             options.setdefault("concurrency", limits.processes)
 
@@ -163,6 +164,7 @@ class Yamchi:
         self, line: str, *, zone: str = "UTC", name: str | None = None, queue: str = CRON_QUEUE
     ) -> Callable[[F], F]:
         """Run the function below by the clock: `@app.cron("0 3 * * *", zone="Asia/Almaty")`."""
+        _check_has_argument("cron", line, "its times", "0 3 * * *")
         expression = CronLine(line, zone)
 
         def declare(function: F) -> F:
@@ -181,49 +183,24 @@ class Yamchi:
     def _topic_of(self, queue: str) -> str | None:
         return self._definitions[queue].topic if queue in self._definitions else None
 
-    @property
-    def _default_timeout(self) -> Millis | None:
-        return to_millis(self.settings.job_timeout) or None
-
     def service(self, name: str, run: ServiceFunction) -> None:
         """Run something for ever beside the jobs: started again when it fails, shown in /readyz.
 
         A feature's services run in the workers that work on one of its queues, if it has any.
         """
-        theirs = [] if self._acting is None else self.queues_of(self._acting)
-        self.services.add(name, run, queues=theirs)
-        if self._acting is not None:
-            self._services_of[self._acting].append(name)
-
-    def queues_of(self, plugin: str) -> list[str]:
-        """Names of the queues that a plugin declared."""
-        return [queue for queue, owner in self._owners.items() if owner == plugin]
-
-    def services_of(self, plugin: str) -> list[str]:
-        """Names of the services that a plugin runs."""
-        return list(self._services_of[plugin])
+        self.services.add(name, run, queues=self._host.own_service(name))
 
     # ── Plugins ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add_plugins(self, kinds: Iterable[type[Plugin]]) -> None:
-        """One whose settings are wrong stops the application, as any wrong setting does; one that fails is left out."""
-        for kind in kinds:
-            if away := [need for need in kind.requires if need not in self.plugins]:
-                self._found.fail(kind.name, f"it needs the plugin {away[0]}, which is not here")
-                continue
-            with self._on_behalf_of(kind.name):
-                plugin = kind(self)
-                plugin.declare()
-                self.plugins[kind.name] = plugin
-        if not self._found.failures:
-            self.settings.check_given(
-                kind.settings_class for kind in self._found.classes if kind.settings_class
-            )
+    @property
+    def plugins(self) -> Mapping[str, Plugin]:
+        """The features, by name."""
+        return self._host.plugins
 
     @property
     def failed_plugins(self) -> Mapping[str, str]:
         """Plugins that were left out, each with why."""
-        return self._found.failures
+        return self._host.failures
 
     @overload
     def plugin(self, wanted: type[P]) -> P: ...
@@ -231,62 +208,37 @@ class Yamchi:
     def plugin(self, wanted: str) -> Plugin: ...
     def plugin(self, wanted: Any) -> Any:
         """A feature, by its class or its name."""
-        name = wanted if isinstance(wanted, str) else wanted.name
-        plugin = self.plugins.get(name)
-        if plugin is None:
-            why = self._found.failures.get(name, "PLUGINS leaves it out, or nothing offers it")
-            raise ConfigurationError(f"This application has no plugin {name}: {why}.")
-        return plugin
+        return self._host.find(wanted if isinstance(wanted, str) else wanted.name)
 
     def __getattr__(self, name: str) -> Any:
         """`app.notifications` is the plugin of this name."""
-        if "_found" in self.__dict__ and (name in self.plugins or name in self._found.failures):
-            return self.plugin(name)
+        host = self.__dict__.get("_host")
+        if host is not None and (name in host.plugins or name in host.failures):
+            return host.find(name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def serve(self) -> None:
-        """Let the workers of this application do the features' work. Workers see to it themselves; again does nothing."""
-        for name, plugin in self.plugins.items():
-            if name not in self._served:
-                self._served.add(name)
-                with self._on_behalf_of(name):
-                    plugin.serve()
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self._host.plugins]
+
+    def queues_of(self, plugin: str) -> list[str]:
+        """Names of the queues that a plugin declared."""
+        return self._host.queues_of(plugin)
+
+    def services_of(self, plugin: str) -> list[str]:
+        """Names of the services that a plugin runs."""
+        return self._host.services_of(plugin)
 
     def brought(self, what: Callable[[Plugin], Iterable[T]], by: Iterable[Plugin] | None = None) -> list[T]:
         """What the plugins bring of a kind. One that fails of it brings nothing, and is in `failed_plugins`."""
-        found: list[T] = []
-        for plugin in self.plugins.values() if by is None else by:
-            with self._on_behalf_of(plugin.name):
-                found += list(what(plugin))
-        return found
+        return self._host.brought(what, by)
 
-    @contextmanager
-    def _on_behalf_of(self, name: str) -> Iterator[None]:
-        """What is declared meanwhile belongs to the plugin of this name, and what goes wrong is its own trouble."""
-        self._acting = name
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, ConfigurationError) and not isinstance(error, MissingExtra):
-                raise
-            why = str(error) if isinstance(error, MissingExtra) else f"{type(error).__name__}: {error}"
-            self._found.fail(name, why)
-        finally:
-            self._acting = None
+    def serve(self) -> None:
+        """Let the workers of this application do the features' work. Workers see to it themselves; again does nothing."""
+        self._host.serve()
 
     async def erase(self, user_id: str) -> dict[str, int]:
         """Forget a person in every feature; what was found, by kind. One that fails keeps no other from it; then call again."""
-        found: Counter[str] = Counter()
-        failure: Exception | None = None
-        for plugin in self.plugins.values():
-            try:
-                found.update(await plugin.erase(user_id))
-            except Exception as error:
-                log.error(f"the plugin {plugin.name} could not erase a person: {error}")
-                failure = failure or error
-        if failure:
-            raise failure
-        return dict(found)
+        return await self._host.erase(user_id)
 
     @cached_property
     def database(self) -> "Database":
@@ -294,7 +246,7 @@ class Yamchi:
         from yamchi.storage.database import Database
 
         close_folder(self.settings.var)
-        schemas = (kind.schema() for kind in self._found.classes)
+        schemas = (kind.schema() for kind in self._host.classes)
         database = Database(self.settings.tables_url, [schema for schema in schemas if schema])
         begin_anew_after_fork(database)
         return database
@@ -325,9 +277,8 @@ class Yamchi:
     def queue(self, name: str) -> Queue:
         """A declared queue."""
         if name not in self._definitions:
-            known = ", ".join(sorted(self._definitions)) or "none"
             raise UnknownQueue(
-                f"There is no queue {name!r}; declared are: {known}. "
+                f"There is no queue {name!r}; declared are: {some_of(self._definitions)}. "
                 f"Declare it with @app.job({name!r}) or app.define({name!r})."
             )
         if name not in self._queues:
@@ -374,7 +325,10 @@ class Yamchi:
         )
 
     async def work(self, queues: Sequence[str] | None = None) -> None:
-        """Run a worker until cancelled. It logs as the settings say, unless the program has set up logging itself."""
+        """Run a worker until cancelled, which gives running jobs back; `worker()` has a `stop` that lets them finish.
+
+        It logs as the settings say, unless the program has set up logging itself.
+        """
         configure_unless_done(self.settings.log_format, self.settings.log_level)
         await self._settle()
         await self.worker(queues).run()
@@ -412,8 +366,7 @@ class Yamchi:
         if self._remote:
             await self._remote.stop()
             self._remote = None
-        for plugin in reversed(self.plugins.values()):
-            await _close(plugin)
+        await self._host.close()
         await asyncio.gather(*(queue.listeners.settle() for queue in self._queues.values()))
         await self._engines.close()
         if "keys" in self.__dict__:
@@ -431,12 +384,13 @@ class Yamchi:
         await self.close()
 
 
-async def _close(plugin: Plugin) -> None:
-    """One that fails must not leave open what the others and the application hold."""
-    try:
-        await plugin.close()
-    except Exception:
-        log.exception(f"closing the plugin {plugin.name} failed")
+def _check_has_argument(decorator: str, given: object, what: str, example: str) -> None:
+    """A decorator without its parentheses takes the function for its argument, and would declare nothing."""
+    if not isinstance(given, str):
+        named = getattr(given, "__name__", repr(given))
+        raise ConfigurationError(
+            f'@app.{decorator} needs {what}, not {named}: write @app.{decorator}("{example}").'
+        )
 
 
 def _schedule_name(name: str) -> str:
@@ -446,18 +400,3 @@ def _schedule_name(name: str) -> str:
     except InvalidJob as error:
         raise ConfigurationError(f"A schedule can't be named {in_short(name)}: {error}") from error
     return name
-
-
-def _process_limits(queue: str, processes: int | None, memory: int | str | None) -> ProcessLimits | None:
-    if processes is not None:
-        return ProcessLimits.parse(processes, memory)
-    if memory is not None:
-        raise ConfigurationError(
-            f"Queue {queue} has a memory limit but no processes: only a child process can be limited."
-        )
-    return None
-
-
-def _with(options: JobOptions, **changes: Any) -> JobOptions:
-    given = {name: value for name, value in changes.items() if value is not None}
-    return replace(options, **given) if given else options

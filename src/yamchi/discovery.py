@@ -4,7 +4,7 @@ An operator sees and handles them like any other. A queue whose name begins with
 """
 
 from yamchi.app import Yamchi
-from yamchi.errors import UnknownQueue
+from yamchi.errors import UnknownQueue, some_of
 from yamchi.queues.overview import kept_names
 from yamchi.queues.queue import Queue
 
@@ -16,7 +16,7 @@ async def find_queue(app: Yamchi, name: str) -> Queue:
     try:
         return app.queue(name)
     except UnknownQueue:
-        known = ", ".join(sorted(queue.name for queue in app.queues)) or "none"
+        known = some_of(queue.name for queue in app.queues)
         raise UnknownQueue(f"There is no queue {name!r}; there are: {known}.") from None
 
 

@@ -9,15 +9,21 @@ from pydantic.fields import FieldInfo
 from yamchi.plugins import shipped_plugins
 from yamchi.settings import Environment, Settings, variable_of
 
+UNITS = (("d", 86_400), ("h", 3_600), ("m", 60))
+
 
 def env_example() -> str:
     """All variables as an `.env` file in which each stands as a comment, at its default."""
     heading = "Yamchi's settings: copy this to .env and uncomment what you change. Made by make .env.example"
-    fields: dict[str, FieldInfo] = {}
-    for kind in all_settings():
-        fields |= {name: field for name, field in kind.model_fields.items() if name not in fields}
-    blocks = [_block(name, field) for name, field in fields.items()]
-    return "\n\n".join([_comment(heading), *blocks]) + "\n"
+    features = [(kind.name, kind.settings_class) for kind in shipped_plugins() if kind.settings_class]
+    blocks = [_comment(heading)]
+    known: set[str] = set()
+    titled: list[tuple[str, type[Environment]]] = [("queues, workers and the server", Settings), *features]
+    for title, settings in titled:
+        fields = {name: field for name, field in settings.model_fields.items() if name not in known}
+        blocks += [f"# ──── {title} ────", *(_block(name, field) for name, field in fields.items())]
+        known |= fields.keys()
+    return "\n\n".join(blocks) + "\n"
 
 
 def all_settings() -> list[type[Environment]]:
@@ -37,7 +43,9 @@ def _comment(text: str) -> str:
 def _default(field: FieldInfo) -> str:
     match field.default:
         case timedelta() as span:
-            return f"{span.days}d" if span.days and not span.seconds else f"{span.total_seconds():g}s"
+            seconds = span.total_seconds()
+            unit, size = next(((unit, size) for unit, size in UNITS if not seconds % size), ("s", 1))
+            return f"{seconds / size:g}{unit}"
         case None | () | {}:
             return ""
         case tuple() as several:

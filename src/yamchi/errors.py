@@ -4,7 +4,7 @@ A handler says what kind of failure it met by raising (or returning) one of the 
 Everything else here is raised to callers, always as one sentence that says what happened and what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 
@@ -27,7 +27,8 @@ class Outage(YamchiError):
     """The provider is down, not the job: costs no attempt. `retry_after` is the provider's own wish, if it has one.
 
     `provider` names it where a channel has several. `source` names who met it, where one alone may be the cause: such an
-    outage is the source's own until several of them meet it.
+    outage is the source's own until several of them meet it. `is_said`: the log has a line of it for all jobs that wait, and none
+    for each.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class Outage(YamchiError):
         retry_after: timedelta | None = None,
         provider: str | None = None,
         source: str | None = None,
+        is_said: bool = False,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.is_said = is_said
         self.provider = provider
         self.source = source
 
@@ -130,3 +133,13 @@ class StorageReadOnly(EngineUnavailable):
 
 class StorageCorrupt(EngineError):
     """The database file is damaged, or is not a database."""
+
+
+MOST_NAMED = 20
+
+
+def some_of(names: Iterable[str]) -> str:
+    """Names for a sentence, in order: of thousands the first, and how many others there are."""
+    known = sorted(names)
+    others = f" and {len(known) - MOST_NAMED:,} others" if len(known) > MOST_NAMED else ""
+    return (", ".join(known[:MOST_NAMED]) or "none") + others

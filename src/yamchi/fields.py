@@ -65,6 +65,12 @@ def _is_email(value: str) -> str:
         raise ValueError(f"{value!r} is not an e-mail address: {error}") from error
 
 
+def lower_domain(email: str) -> str:
+    """As addresses of known people are kept: the domain means the same in any case."""
+    local, at, domain = email.rpartition("@")
+    return f"{local}{at}{domain.lower()}"
+
+
 Email = Annotated[Address, AfterValidator(_is_email)]
 """An e-mail address. Its length is looked at first: checking the rest takes the square of it."""
 

@@ -5,13 +5,13 @@ checks. The application, the server, the command line and `doctor` go over the p
 """
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, Unpack, overload
 
 import structlog
 
@@ -19,10 +19,9 @@ from yamchi.clock import Clock, Span
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.observe.metrics import Metrics
-from yamchi.queues.handlers import KeyOf, QueueDefinition
+from yamchi.queues.handlers import QueueDefinition, QueueOptions
+from yamchi.queues.job import HandlerFunction
 from yamchi.queues.queue import Queue
-from yamchi.queues.rates import RateLimit
-from yamchi.queues.records import BackoffLike
 from yamchi.queues.services import ServiceFunction
 from yamchi.settings import FeatureSettings, Settings
 from yamchi.storage.revisions import Migrations
@@ -55,7 +54,7 @@ Access = str
 """Who may call a route, as `yamchi.http.access` reads it: "admin" (and to look, whoever may read); "send", "send:<queue>" or another
 scope; "person", the one in its path, and the admin; "public". With "+test", test keys too."""
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=HandlerFunction)
 P = TypeVar("P", bound="Plugin")
 
 log = structlog.get_logger("yamchi")
@@ -108,24 +107,12 @@ class Application(Protocol):
     @property
     def links(self) -> "Links": ...
 
-    def define(
-        self,
-        queue: str,
-        *,
-        concurrency: int | None = None,
-        attempts: int | None = None,
-        backoff: BackoffLike | None = None,
-        timeout: Span | None = None,
-        keep_completed: int | None = None,
-        keep_failed: int | None = None,
-        rate: RateLimit | str | None = None,
-        key_rate: RateLimit | str | None = None,
-        key: KeyOf | None = None,
-        topic: str | None = None,
-    ) -> QueueDefinition:
+    def define(self, queue: str, **options: Unpack[QueueOptions]) -> QueueDefinition:
         """Declare a queue, or say more about one."""
 
-    def job(self, queue: str, *, name: str | None = None, **options: Any) -> Callable[[F], F]:
+    def job(
+        self, queue: str, *, name: str | None = None, **options: Unpack[QueueOptions]
+    ) -> Callable[[F], F]:
         """Declare a function as a handler."""
 
     def cron(
@@ -274,21 +261,26 @@ class Found:
         log.error(f"plugin {name} was left out: {why}")
 
 
-def find_plugins(settings: Settings, own: Sequence[type[Plugin]] = ()) -> Found:
-    """What ships and what is installed, as PLUGINS chooses, and the application's own. One that can't be loaded is left out."""
+def find_plugins(
+    settings: Settings, own: Sequence[type[Plugin]] = (), taken: Container[str] = frozenset()
+) -> Found:
+    """What ships and what is installed, as PLUGINS chooses, and the application's own. One that can't be loaded is left out.
+
+    `taken` are names that the application has for something else.
+    """
     offered: dict[str, Callable[[], Any]] = {name: _loader(place) for name, place in SHIPPED.items()}
     offered |= {point.name: point.load for point in _installed(tuple(sys.path))}
     found = Found()
     loaded: dict[str, type[Plugin]] = {}
     for name in _chosen(settings, offered):
         try:
-            kind = _checked(offered[name]())
+            kind = _checked(offered[name](), taken)
             loaded[kind.name] = kind  # a package may offer it by another name
         except ConfigurationError as error:
             found.fail(name, str(error))
         except Exception as error:
             found.fail(name, f"it can't be imported ({type(error).__name__}: {error})")
-    loaded |= {kind.name: kind for kind in map(_checked, own)}
+    loaded |= {kind.name: kind for kind in (_checked(kind, taken) for kind in own)}
     found.classes = _in_order(loaded, found)
     return found
 
@@ -357,10 +349,15 @@ def _chosen(settings: Settings, offered: Mapping[str, Any]) -> Sequence[str]:
     return wanted
 
 
-def _checked(kind: Any) -> type[Plugin]:
+def _checked(kind: Any, taken: Container[str] = frozenset()) -> type[Plugin]:
     if not (isinstance(kind, type) and issubclass(kind, Plugin) and getattr(kind, "name", None)):
         raise ConfigurationError(
             f"{kind!r} is not a plugin: it should be a subclass of yamchi.Plugin with a name."
+        )
+    if kind.name in taken:
+        raise ConfigurationError(
+            f"The plugin {kind.__name__} can't be named {kind.name!r}, for app.{kind.name} is the application's own: "
+            "give it another name."
         )
     return kind
 

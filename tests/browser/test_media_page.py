@@ -76,6 +76,13 @@ def test_the_page_of_media(url: str, page: Page) -> None:
     expect(page.locator("#queues")).to_contain_text("processing: 0 to do, 1 failed")
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=f"{folder}/media-board.png")
+    page.route("**/reprocess", lambda route: route.abort())
+    hills.get_by_role("button", name="Make anew").click()
+    said = page.locator(".toast.bad")
+    expect(said).to_have_text("The server does not answer.")
+    with page.expect_response("**/api/admin/media?*"):
+        pass
+    expect(said).to_be_visible()  # the next refresh, which went well, wipes nothing away
     hills.get_by_role("button", name="Delete").click()
     expect(hills.get_by_role("button", name="Restore")).to_be_visible()
     expect(hills.locator("img")).to_have_count(0)

@@ -131,12 +131,15 @@ def test_the_list_the_timeline_and_stopping(page: Page, board: Board) -> None:
     page.get_by_label("Key").fill("nobody")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#runs tr")).to_have_count(0)
+    expect(page.locator("#none")).to_have_text("No run matches.")
 
 
 def test_what_is_wrong_with_a_file_stays_on_the_page(page: Page, board: Board, board_home: Path) -> None:
+    """It is said of a file that is changed while the page is open, too."""
+    page.goto(f"{board.url}/scenarios")
+    expect(page.locator("#names button").first).to_be_visible()
     wrong = board_home / "scenarios" / "wrong.yaml"
     wrong.write_text("scenario: wrong\nsteps: soon\n")
-    page.goto(f"{board.url}/scenarios")
     trouble = page.get_by_role("alert")
     expect(trouble).to_contain_text("wrong.yaml")
     for _ in range(2):  # the list of runs is read, and again
@@ -144,6 +147,7 @@ def test_what_is_wrong_with_a_file_stays_on_the_page(page: Page, board: Board, b
             pass
     expect(trouble).to_contain_text("wrong.yaml")
     wrong.unlink()
+    expect(trouble).to_have_count(0)
 
 
 def test_who_may_only_look_can_not_stop_a_run(page: Page, board: Board, board_home: Path) -> None:

@@ -19,7 +19,7 @@ from yamchi.clock import SystemClock
 from yamchi.errors import ConfigurationError, EngineUnavailable
 from yamchi.queues.engines import EngineContext, make_engine
 from yamchi.queues.job import Job
-from yamchi.queues.queue import New
+from yamchi.queues.newjobs import New
 from yamchi.queues.records import new_id
 from yamchi.settings import Settings
 from yamchi.testing import eventually

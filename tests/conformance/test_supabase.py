@@ -8,6 +8,7 @@ import orjson
 import psycopg
 import pytest
 
+from tests.services import postgrest
 from tests.services.postgrest import KEY, NEW_KEY, Postgrest, prepare
 from yamchi.app import Yamchi
 from yamchi.clock import SystemClock
@@ -198,11 +199,44 @@ async def test_each_trouble_is_a_sentence(
     await engine.close()
 
 
+async def test_a_key_that_was_wrong_from_the_start_is_told_to_who_adds_and_spools_nothing(
+    project: Postgrest, tmp_path: Path
+) -> None:
+    there = {"supabase_url": project.url, "supabase_service_role_key": "wrong"}
+    async with Yamchi(Settings(home=tmp_path, plugins=(), default_queue_url="supabase", **there)) as app:
+        app.define("mail")
+        for _ in range(2):
+            with pytest.raises(EngineError, match="refused the key: correct SUPABASE_SERVICE_ROLE_KEY"):
+                await app.queue("mail").add({})
+        assert app.queue("mail").type == "pgmq"
+        assert await app.queue("mail").jobs() == []
+
+
+@pytest.mark.parametrize("name", ["yamchi", "own"])
+async def test_a_key_that_is_changed_later_on_is_an_outage(
+    project: Postgrest,
+    strangers: Callable[[str, str], SupabaseEngine],
+    monkeypatch: pytest.MonkeyPatch,
+    own_queue: str,
+    name: str,
+) -> None:
+    engine = strangers(project.url, KEY)
+    await engine.open()
+    if name == "own":
+        await engine.add(own_queue, [NewJob("a", "email", b"{}")])
+    else:
+        await engine.ping()
+    monkeypatch.setattr(postgrest, "KEY", "another")
+    with pytest.raises(EngineUnavailable, match="refused the key: correct SUPABASE_SERVICE_ROLE_KEY"):
+        await engine.add(own_queue, [NewJob("b", "email", b"{}")])
+    await engine.close()
+
+
 async def test_ping_needs_no_queue(
     project: Postgrest, strangers: Callable[[str, str], SupabaseEngine]
 ) -> None:
     await strangers(project.url, KEY).ping()
-    with pytest.raises(EngineUnavailable, match="refused the key"):
+    with pytest.raises(EngineError, match="refused the key"):
         await strangers(project.url, "wrong").ping()
 
 

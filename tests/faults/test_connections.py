@@ -20,6 +20,7 @@ from yamchi.http.limits import BODY_LIMIT, BODY_WITHIN, MOST_HELD, MOST_READING
 
 TIMEOUT_SECONDS = 60.0
 HALF_OPEN = 1_500
+LONGEST_BUSY_MS = 250
 TOKEN = "x" * 32
 
 
@@ -219,3 +220,57 @@ async def test_websockets_that_say_nothing_keep_nobody_out(server: Process) -> N
     finally:
         for connection in connections:
             connection.close()
+
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n"
+PAGE = (
+    b"GET /ws HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+)
+UPLOAD = (
+    b"POST /api/webhooks/payments/yookassa HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n"
+    b"content-type: application/json\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("opening", "small"),
+    [(b"", HEALTH), (UPLOAD, b"1\r\na\r\n"), (PAGE, b"\x89\x80\0\0\0\0"), (PAGE, b"\x81\x80\0\0\0\0")],
+    ids=["requests behind requests", "chunks of a byte", "pings", "empty messages"],
+)
+async def test_small_things_in_great_numbers_stop_nobody(
+    server: Process, opening: bytes, small: bytes
+) -> None:
+    """A megabyte of any of them was seconds of work in one callback, or a gigabyte of requests that wait."""
+    assert await is_served(server)
+    before, began = memory(server), len(server.said)
+    connection = await Connection.to(server)
+    await connection.send(opening)
+    if opening == PAGE:
+        await connection.reader.readuntil(b"\r\n\r\n")
+    flood = asyncio.create_task(_send_much(connection, small * (1_000_000 // len(small))))
+    for _ in range(20):
+        assert await is_served(server)
+    flood.cancel()
+    connection.close()
+    assert memory(server) < before + 20_000
+    assert await is_served(server)
+    busy = re.findall(r"stood still for [\d,]+ ms, ([\d,]+) ms of them working", server.said[began:])
+    assert [one for one in busy if int(one.replace(",", "")) >= LONGEST_BUSY_MS] == []
+
+
+async def _send_much(connection: Connection, much: bytes) -> None:
+    for _ in range(30):
+        await connection.send(much)
+
+
+async def test_requests_behind_requests_are_all_answered_in_turn(server: Process) -> None:
+    """Those of one part, of several parts, and one that is cut between two."""
+    count = 10_000
+    connection = await Connection.to(server)
+    sending = asyncio.create_task(
+        connection.send(HEALTH * (count - 1) + HEALTH.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+    )
+    answers = await connection.rest()
+    assert await sending
+    assert answers.count(b"HTTP/1.1 200 ") == count

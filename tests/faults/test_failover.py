@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -14,13 +16,16 @@ from tests.faults.harness import ROOT, Tally
 from tests.faults.proxy import ChaosProxy
 from tests.launcher import Child, launch
 from tests.scale import FULL
-from yamchi import Job, Yamchi
+from yamchi import Job, Queue, Yamchi
+from yamchi.errors import EngineUnavailable
 from yamchi.queues.probes import ping_engines
 from yamchi.settings import Settings
 from yamchi.testing import eventually
 from yamchi.web.routes.health import scrape
 
 OUTAGE = 20.0 if FULL else 3.0
+LATER = 1_000_000
+Fallback = Literal["sqlite", "memory"]
 
 
 class Run:
@@ -125,11 +130,42 @@ async def test_an_outage_with_a_kill_in_it_loses_nothing(
 
 
 @pytest.mark.services
+async def test_a_broker_that_froze_runs_nothing_again_that_another_process_ran_in_the_spool(
+    private_redis: Callable[..., Any], start_run: Callable[..., Run]
+) -> None:
+    """When it goes on, it finds the job that was being added in its socket; who had added it is dead by then."""
+    server = await asyncio.to_thread(private_redis)
+    run = start_run(server.url)
+    producer = run.start("produce", "0")
+    run.start("work")
+    await eventually(lambda: len(run.ran) >= 100, within=60)
+    os.kill(server.pid, signal.SIGSTOP)
+    at_stop = len(run.acked)
+    await eventually(lambda: len(run.switches) == 2 and len(run.ran) >= at_stop + 50, within=60)
+    producer.kill()
+    await asyncio.to_thread(producer.wait)
+    acked = run.acked
+    await eventually(lambda: set(acked) <= set(run.ran), within=60)
+    os.kill(server.pid, signal.SIGCONT)
+    await eventually(lambda: len(run.switches) == 3, within=60)
+    run.start("produce", str(LATER))
+    await eventually(lambda: LATER in run.ran, within=60)
+    assert [number for number, times in Counter(run.ran).items() if times > 1] == []
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(("fallback", "kind"), [("sqlite", "sqlite"), ("memory", "in-memory")])
 async def test_work_goes_on_in_the_spool_and_moves_back(
-    private_redis: Callable[..., Any], tmp_path: Path
+    private_redis: Callable[..., Any], tmp_path: Path, fallback: Fallback, kind: str
 ) -> None:
     server = await asyncio.to_thread(private_redis)
-    settings = Settings(home=tmp_path, plugins=(), default_queue_url=server.url, lease=timedelta(seconds=3))
+    settings = Settings(
+        home=tmp_path,
+        plugins=(),
+        default_queue_url=server.url,
+        queue_fallback=fallback,
+        lease=timedelta(seconds=3),
+    )
     async with Yamchi(settings) as app:
         ran: list[str] = []
 
@@ -147,7 +183,7 @@ async def test_work_goes_on_in_the_spool_and_moves_back(
         await asyncio.to_thread(server.stop)
         await queue.add("during")
         await eventually(lambda: ran == ["before", "during"])
-        assert (await queue.stats())["type"] == "sqlite"
+        assert (await queue.stats())["type"] == kind
         later = await queue.add("later", delay="1h")
 
         await asyncio.to_thread(server.start)
@@ -157,9 +193,46 @@ async def test_work_goes_on_in_the_spool_and_moves_back(
         assert abs((moved.run_at - later.run_at).total_seconds()) < 0.1, "its moment has not moved"
         await queue.add("after")
         await eventually(lambda: ran == ["before", "during", "after"])
-        assert app.metrics.switches == {("bull", "sqlite"): 1, ("sqlite", "bull"): 1}
+        assert app.metrics.switches == {("bull", kind): 1, (kind, "bull"): 1}
         worker.stop()
         await working
+
+
+@pytest.mark.parametrize("server_fixture", BROKERS)
+async def test_without_a_spool_adding_says_at_once_what_to_do_and_work_goes_on_afterwards(
+    server_fixture: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server = await asyncio.to_thread(request.getfixturevalue(server_fixture))
+    url = f"kafka://{server.url}" if server_fixture == "private_kafka" else server.url
+    settings = Settings(home=tmp_path, plugins=(), default_queue_url=url, queue_fallback="off")
+    async with Yamchi(settings) as app:
+        ran: list[str] = []
+
+        @app.job("numbers", concurrency=1)
+        async def count(job: Job[str]) -> None:
+            ran.append(job.data)
+
+        queue, worker = app.queue("numbers"), app.worker()
+        await asyncio.to_thread(server.stop)
+        working = asyncio.create_task(worker.run())
+        with pytest.raises(EngineUnavailable, match=r"check that it runs|is it running"):
+            await queue.add("refused")
+        await asyncio.to_thread(server.start)
+        await eventually(lambda: _is_added(queue, "after"), within=60)
+        await eventually(lambda: ran == ["after"], within=60)
+        assert queue.type == ENGINES[server_fixture]
+        assert app.metrics.switches == {}
+        assert not (settings.var / "spool.db").exists()
+        worker.stop()
+        await working
+
+
+async def _is_added(queue: Queue, data: str) -> bool:
+    try:
+        await queue.add(data, id=data)
+    except EngineUnavailable:
+        return False
+    return True
 
 
 async def _type_is(app: Yamchi, kind: str) -> bool:

@@ -325,13 +325,14 @@ async def _all_finished(home: Path, accepted: set[str]) -> None:
 
 
 def _unfinished(home: Path, accepted: set[str]) -> list[Any]:
-    """Not what somebody's quiet hours hold up, which nonsense may set at any time of day: it has its moment."""
+    """Not what has its moment: by somebody's quiet hours, which nonsense may set at any time of day, or by its sender's wish."""
     with sqlite3.connect(home / "var" / "data.db", timeout=60) as db:
         events = dict(db.execute("SELECT event_id, state FROM events").fetchall())
         waiting = db.execute(
             "SELECT event_id, job_id, status, last_error FROM notification_delivery "
             f"WHERE status NOT IN ({','.join('?' * len(FINAL))}) "
-            "AND NOT (status = 'QUEUED' AND coalesce(last_error, '') LIKE 'waits until %: quiet hours%')",
+            "AND NOT (status = 'QUEUED' AND coalesce(last_error, '') LIKE 'waits until %: quiet hours%') "
+            "AND NOT (status = 'QUEUED' AND last_error IS NULL AND due_at > datetime('now'))",
             FINAL,
         ).fetchall()
     missing = [event_id for event_id in accepted if events.get(event_id) != "enqueued"]

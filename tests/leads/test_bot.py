@@ -223,6 +223,21 @@ MOVED = {
 }
 
 
+async def test_a_sender_takes_no_event_of_the_bot(telegram: Messenger) -> None:
+    """They may know the lead, and updates are numbered: what they make up must not be taken for what the bot tells."""
+    harness = telegram.harness
+    lead_id = await harness.lead()
+    for number in range(1, 10):
+        event = {"event_type": "made.up", "event_id": f"tg:{number}:{lead_id}"}
+        assert (await harness.client.post("/v1/events", json=event)).status_code == 202
+    await telegram.say(MARAT, f"/start {lead_id}")
+    times, _ = await telegram.press(MARAT, "day:2026-01-05")
+    await telegram.press(MARAT, keys(times)[0][1])
+    assert await harness.log(lead_id) == ["LEAD_CREATED", "BOT_ACTIVATED", "LESSON_BOOKED"]
+    await telegram.press(MARAT, f"confirm:{lead_id}")
+    assert (await harness.get(lead_id))["confirmed"] is True
+
+
 @pytest.mark.parametrize("locale", ["ru", "en", "kk"])
 async def test_a_reminder_of_a_date_that_was_moved_confirms_nothing(telegram: Messenger, locale: str) -> None:
     """As a link in a letter does not: who promised to come on Monday has not promised to come on Thursday."""

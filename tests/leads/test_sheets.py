@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import update
+from structlog.testing import capture_logs
 
 from tests.leads.harness import SECRET, Harness, open_harness
 from tests.processes import DEADLINE, Process
 from tests.services.sheets import SheetsServer, refusal, used_up
+from tests.services.webserver import Response
 from yamchi import Yamchi
-from yamchi.errors import ConfigurationError
+from yamchi.errors import ConfigurationError, Outage
+from yamchi.leads.outside import Lost
 from yamchi.leads.plugin import Leads
 from yamchi.leads.sheets.cells import COLUMNS
 from yamchi.leads.tables import lead_holds, sheet_lines, sheet_rows
@@ -315,10 +318,32 @@ async def test_google_is_away(harness: Harness, server: SheetsServer) -> None:
     await sync(harness)
     server.stop()
     lead_id = await harness.lead()  # Tilda is answered all the same
-    await rounds(harness, 3)
+    with capture_logs() as lines:
+        await rounds(harness, 3)
+    said = "tried again in {} s: Google Sheets can't be reached: Connection refused"
+    assert [line["event"].partition("and is ")[2] for line in lines] == [
+        said.format(60),
+        said.format(120),
+        said.format(240),
+    ]
     server.start()
     await rounds(harness, 3)
     assert [row["id"] for row in server.table("Leads")] == [lead_id]
+
+
+async def test_google_gives_no_token(tmp_path: Path, server: SheetsServer) -> None:
+    settings = server.settings
+    server.stop()
+    async with open_harness(tmp_path, **settings) as harness:
+        with pytest.raises(Outage, match=r"^Google gives no token: Connection refused$"):
+            await sync(harness)
+
+
+async def test_google_answers_something_else(harness: Harness, server: SheetsServer) -> None:
+    await sync(harness)
+    server.answers.append(Response(200, b"<html>", {"Content-Type": "text/html"}))
+    with pytest.raises(Lost, match=r"its answer was lost: it is not JSON$"):
+        await sync(harness)
 
 
 async def test_two_processes_take_turns(tmp_path: Path, server: SheetsServer) -> None:

@@ -44,7 +44,7 @@ async def logo(studio: Studio) -> None:
 
 async def made_of(studio: Studio, found: Picture) -> Made:
     """What a child would give for this picture now."""
-    return process(await studio.app.media.service.task_for(found, None))
+    return process(studio.app.media.service.tasks.anew(found, None))
 
 
 @pytest.mark.usefixtures("logo")
@@ -159,9 +159,7 @@ async def test_removed_for_good_while_it_is_made(studio: Studio) -> None:
     media = studio.app.media
     sent = (await studio.upload(pictures.jpeg())).json()
     found = await media.get(sent["mediaId"])
-    task = media.service._task(
-        found, media.presets.get(found.entity_type), media.files.temp_file(found.temp_path or ""), None
-    )
+    task = media.service.tasks.begin(found, media.files.temp_file(found.temp_path or ""), None)
     made = process(task)
     await studio.client.delete(f"/api/admin/media/{found.id}")
     cleaned = await studio.client.post("/api/admin/media/cleanup", json={"olderThanDays": 0})
@@ -464,7 +462,7 @@ async def test_two_at_once_do_not_write_each_others_unfinished_files(
 ) -> None:
     media = studio.app.media
     found = await media.get((await studio.made(pictures.jpeg(1200, 900)))["id"])
-    task = await media.service.task_for(found, None)
+    task = media.service.tasks.anew(found, None)
     fsync, others = os.fsync, [task]
 
     def meanwhile(file: int) -> None:

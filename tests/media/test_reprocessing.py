@@ -48,7 +48,8 @@ async def test_a_job_with_another_file_makes_the_picture_of_that(studio: Studio)
 async def test_a_job_without_a_file_makes_it_anew_from_the_original(studio: Studio) -> None:
     found = await studio.made(pictures.jpeg(1200, 900))
     (studio.home / "media.yaml").write_text("company_photo: {sizes: [{name: w50, width: 50}]}\n")
-    studio.app.media.service.presets = module.Presets(studio.home)
+    service = studio.app.media.service
+    service.presets = service.tasks.presets = module.Presets(studio.home)  # as after a restart
     await ask(studio, found["id"])
     await studio.app.drain()
     news = await studio.show(found["id"])

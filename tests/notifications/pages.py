@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from yamchi import Yamchi
 from yamchi.cli.serving import listen, make_server
 from yamchi.notifications.inbox.hub import Limits
-from yamchi.notifications.inbox.tokens import LIFE
+from yamchi.notifications.people.tokens import LIFE
 from yamchi.testing import eventually
 from yamchi.web import create_app
 

@@ -87,6 +87,32 @@ async def test_a_notification_as_it_is_and_its_end(
     assert (await client.get("/mailbox")).json() == []
 
 
+async def test_a_notification_that_comes_twice_is_one_job(app: TestApp, client: httpx2.AsyncClient) -> None:
+    """Both ways in, before the first of them has left: two jobs would be two letters."""
+    job = {
+        "job_id": str(uuid4()),
+        "user_id": USER,
+        "channel": "email",
+        "template_code": "welcome_email",
+        "locale": "ru",
+        "data": {"first_name": "Нуржан"},
+        "meta": {"event_type": "test", "event_id": "t-1"},
+        "created_at": "2026-01-01T00:00:00Z",
+    }
+    jobs = "http://localhost:3030/api/queues/notifications/jobs"
+    first = await client.post(jobs, json={"data": job})
+    again = await client.post(jobs, json={"data": {**job, "job_id": job["job_id"].upper()}})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"] == job["job_id"]
+    assert (await client.post("/notifications", json=job)).status_code == 202
+    assert (await app.queue("notifications").counts())["waiting"] == 1
+    named = await client.post(jobs, json={"data": {**job, "job_id": str(uuid4())}, "id": "own"})
+    assert named.json()["id"] == "own"
+    for wrong in ("no uuid", 7, None):
+        answer = await client.post(jobs, json={"data": {**job, "job_id": wrong}})
+        assert (answer.status_code, "job_id" in answer.json()["detail"]) == (422, True)
+
+
 async def test_rules_are_added_and_taken_away(app: TestApp, client: httpx2.AsyncClient) -> None:
     rule = {
         "on": "order.paid",

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -479,6 +480,59 @@ async def test_the_same_request_several_times_at_once_is_answered_alike(either: 
     assert [(one["state"], one["progress"]["total"]) for one in made] == [("running", 1_500)] * 4
 
 
+async def test_the_same_wrong_request_several_times_at_once_is_told_why(either: TestApp) -> None:
+    """The template lacks a variable, which the first letter of a list shows."""
+    await populate(either, 3)
+    people = [person(number) for number in range(3)]
+    request = campaign_request(audience={"user_ids": people}, template_code="black_friday_sale", data={})
+    made = (either.notifications.campaigns.create(request) for _ in range(4))
+    refused = await asyncio.gather(*made, return_exceptions=True)
+    assert [type(one) for one in refused] == [InvalidJob] * 4, refused
+    assert len({str(one) for one in refused}) == 1
+
+
+async def test_the_same_request_waits_for_a_list_as_long_as_it_grows(
+    app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two that are the same looks five times for each person whom the second one adds."""
+    monkeypatch.setattr(store, "LOOKS", 7)
+    monkeypatch.setattr(store, "LOOK_AGAIN_SECONDS", 0)
+    campaigns = app.notifications.campaigns
+    request = campaign_request(audience={"user_ids": [person(number) for number in range(4)]})
+    enrollment, may_look, has_looked = campaigns._enrollment, asyncio.Semaphore(0), asyncio.Semaphore(0)
+    empty, by_ids, get = enrollment.empty, enrollment.by_ids, campaigns.get
+    overtaken, other = asyncio.current_task(), list[asyncio.Task[Any]]()
+
+    async def be_overtaken(campaign_id: str, guard: Any) -> None:
+        if asyncio.current_task() is overtaken:
+            monkeypatch.setattr(campaigns, "get", look)
+            has_begun = asyncio.Event()
+            monkeypatch.setattr(enrollment, "by_ids", partial(add_slowly, has_begun))
+            other.append(asyncio.create_task(campaigns.create(request)))
+            other[0].add_done_callback(lambda _: [may_look.release() for _ in range(100)])
+            await has_begun.wait()
+        await empty(campaign_id, guard)
+
+    async def add_slowly(has_begun: asyncio.Event, campaign_id: str, user_ids: Any, guard: Any) -> Any:
+        has_begun.set()
+        for user_id in user_ids:
+            report = await by_ids(campaign_id, [user_id], guard)
+            for _ in range(5):
+                may_look.release()
+                await has_looked.acquire()
+        return report
+
+    async def look(campaign_id: str) -> Any:
+        if asyncio.current_task() is overtaken:
+            has_looked.release()
+            await may_look.acquire()
+        return await get(campaign_id)
+
+    monkeypatch.setattr(enrollment, "empty", be_overtaken)
+    made = [await campaigns.create(request), await other[0]]
+    assert [(one["state"], one["progress"]["total"]) for one in made] == [("running", 4)] * 2
+
+
 async def test_a_request_does_not_wait_for_ever_for_one_that_died(
     app: TestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -517,6 +571,15 @@ async def test_paused_and_resumed(app: TestApp) -> None:
     await campaigns.resume("news-1")
     await app.clock.advance("1m")
     assert await reached(app) == {person(number): 1 for number in range(30)}
+
+
+async def test_of_two_who_pause_it_at_once_the_other_is_told_how_it_is(app: TestApp) -> None:
+    await populate(app, 1)
+    campaigns = app.notifications.campaigns
+    await campaigns.create(campaign_request())
+    one, other = await asyncio.gather(*(campaigns.pause("news-1") for _ in range(2)), return_exceptions=True)
+    said = {"The campaign news-1 can't become paused: it is paused."}
+    assert {str(answer) for answer in (one, other) if isinstance(answer, WrongState)} == said
 
 
 async def test_cancelled_after_the_clock_was_set_back(app: TestApp) -> None:
@@ -664,6 +727,7 @@ async def test_the_bar_of_a_watched_campaign_ends_where_all_are_reached(
             return await campaigns.show(campaign_id)
 
     monkeypatch.setattr(campaign_command, "POLL_SECONDS", 0.01)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal: elsewhere there is no bar
     watching = asyncio.create_task(campaign_command._watch(Watched(), REQUEST["campaign_id"]))  # type: ignore[arg-type]
     for people in range(1, 4):
         while len(await reached(app)) < people:

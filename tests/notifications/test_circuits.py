@@ -1,10 +1,12 @@
 """Circuits, line by line: how fresh what a process knows is, what tells nothing new, and since when a provider is down."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from yamchi import Outage
 from yamchi.notifications.channels.circuits import (
@@ -121,6 +123,26 @@ async def test_what_began_before_the_circuit_opened_tells_nothing_new(
     await circuits.failed(NAME, Outage("refused"), known.opened_at or 0)
     (known,) = await circuits.all()
     assert known.failures == 1, "at the same moment is not after it"
+
+
+async def test_an_outage_is_said_once_and_its_end_too(app: TestApp, circuits: Circuits) -> None:
+    """Ten letters break at once, and wait; nobody reads a line for each."""
+    with capture_logs() as lines:
+        refused = (circuits.failed(NAME, Outage("refused"), app.clock.now()) for _ in range(10))
+        waits = await asyncio.gather(*refused)
+        await app.clock.advance("5s")
+        assert await _is_closed(circuits), "the probe"
+        await circuits.failed(NAME, Outage("refused"), app.clock.now())
+        await app.clock.advance("30s")
+        await circuits.succeeded(NAME)
+        await app.clock.advance("1s")
+        await circuits.failed(NAME, Outage("busy"), app.clock.now())
+    assert [line["event"] for line in lines] == [
+        "email:smtp is down, and its messages wait until it is back: refused",
+        "email:smtp is back after 35 s",
+        "email:smtp is down, and its messages wait until it is back: busy",
+    ]
+    assert all(wait.is_said for wait in waits)
 
 
 async def test_what_began_after_it_opened_keeps_it_open_for_longer(app: TestApp, circuits: Circuits) -> None:

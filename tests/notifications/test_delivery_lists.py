@@ -11,7 +11,9 @@ from sqlalchemy.sql.expression import ClauseElement, Executable
 
 from yamchi.clock import SystemClock, isoformat
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.sending.deliveries import Deliveries, Status, newest
+from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.delivery_views import newest
+from yamchi.notifications.sending.statuses import Status
 from yamchi.notifications.tables import notification_delivery
 from yamchi.storage.database import Database
 

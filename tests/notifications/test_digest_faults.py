@@ -148,3 +148,24 @@ async def test_nothing_slips_into_a_digest_that_is_being_told(url: str) -> None:
     assert {row.data["number"] for row in rows} == set(range(100))
     for database in databases:
         await database.close()
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["its row came first", "another program queued it"])
+async def test_who_comes_late_finds_that_its_digest_was_told(url: str, is_ours: bool) -> None:
+    """A worker that takes over a dead one's job may collect what was told since it last looked."""
+    clock, digest, item = MovableClock(), Digest(every="1h", template="t"), context(0)
+    database = Database(url, [Notifications.schema()])
+    await database.migrate()
+    deliveries = Deliveries(database, clock)
+    digests = Digests(database, deliveries, clock)
+    if is_ours:
+        await database.write(lambda connection: deliveries.queue(connection, [item.job]))
+    telling = await digests.collect(item, digest)
+    assert telling is not None
+    await digests.gather(telling.delivery_id, telling)
+    await deliveries.record(telling, "SENT", attempts=1)
+    await digests.settle(telling.delivery_id, telling.delivery_id)
+
+    assert await digests.collect(item, digest) is None
+    assert not await database.rows(select(digest_items))
+    await database.close()

@@ -332,6 +332,24 @@ async def test_every_process_has_the_same_key_and_another_installation_another(t
         await app.close()
 
 
+async def test_a_token_ends_with_its_person(app: TestApp, client: httpx2.AsyncClient) -> None:
+    """Those minted before the erasure open nothing and make nothing anew; one minted after it is as good as any."""
+    await client.put(f"{API}/{USER}", json={"email": "a@example.com"}, headers=bearer(ADMIN))
+    page, other = await page_of(app), await page_of(app, OTHER)
+    off = {"channels": {"email": False}}
+    assert (await client.put(f"{API}/{USER}/preferences", json=off, headers=page)).status_code == 200
+    await app.clock.advance("1s")
+    assert (await client.delete(f"{API}/{USER}", headers=bearer(ADMIN))).status_code == 200
+
+    for method, path in (("PUT", "preferences"), ("GET", "preferences"), ("GET", "inbox")):
+        answer = await client.request(method, f"{API}/{USER}/{path}", json=off, headers=page)
+        assert (answer.status_code, "erased" in answer.json()["detail"]) == (401, True), path
+    assert (await client.get(f"{API}/{USER}", headers=bearer(ADMIN))).status_code == 404
+    assert (await client.get(f"{API}/{OTHER}/inbox", headers=other)).status_code == 200
+
+    assert (await client.get(f"{API}/{USER}/inbox", headers=await page_of(app))).status_code == 200
+
+
 # ── Other origins ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -17,7 +17,7 @@ from yamchi.notifications import erasure
 from yamchi.notifications.channels.base import AnswerLost
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import NotificationJob
-from yamchi.notifications.sending.deliveries import BEING_SENT
+from yamchi.notifications.sending.statuses import BEING_SENT
 from yamchi.notifications.tables import metadata
 from yamchi.settings import Settings
 from yamchi.testing.waiting import eventually

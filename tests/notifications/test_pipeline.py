@@ -18,9 +18,10 @@ from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import NotificationJob
 from yamchi.notifications.tables import events
+from yamchi.plugins import Check
 from yamchi.queues.records import NewJob
 from yamchi.storage.database import Database
-from yamchi.testing import TestApp
+from yamchi.testing import TestApp, eventually
 
 ADDRESS = "nurzhan@example.com"
 
@@ -259,6 +260,51 @@ async def test_a_slip_in_the_rules_stops_no_event(
         os.utime(rules, (1, 1))
         await app.clock.advance("2s")
     assert mail_server.by_recipient() == {ADDRESS: 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (
+            "note/email.en.html",
+            "---\nsubject: s\n---\nHello {{ name \n",
+            ":4: Template note (email, en), line 4: unexpected",
+        ),
+        (
+            "note/email.en.html",
+            "---\nsubjct: s\n---\nx",
+            ":2: Template note (email, en): the setting 'subjct' is wrong",
+        ),
+        (
+            "note/sms.en.txt",
+            "---\nsubject: '{% if %}'\n---\nx",
+            ": Template note (sms, en) has a mistake in its subject",
+        ),
+        ("layout.html", "<main>\n{{ content | nope }}", ":2: there is no filter named 'nope'"),
+        ("brand.yaml", "name: x\nurl: [a\n", ":3: it is not YAML"),
+    ],
+)
+async def test_a_template_file_that_can_not_be_used_is_told_before_a_letter_needs_it(
+    app: TestApp, tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    assert await app.notifications.checks() == []
+    path = tmp_path / "templates" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+    async def told() -> list[Check]:
+        return list(await app.notifications.checks())
+
+    await eventually(told)
+    (check,) = await told()
+    assert (check.what, check.ok) == ("template file", False)
+    assert check.found.startswith(f"{path}{says}")
+    path.write_text("---\nsubject: s\n---\nname: x" if path.parent.name == "note" else "name: x")
+
+    async def mended() -> bool:
+        return not await told()
+
+    await eventually(mended)
 
 
 async def test_a_slip_in_the_rules_is_told_before_an_event_meets_it(app: TestApp, tmp_path: Path) -> None:

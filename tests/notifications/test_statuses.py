@@ -9,7 +9,8 @@ import pytest
 
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
-from yamchi.notifications.sending.deliveries import Deliveries, Status
+from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.statuses import Status
 from yamchi.storage.database import Database
 from yamchi.testing import MovableClock, TestApp
 

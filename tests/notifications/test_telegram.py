@@ -20,7 +20,7 @@ from yamchi.notifications.channels.telegram.channel import TelegramChannel
 from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.notification_job import DirectMessage
 from yamchi.notifications.templates.model import Button, Rendered
-from yamchi.queues.queue import New
+from yamchi.queues.newjobs import New
 from yamchi.queues.records import NewJob
 from yamchi.settings import Settings
 from yamchi.testing import TestApp, eventually

@@ -110,6 +110,17 @@ async def test_twice_is_once(harness: Harness, stranger: httpx2.AsyncClient) -> 
     assert await allowed(harness) == {"email": {"recommendations": False}}
 
 
+async def test_a_letter_makes_nobody_anew_who_was_erased(
+    harness: Harness, stranger: httpx2.AsyncClient
+) -> None:
+    """Its link answers as before: they get nothing any more."""
+    link = await link_of(harness)
+    assert (await harness.client.delete(f"/users/{USER}")).status_code == 200
+    assert (await stranger.post(link, data={"List-Unsubscribe": "One-Click"})).status_code == 200
+    assert (await harness.client.get(f"/users/{USER}")).status_code == 404
+    assert await allowed(harness) == {}
+
+
 @pytest.mark.parametrize(("locale", "said"), [("ru", "Только «Рекомендации»"), ("kk", "Тек «Ұсыныстар»")])
 async def test_in_the_persons_language(
     harness: Harness, stranger: httpx2.AsyncClient, locale: str, said: str

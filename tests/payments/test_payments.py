@@ -695,6 +695,13 @@ async def test_a_provider_that_is_no_longer_set_up_is_named(shop: Shop) -> None:
     assert f"There is no payment provider '{shop.name}'" in (job.failed_reason or "")
 
 
+async def test_where_no_provider_is_set_up_it_is_said_how_to(shop: Shop) -> None:
+    known = shop.app.payments.providers.pop(shop.name)
+    answer = await shop.client.post("/v1/payments", json={"amount": "10.00"})
+    shop.app.payments.register(known)
+    assert answer.json()["detail"].startswith("No payment provider is set up: set YOOKASSA_SHOP_ID and")
+
+
 async def test_bad_requests(shop: Shop) -> None:
     for body, said in (
         ({"amount": "1.001"}, "digits after the point"),

@@ -53,6 +53,7 @@ def make(*own: type[Plugin], **settings: Any) -> Yamchi:
 def test_what_ships_is_on_and_reached_by_name_and_by_class() -> None:
     app = make(Greeter)
     assert app.greeter.greet() == "hello"
+    assert {"greeter", "notifications", "queue"} <= set(dir(app))
     assert app.plugin(Greeter) is app.greeter
     assert app.plugin(Notifications) is app.notifications
     with pytest.raises(AttributeError, match="no attribute 'gretter'"):
@@ -95,6 +96,15 @@ def test_one_that_fails_is_one_sentence_and_the_rest_starts(kind: type[Plugin], 
         getattr(app, kind.name)
 
 
+@pytest.mark.parametrize("taken", ["queues", "sync", "close", "database", "settings", "metrics"])
+def test_a_name_that_the_application_has_already_is_refused(taken: str) -> None:
+    kind = type("Taken", (Plugin,), {"name": taken})
+    why = f"The plugin Taken can't be named '{taken}', for app.{taken} is the application's own: give it another name."
+    with pytest.raises(ConfigurationError) as refused:
+        make(kind)
+    assert str(refused.value) == why
+
+
 def test_one_that_ships_and_can_not_be_imported_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(plugins.SHIPPED, "ghost", "yamchi.ghost.plugin:Ghost")
     app = make()
@@ -106,30 +116,38 @@ def test_each_comes_after_what_it_needs() -> None:
     assert names.index("greeter") < names.index("needy")
 
 
-def test_an_installed_package_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "shopkeeping.py").write_text(
-        "from yamchi import Plugin\nclass Shop(Plugin):\n    name = 'shop'\n"
-    )
-    metadata = tmp_path / "shopkeeping-1.0.dist-info"
+def install(folder: Path, module: str, entry_point: str, code: str) -> None:
+    """A package in this folder, with its metadata."""
+    (folder / f"{module}.py").write_text(f"from yamchi import Plugin\n\n{code}")
+    metadata = folder / f"{module}-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shopkeeping\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[yamchi.plugins]\nshop = shopkeeping:Shop\n")
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[yamchi.plugins]\n{entry_point}\n")
+
+
+def test_an_installed_package_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "shopkeeping", "shop = shopkeeping:Shop", "class Shop(Plugin):\n    name = 'shop'\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert make().shop.name == "shop"
     assert "shop" not in make(plugins=("notifications",)).plugins
 
 
+def test_a_package_whose_plugin_has_a_name_of_the_application_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "clocks", "sync = clocks:Sync", "class Sync(Plugin):\n    name = 'sync'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    app = make()
+    assert "can't be named 'sync'" in app.failed_plugins["sync"]
+    assert "notifications" in app.plugins
+    assert callable(app.sync.queue)
+
+
 def test_a_package_may_offer_its_plugin_by_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "porcelain.py").write_text(
-        "from yamchi import Plugin\nclass Cups(Plugin):\n    name = 'cups'\n    made = 0\n"
-        "    def declare(self):\n        Cups.made += 1\n"
-    )
-    metadata = tmp_path / "porcelain-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: porcelain\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[yamchi.plugins]\nporcelain = porcelain:Cups\n")
+    code = "class Cups(Plugin):\n    name = 'cups'\n    made = 0\n    def declare(self):\n        Cups.made += 1\n"
+    install(tmp_path, "porcelain", "porcelain = porcelain:Cups", code)
     monkeypatch.syspath_prepend(tmp_path)
     cups = import_module("porcelain").Cups
 

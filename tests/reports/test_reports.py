@@ -19,10 +19,10 @@ import httpx2
 import pytest
 
 from yamchi.clock import as_datetime
-from yamchi.errors import YamchiError
+from yamchi.errors import Unrecoverable, YamchiError
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.reports.charts import funnel, stacked_bars
-from yamchi.reports.kinds import Content, Format, Rows
+from yamchi.reports.kinds import TEMPLATES, Content, Format, Rows
 from yamchi.reports.rendering import write
 from yamchi.reports.shipped import STATUSES
 from yamchi.testing import TestApp, eventually
@@ -389,6 +389,17 @@ async def test_how_far_leads_came(app: TestApp, client: httpx2.AsyncClient) -> N
 async def test_a_kind_whose_template_is_not_there(app: TestApp, tmp_path: Path) -> None:
     with pytest.raises(YamchiError, match=r"The report sales has no template: there is no file .*none\.typ"):
         app.reports.kind("sales", template=tmp_path / "none.typ")(_silent)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("template", [None, "checkup.typ"])
+async def test_more_than_a_pdf_has_room_for_is_refused(tmp_path: Path, template: str | None) -> None:
+    """However the table came into the data: Typst would need gigabytes for it."""
+    content = Content("Sales", {"columns": ["n", "what"], "rows": [[str(n), "a"] for n in range(100_000)]})
+    file = tmp_path / "long.pdf"
+    own = None if template is None else TEMPLATES / template
+    with pytest.raises(Unrecoverable, match=r"Sales has 200,003 values, more than the 20,000"):
+        await write(file, content, "pdf", own, as_datetime(0), _silent)
+    assert not file.exists()
 
 
 async def test_nothing_in_the_data_is_markup(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from yamchi.notifications.people.recipients import User
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.tables import events
 from yamchi.scenarios.definition import Definition
+from yamchi.scenarios.matching import Matcher
 from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.performing import Context
-from yamchi.scenarios.scenario_engine import ScenarioEngine
 from yamchi.scenarios.store import StepId
 from yamchi.scenarios.sweeping import LATE
 from yamchi.scenarios.tables import (
@@ -291,13 +291,13 @@ async def test_versions_that_make_their_key_alike_are_asked_for_it_once(
         await harness.lead(f"lead-{number}")
         await harness.event("go", f"lead-{number}")
     asked = []
-    match = ScenarioEngine._match
+    match = Matcher._match
 
-    def ask(engine: ScenarioEngine, connection: Any, definition: Definition, *rest: Any) -> Any:
+    def ask(matcher: Matcher, connection: Any, definition: Definition, *rest: Any) -> Any:
         asked.append(definition.key)
-        return match(engine, connection, definition, *rest)
+        return match(matcher, connection, definition, *rest)
 
-    monkeypatch.setattr(ScenarioEngine, "_match", ask)
+    monkeypatch.setattr(Matcher, "_match", ask)
     for number in range(5):
         await harness.event("halt", f"lead-{number}")
     assert len(asked) == 5 * 2, "the five versions have two ways to make a key"

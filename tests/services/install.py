@@ -20,6 +20,7 @@ from tests.services.server import ServerFailed, ServerMissing, program
 PACKAGES = {
     "redis-server": "redis-server",
     "initdb": "postgresql",
+    "pgbouncer": "pgbouncer",
     "kcat": "kcat",
     "java": "default-jre-headless",
     "mvn": "maven",

@@ -24,7 +24,9 @@ from yamchi.http.limits import BODY_LIMIT, KEYLESS_LIMIT
 from yamchi.http.scopes import Caller, check_scopes
 from yamchi.observe import logging
 from yamchi.queues.job import Job
-from yamchi.queues.records import NewJob
+from yamchi.queues.overview import LOOKED_AT_ONCE, view_queues
+from yamchi.queues.queue import Queue
+from yamchi.queues.records import NewJob, State
 from yamchi.settingtypes import Quota
 from yamchi.testing import MovableClock, TestApp
 from yamchi.web import create_app
@@ -790,3 +792,33 @@ def test_a_key_from_the_command_line_opens_a_running_server(tmp_path: Path) -> N
         assert text not in listing.said
     finally:
         server.end(signal.SIGTERM)
+
+
+async def test_who_may_only_send_is_not_told_what_other_queues_there_are(client: httpx2.AsyncClient) -> None:
+    path = "/api/queues/nope/jobs"
+    for scope, is_told in (("send", False), ("send:nope", False), ("admin", True)):
+        answer = await client.post(path, json={"data": 1}, headers=await key(client, scope))
+        assert answer.status_code == 404
+        assert ("notifications" in answer.json()["detail"]) is is_told, answer.text
+
+
+async def test_thousands_of_queues_are_looked_at_some_at_a_time(
+    app: TestApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once began with a task for each, which held the event loop for a second."""
+    for number in range(1_000):
+        app.define(f"tenant-{number}")
+    under_way, most, really = 0, 0, Queue.counts
+
+    async def counts(queue: Queue) -> dict[State, int]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return await really(queue)
+
+    monkeypatch.setattr(Queue, "counts", counts)
+    views = await view_queues(app.queues, 1)
+    assert [view.queue.name for view in views] == [queue.name for queue in app.queues]
+    assert LOOKED_AT_ONCE / 2 < most <= LOOKED_AT_ONCE

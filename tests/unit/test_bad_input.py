@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from yamchi import Job, New, RateLimit, Yamchi
 from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob, UnknownQueue, WrongState, YamchiError
-from yamchi.queues.records import Backoff
+from yamchi.queues.options import Backoff
 from yamchi.testing import TestApp
 
 
@@ -151,6 +151,14 @@ async def test_an_unknown_queue_names_those_there_are(app: TestApp) -> None:
     assert_one_sentence(refused.value, "'order'", "anything", "notifications", "orders")
 
 
+async def test_of_thousands_of_queues_some_are_named(app: TestApp) -> None:
+    for number in range(2_000):
+        app.define(f"tenant-{number}")
+    with pytest.raises(UnknownQueue) as refused:
+        app.queue("order")
+    assert_one_sentence(refused.value, "'order'", "anything", " others")
+
+
 async def test_an_unknown_job_is_named(app: TestApp) -> None:
     with pytest.raises(UnknownJob) as refused:
         await app.queue("orders").job("nobody")
@@ -232,3 +240,38 @@ def test_two_schedules_of_one_name_are_refused_though_their_queues_differ() -> N
 
 def test_a_rate_reads_as_written() -> None:
     assert RateLimit.parse("100/15m") == RateLimit(100, 900_000, burst=1)
+
+
+def two(job: Job[Order], other: int) -> None:
+    """One argument too many."""
+
+
+def keyword_only(*, job: Job[Order]) -> None:
+    """None that is given by its place."""
+
+
+DECLARED_WRONGLY: dict[str, tuple[Callable[[Yamchi], Any], tuple[str, ...]]] = {
+    "a job without its queue": (lambda app: app.job(two), ("two", '@app.job("thumbnails")')),
+    "a schedule without its times": (lambda app: app.cron(two), ("two", '@app.cron("0 3 * * *")')),
+    "a handler of two arguments": (lambda app: app.job("orders", name="two")(two), ("two(job", "'other'")),
+    "a handler of a keyword": (lambda app: app.job("orders", name="b")(keyword_only), ("b(*, job",)),
+    "a schedule of two arguments": (lambda app: app.cron("0 3 * * *")(two), ("two(job", "with nothing")),
+    "a concurrency of text": (lambda app: app.define("orders", concurrency="4"), ("'4'", "whole number")),
+    "a concurrency of nothing": (lambda app: app.define("orders", concurrency=0), ("0", "at least 1")),
+}
+
+
+def test_an_application_of_a_url_is_told_where_it_goes() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Yamchi("redis://:hush@localhost")  # type: ignore[arg-type]
+    assert_one_sentence(refused.value, "not a str", "QUEUE_URL", "Settings(default_queue_url=…)")
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("what", DECLARED_WRONGLY)
+async def test_what_is_declared_wrongly_is_told_at_once(app: TestApp, what: str) -> None:
+    declare, words = DECLARED_WRONGLY[what]
+    with pytest.raises(ConfigurationError) as refused:
+        declare(app)
+    assert_one_sentence(refused.value, *words)
+    assert list(app.queue("orders").definition.handlers) == ["handle"]

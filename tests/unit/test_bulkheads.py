@@ -154,7 +154,7 @@ async def test_among_many_slots_a_job_that_waits_for_the_others_lends_nothing(
 async def test_those_sent_back_come_in_order_and_not_all_at_once() -> None:
     held = bulkheads.Bulkheads(2, MovableClock(), lambda: None)
     full = bulkheads._Bulkhead(held=2, typical=10.0)
-    places = [held._place(full) for _ in range(20_000)]
+    places = [held._seconds_to_return(full) for _ in range(20_000)]
     assert places == sorted(places)
     assert places[0] >= bulkheads.SHORTEST_WAIT_SECONDS
     assert places[-1] >= 20_000 / bulkheads.RETURNS_PER_SECOND - 1

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yamchi.errors import InvalidJob
-from yamchi.queues.engines.bull.codec import UNLIMITED, add_args, bull_options_of, is_sound, record
-from yamchi.queues.records import Backoff, JobOptions, NewJob
+from yamchi.queues.engines.bull.codec import UNLIMITED, add_args, bull_options_of, claimed, is_sound, record
+from yamchi.queues.options import Backoff, JobOptions
+from yamchi.queues.records import NewJob
 
 spans = st.integers(0, 10**12)
 backoffs = st.one_of(
@@ -126,3 +127,13 @@ def test_a_delayed_job_that_others_promoted_was_due_when_it_began() -> None:
         record("q", "an-id", {**fields, b"ymDue": b"4000", b"processedOn": b"5000"}, "completed").run_at
         == 4_000
     )
+
+
+def test_a_job_put_off_that_others_promoted_was_due_when_it_began() -> None:
+    fields = {**stored(NewJob("an-id", "send", b"{}")), b"ymDue": b"9000", b"processedOn": b"5000"}
+    again = claimed("q", "an-id", fields, bull_options_of(fields, b"an-id"), "worker")
+    assert again.run_at == 5_000
+    for state in ("active", "completed", "failed"):
+        assert record("q", "an-id", fields, state).run_at == 5_000
+    for state in ("waiting", "cancelled"):  # it began before it was put off
+        assert record("q", "an-id", fields, state).run_at == 9_000

@@ -80,6 +80,20 @@ async def test_a_wrong_password_is_said_and_not_shown(private_redis: Servers) ->
         assert await works(engine)
 
 
+async def test_a_user_with_the_rights_that_the_docs_name(private_redis: Servers) -> None:
+    redis = private_redis()
+    for user, more in (("worker", "+info +client|list"), ("guest", "")):
+        rules = f"on >x resetchannels ~bull:* +@all -@dangerous {more}"
+        assert ask(redis.port, f"ACL SETUSER {user} {rules}\r\n".encode()).startswith(b"+OK")
+    async with opened(f"redis://worker:x@127.0.0.1:{redis.port}/3") as engine:
+        assert await works(engine)
+        assert await engine.queues() == ["mail"]
+        assert await engine.workers() == []
+    said = str(await complaint(f"redis://guest:x@127.0.0.1:{redis.port}"))
+    assert "does not let our user do this" in said
+    assert "'info' command" in said
+
+
 async def test_an_old_redis() -> None:
     async def old_redis(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         info = b"redis_version:5.0.14\r\nredis_mode:standalone\r\n"
@@ -147,6 +161,8 @@ async def fill(engine: Engine) -> None:
         ("redis://host/zero", "The database of the Redis URL is not a number"),
         ("redis+sentinel://host:26379", "names no service"),
         ("rediss://host?ssl_ca_certs=/nowhere.pem", "The certificates named in the Redis URL can't be read"),
+        ("rediss://host?ssl_ca_cert=/etc/ca.pem", "has no parameter ssl_ca_cert: of TLS it has ssl_ca_certs"),
+        ("rediss://host?ssl_cert_reqs=no", "ssl_cert_reqs of the Redis URL is none, optional or required"),
     ],
 )
 def test_a_url_that_can_not_be_read(url: str, said: str) -> None:
@@ -176,7 +192,23 @@ async def test_tls(private_redis: Servers, tmp_path: Path) -> None:
         assert await works(engine)
     async with opened(f"rediss://127.0.0.1:{port}?ssl_cert_reqs=none") as engine:
         await engine.ping()
-    assert "can't be reached" in str(await complaint(f"rediss://127.0.0.1:{port}"))
+    distrusted = await complaint(f"rediss://127.0.0.1:{port}")
+    assert isinstance(distrusted, ConfigurationError), "no outage, over which a spool would help"
+    assert "can't be trusted (self-signed certificate): name its CA by ssl_ca_certs" in str(distrusted)
+    assert "whether it wants TLS (rediss://)" in str(await complaint(f"redis://127.0.0.1:{port}"))
+
+
+async def test_tls_with_a_certificate_of_ours(private_redis: Servers, tmp_path: Path) -> None:
+    key, certificate = make_certificate(tmp_path)
+    locked, port = lock_key(key, "s3cret"), free_port()
+    files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate]
+    private_redis("--tls-port", str(port), *files)
+    url = f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}"
+    ours = f"{url}&ssl_certfile={certificate}&ssl_keyfile={locked}"
+    async with opened(f"{ours}&ssl_password=s3cret") as engine:
+        assert await works(engine)
+    assert "can't be read" in str(await complaint(ours)), "nobody is asked at the terminal"
+    assert "or a certificate of ours (ssl_certfile)" in str(await complaint(url))
 
 
 def make_certificate(folder: Path) -> tuple[str, str]:
@@ -186,6 +218,13 @@ def make_certificate(folder: Path) -> tuple[str, str]:
     make = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     return key, certificate
+
+
+def lock_key(key: str, password: str) -> str:
+    locked = f"{key}.locked"
+    lock = [required("openssl"), "rsa", "-aes128", "-passout", f"pass:{password}", "-in", key, "-out", locked]
+    subprocess.run(lock, check=True, capture_output=True)
+    return locked
 
 
 class Sentinel(Server):

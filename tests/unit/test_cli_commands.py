@@ -268,6 +268,14 @@ def test_an_app_may_be_a_file_or_a_function(yamchi, failed, own_home):
         ),
         (["queues", "--app", "empty:app"], "the module has no 'app'"),
         (["queues", "--app", "empty:number"], "is a int, not a Yamchi application"),
+        (
+            ["queues", "--app", "site_of_ours"],
+            "site_of_ours: app is a FastAPI, not a Yamchi application: write --app site_of_ours:background.",
+        ),
+        (
+            ["queues", "--app", "site_of_ours:background_"],
+            "site_of_ours: the module has no 'background_': write --app site_of_ours:background.",
+        ),
         (["worker", "--queues", "nope"], "There is no queue 'nope'"),
         (["worker", "--app", "bare:app", "--queues", "idle"], "Queue idle has no handlers"),
         (["up", "--host", "0.0.0.0"], "ADMIN_TOKEN must be set to listen on 0.0.0.0"),
@@ -281,11 +289,49 @@ def test_a_mistake_is_one_sentence(yamchi, own_home, arguments, sentence):
     (own_home / "empty.py").write_text(
         "number = 3\ndef fail():\n    raise ValueError('no settings')\ndef wants(one): ..."
     )
+    (own_home / "site_of_ours.py").write_text(
+        "from fastapi import FastAPI\nfrom yamchi import Yamchi\napp = FastAPI()\nbackground = Yamchi()"
+    )
     (own_home / "queue.py").write_text("from yamchi import Yamchi\napp = Yamchi()")
     (own_home / "bare.py").write_text("from yamchi import Yamchi\napp = Yamchi()\napp.define('idle')")
     said = yamchi(*arguments, code=1)
     assert sentence in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("template", "preview", "welcome_email", "--html", "none/x.html"), "none/x.html: No such file"),
+        (("scenario", "show", "email_chain", "--svg", "none/x.svg"), "none/x.svg: No such file"),
+        (("demo", "--home", "/proc/x"), "/proc/x: No such file or directory."),
+        (("scenario", "simulate", "email_chain", "--zone", "Mars/Base"), "'Mars/Base' is not a time zone"),
+        (("scenario", "runs", "--status", "odd"), "choose from running, finished, stopped, failed"),
+        (("media", "list", "--status", "odd"), "choose from processing, ready, failed, soft_deleted"),
+        (("payment", "list", "--status", "odd"), "There is no status 'odd'"),
+        (("jobs", "retry-all", "hello", "--state", "waiting"), "choose from completed, failed"),
+        (("dlq", "purge", "hello", "nope"), "1 of those named are no dead letters of hello"),
+    ],
+)
+def test_a_word_or_a_file_that_is_not_there_is_one_sentence(
+    yamchi: Command, arguments: tuple[str, ...], sentence: str
+) -> None:
+    said = yamchi(*arguments, code=1)
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+def test_a_page_that_no_table_can_have_is_refused(yamchi: Command) -> None:
+    assert "Invalid value for '--page'" in yamchi("jobs", "list", "hello", "--page", "9" * 21, code=2)
+
+
+def test_without_a_provider_there_is_nothing_to_compare(yamchi: Command) -> None:
+    assert "no payment provider is set up; set YOOKASSA_SHOP_ID" in yamchi("payment", "reconcile")
+    assert yamchi.json("payment", "reconcile") == []
+
+
+def test_a_bar_is_for_terminals(yamchi: Command) -> None:
+    assert yamchi("queues", "clean", "hello") == "✔ 0 completed jobs of hello removed.\n"
 
 
 def test_a_wrong_setting_is_one_sentence(yamchi, monkeypatch):
@@ -422,6 +468,11 @@ def test_send_queues_a_template_or_words_of_ones_own(yamchi: Command) -> None:
 def test_send_has_something_to_say(yamchi: Command) -> None:
     said = yamchi("send", "email", "a@example.com", "--text", " ", code=1)
     assert "options: there is nothing to say" in " ".join(said.split())
+
+
+def test_send_names_a_template_that_is_not_there(yamchi: Command) -> None:
+    said = yamchi("send", "email", "a@example.com", "--template", "welcom", code=1)
+    assert "There is no template 'welcom' for the channel 'email'" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("words", [(), ("--template", "welcome_email", "--text", "Hello")])

@@ -85,6 +85,20 @@ def blocks() -> Iterator[tuple[str, str, bool]]:
             yield f"{named(page)}:{line}", textwrap.dedent(found["code"]), bool(found["mark"])
 
 
+def test_what_users_copy_passes_a_strict_type_check(tmp_path: Path) -> None:
+    runnable = [(place, code) for place, code, is_run in blocks() if is_run]
+    for place, code in runnable:
+        (tmp_path / f"{re.sub(r'[^a-z0-9]+', '_', place.lower())}.py").write_text(code)
+    cache = ROOT / ".mypy_cache" / "users"  # users have other options than we
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache), "."]
+    environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
+    checked = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout
+    assert f"{len(runnable)} source files" in checked.stdout
+
+
 def test_the_files_of_the_design_are_there() -> None:
     """Every file and folder that the list of folders and the walks of docs/design.md name."""
     text = (ROOT / "docs" / "design.md").read_text()

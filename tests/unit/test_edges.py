@@ -15,8 +15,9 @@ from yamchi.notifications.channels.sms_parts import size_of
 from yamchi.queues.engines.base import STALLED_JITTER, stalled_verdict
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.leases import LeaseKeeper
+from yamchi.queues.options import JobOptions
 from yamchi.queues.probes import _through
-from yamchi.queues.records import Claim, Failed, JobOptions, JobRecord, RetryAt
+from yamchi.queues.records import Claim, Failed, JobRecord, RetryAt
 from yamchi.queues.runner import QueueRunner
 from yamchi.storage.sqlite import explain
 from yamchi.storage.sweeping import FULL_SWEEP_FACTOR, Sweep

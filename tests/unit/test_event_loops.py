@@ -28,10 +28,11 @@ from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.failover import with_failover
 from yamchi.queues.handlers import QueueDefinition
+from yamchi.queues.options import DEFAULT_OPTIONS
 from yamchi.queues.processes.limits import ProcessLimits
 from yamchi.queues.processes.pool import ProcessPool
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import DEFAULT_OPTIONS, JobRecord
+from yamchi.queues.records import JobRecord
 from yamchi.queues.timeouts import CallTimeout
 from yamchi.settings import Settings
 from yamchi.storage.caching import CachedRead

@@ -1,7 +1,8 @@
 """A queue is one queue, whichever side is in use: pauses, rate limits, schedules and cleaning hold on both."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from yamchi.queues.engines.base import Engine, Exchange, RateLimit
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.failover import Spool, with_failover
-from yamchi.queues.failover.doubts import MOVERS
-from yamchi.queues.records import Completed, JobOptions, NewJob
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import Claim, Completed, NewJob
 from yamchi.settings import Settings
 from yamchi.testing import MovableClock, eventually
 
@@ -70,6 +71,7 @@ async def spool(request: pytest.FixtureRequest, tmp_path: Path, clock: MovableCl
 
 Open = Callable[[], Awaitable[Engine]]
 AddUnanswered = Callable[..., Awaitable[None]]
+FallSilent = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -93,7 +95,11 @@ def _job(number: str, **options: Any) -> NewJob:
 
 
 async def _claimed(engine: Engine, want: int = 10) -> list[str]:
-    return [claim.job.id for claim in (await engine.exchange("q", [], want, LEASE, "worker")).claims]
+    return [claim.job.id for claim in await _claims(engine, want)]
+
+
+async def _claims(engine: Engine, want: int) -> list[Claim]:
+    return (await engine.exchange("q", [], want, LEASE, "worker")).claims
 
 
 async def _back_on(engine: Engine, kind: str) -> None:
@@ -117,6 +123,21 @@ async def test_the_line_of_a_switch_says_why_also_of_a_broker_that_says_nothing(
     assert line.endswith(": broker did not answer within 0.1 s")
 
 
+async def test_a_broker_that_goes_away_as_it_is_asked_once_more_fails_nobody_s_add(
+    start: Open, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count()
+
+    async def lose_the_connection(queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        broker.is_there = next(calls) == 0  # the first time it is only the connection
+        raise EngineUnavailable("The connection was lost.")
+
+    engine = await start()
+    monkeypatch.setattr(broker, "add", lose_the_connection)
+    assert await engine.add("q", [_job("1")]) == [True]
+    assert engine.type != "broker"
+
+
 async def test_a_broker_that_is_away_does_not_hide_what_stalled_in_the_spool(
     start: Open, broker: Broker, spool: Spool, clock: MovableClock
 ) -> None:
@@ -129,8 +150,8 @@ async def test_a_broker_that_is_away_does_not_hide_what_stalled_in_the_spool(
 
 
 @pytest.fixture
-def add_unanswered(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AddUnanswered:
-    """Adds jobs that the broker takes as it falls silent."""
+def fall_silent(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> FallSilent:
+    """Meanwhile the broker takes jobs, and falls silent."""
     add = broker.add
 
     async def add_and_fall_silent(queue: str, jobs: Sequence[NewJob]) -> list[bool]:
@@ -138,9 +159,21 @@ def add_unanswered(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AddUnansw
         broker.is_there = False
         raise EngineUnavailable("Nobody answers.")
 
-    async def add_unanswered(engine: Engine, *jobs: NewJob) -> None:
+    @contextmanager
+    def fall_silent() -> Iterator[None]:
         with monkeypatch.context() as patch:
             patch.setattr(broker, "add", add_and_fall_silent)
+            yield
+
+    return fall_silent
+
+
+@pytest.fixture
+def add_unanswered(fall_silent: FallSilent) -> AddUnanswered:
+    """Adds jobs that the broker takes as it falls silent."""
+
+    async def add_unanswered(engine: Engine, *jobs: NewJob) -> None:
+        with fall_silent():
             await engine.add("q", jobs)
 
     return add_unanswered
@@ -177,13 +210,92 @@ async def test_a_job_that_another_process_is_moving_is_left_on_the_broker(
 ) -> None:
     engine = await start()
     await add_unanswered(engine, _job("1"))
-    moving = await spool.take_pending("q", 10, LEASE, f"{MOVERS}another")
+    moving = await spool.take_pending("q", 10, LEASE, "another mover")
     broker.is_there = True
-    await eventually(lambda: not engine._doubts._doubtful["q"])  # type: ignore[attr-defined]
     await spool.drop("q", moving)
-    await spool.end_move("q", f"{MOVERS}another")
+    await spool.end_move("q", "another mover")
     await _back_on(engine, "broker")
     assert await _claimed(engine) == ["1"]
+
+
+async def test_what_the_broker_took_without_an_answer_as_it_was_moved_does_not_run_there_once_more(
+    start: Open, broker: Broker, fall_silent: FallSilent
+) -> None:
+    engine = await start()
+    broker.is_there = False
+    await engine.counts("q")
+    await engine.add("q", [_job("1"), _job("2")])
+    with fall_silent():
+        broker.is_there = True
+        await eventually(lambda: not broker.is_there)
+        held = await eventually(lambda: _claims(engine, 1))
+        await engine.exchange("q", [Completed(held[0])], 0, LEASE, "worker")
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    assert await _claimed(engine) == ["2"]
+
+
+async def test_a_job_in_doubt_that_was_moved_is_in_doubt_no_longer(
+    start: Open, broker: Broker, spool: Spool, add_unanswered: AddUnanswered
+) -> None:
+    engine = await start()
+    await add_unanswered(engine, _job("1"))
+    assert await spool.spooled("any") == ["q"]
+    broker.is_there = True
+
+    async def is_empty() -> bool:
+        return not await spool.spooled("any")
+
+    await eventually(is_empty)
+    await _back_on(engine, "broker")
+
+
+@pytest.mark.parametrize("keep_completed", [0, 10])
+async def test_a_job_in_doubt_that_another_process_runs_does_not_run_on_the_broker_once_more(
+    start: Open, broker: Broker, add_unanswered: AddUnanswered, keep_completed: int
+) -> None:
+    producer, worker = await start(), await start()
+    await add_unanswered(producer, _job("1", options=JobOptions(keep_completed=keep_completed)))
+    (held,) = (await worker.exchange("q", [], 1, LEASE, "worker")).claims
+    await worker.exchange("q", [Completed(held)], 0, LEASE, "worker")
+    broker.is_there = True
+    await _back_on(producer, "broker")
+    await _back_on(worker, "broker")
+    assert await _claimed(worker) == []
+
+
+async def test_a_job_in_doubt_is_remembered_though_its_process_dies(
+    start: Open, broker: Broker, add_unanswered: AddUnanswered
+) -> None:
+    producer = await start()
+    await add_unanswered(producer, _job("1"))
+    await producer.close()
+    worker = await start()
+    (held,) = (await worker.exchange("q", [], 1, LEASE, "worker")).claims
+    await worker.exchange("q", [Completed(held)], 0, LEASE, "worker")
+    broker.is_there = True
+    await _back_on(worker, "broker")
+    assert await _claimed(worker) == []
+
+
+async def test_a_moment_of_a_schedule_that_the_broker_took_without_an_answer_does_not_run_there_once_more(
+    start: Open, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, fire = await start(), broker.fire
+
+    async def fire_and_fall_silent(*given: Any) -> bool:
+        await fire(*given)
+        broker.is_there = False
+        raise EngineUnavailable("Nobody answers.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker, "fire", fire_and_fall_silent)
+        assert await engine.fire("nightly", 200, "q", _job("nightly@200"))
+    (held,) = (await engine.exchange("q", [], 1, LEASE, "worker")).claims
+    await engine.exchange("q", [Completed(held)], 0, LEASE, "worker")
+    broker.is_there = True
+    await _back_on(engine, "broker")
+    assert await _claimed(engine) == []
 
 
 # ── Pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────

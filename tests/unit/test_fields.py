@@ -17,7 +17,7 @@ from yamchi.fields import MOST_DEPTH, Email, Name, check_json
 from yamchi.notifications.policy.model import Digest
 from yamchi.notifications.sending.digests import next_due
 from yamchi.queues.engines.base import RateLimit
-from yamchi.queues.records import Backoff, JobOptions
+from yamchi.queues.options import Backoff, JobOptions
 
 
 def nested(levels: int) -> Any:

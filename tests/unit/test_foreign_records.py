@@ -12,7 +12,8 @@ from yamchi.queues import foreign
 from yamchi.queues.engines.bull import codec
 from yamchi.queues.engines.pgmq import rows
 from yamchi.queues.job import Job
-from yamchi.queues.records import FINISHED, STATES, DeadLetter, JobOptions, JobRecord
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import FINISHED, STATES, DeadLetter, JobRecord
 
 SEEDS = range(300)
 

@@ -25,7 +25,8 @@ from yamchi.notifications.tables import campaigns, events, notification_delivery
 from yamchi.observe import logging
 from yamchi.queues.deadletters import to_dict
 from yamchi.queues.handlers import MOST_FAULTS, Handler, PoisonMessage
-from yamchi.queues.records import DeadLetter, JobOptions, JobRecord, NewJob
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import DeadLetter, JobRecord, NewJob
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 from yamchi.web.schemas import JobRow, LetterOut, LetterRow
@@ -120,6 +121,12 @@ REFUSED = [
     ("POST", JOBS, {"backoff": {"type": "steps", "steps": 5}}, "backoff"),
     ("POST", JOBS, {"backoff": ["1m"] * 5_000}, "backoff"),
     ("POST", JOBS, {"id": LONG}, "id"),
+    ("POST", JOBS, {"id": ".."}, "id"),
+    ("POST", "/api/v1/keys", {"name": ".", "scopes": ["send"]}, "name"),
+    ("POST", "/api/v1/keys", {"name": "..", "scopes": ["send"]}, "name"),
+    ("POST", "/api/v1/campaigns", campaign(campaign_id=".."), "campaign_id"),
+    ("POST", "/api/v1/payments", {"amount": "5.00", "id": ".."}, "id"),
+    ("POST", EVENTS, event(event_type="lead.created", data={"lead_id": "..", "name": "x"}), "lead_id"),
     ("POST", JOBS, {"name": LONG}, "name"),
     ("POST", JOBS, {"data": "\ud800"}, "data"),
     ("POST", "/api/queues/hello/clean", {"older_than": "3000000d"}, "older_than"),

@@ -6,7 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from yamchi import Job
-from yamchi.queues.records import Backoff, JobRecord
+from yamchi.queues.options import DEFAULT_OPTIONS, Backoff
+from yamchi.queues.records import JobRecord
 from yamchi.testing import TestApp
 
 
@@ -35,3 +36,10 @@ def test_a_changed_copy_keeps_everything_else() -> None:
     assert asdict(job) == values
     with pytest.raises(AttributeError):
         job.changed(stat="active")
+
+
+def test_a_queue_of_which_nothing_is_said_has_the_default_options_themselves() -> None:
+    """They are known by being the same: other ones are written out and hashed for each job that is added."""
+    app = TestApp()
+    assert app.define("plain", concurrency=4).options is DEFAULT_OPTIONS
+    assert app.define("plain", attempts=5).options.attempts == 5

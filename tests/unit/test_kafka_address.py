@@ -4,6 +4,7 @@ from yamchi.errors import ConfigurationError
 
 pytest.importorskip("confluent_kafka")
 from yamchi.queues.engines.kafka.address import Address
+from yamchi.queues.engines.kafka.cluster import Cluster
 
 
 def test_a_plain_url_names_brokers_and_leaves_the_rest_to_defaults() -> None:
@@ -46,3 +47,20 @@ def test_credentials_sign_in_over_tls() -> None:
 def test_a_wrong_url_is_one_sentence(url: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         Address.parse(url)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("security.protocl=SSL", "No such configuration property"),
+        (
+            "sasl.mechanism=SCRAM-SHA-999&sasl.username=a&sasl.password=b&security.protocol=SASL_SSL",
+            "Unsupported hash function",
+        ),
+        ("security.protocol=SSL&ssl.ca.location=/nowhere", "ssl.ca.location failed"),
+    ],
+)
+def test_a_setting_that_librdkafka_does_not_take_is_one_sentence(setting: str, said: str) -> None:
+    cluster = Cluster(Address.parse(f"kafka://127.0.0.1:1?{setting}"))
+    with pytest.raises(ConfigurationError, match=f"a setting that librdkafka does not take: .*{said}"):
+        cluster.connect()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("confluent_kafka")
 from yamchi.queues.engines.kafka import envelope, offsets
 from yamchi.queues.engines.kafka.envelope import Message
-from yamchi.queues.records import Backoff, JobOptions
+from yamchi.queues.options import Backoff, JobOptions
 
 
 class Raw:
@@ -66,6 +66,7 @@ def test_without_a_usable_id_the_place_is_the_id(value: bytes | None) -> None:
         [("yamchi-id", b"x"), ("yamchi-name", b"n"), ("yamchi-priority", b"high")],
         [("yamchi-id", b"x"), ("yamchi-name", b"n"), ("yamchi-options", b"{")],
         [("yamchi-id", b"x"), ("yamchi-name", b"n"), ("yamchi-options", b'{"attempts":0}')],
+        [("yamchi-id", b"x"), ("yamchi-name", b"n"), ("yamchi-options", b"{}".ljust(1_000_000))],
         [("yamchi-id", None), ("yamchi-name", b"n")],
         [("yamchi-id", b"\xff"), ("yamchi-name", b"n")],
         [("traceparent", b"00-aa")],

@@ -11,9 +11,10 @@ from yamchi.queues.engines import statestore
 from yamchi.queues.engines.kafka import ingest, partitions, sending
 from yamchi.queues.engines.kafka.envelope import Message
 from yamchi.queues.engines.kafka.messages import prepare, retry
-from yamchi.queues.engines.sqlite import management, working
+from yamchi.queues.engines.sqlite import management, settling, working
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
-from yamchi.queues.records import Claim, Completed, JobOptions, NewJob, RetryAt, Verdict
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import Claim, Completed, NewJob, RetryAt, Verdict
 
 Q, NOW = "orders", 1_000_000
 Db = sqlite3.Connection
@@ -45,7 +46,7 @@ def take(db: Db, want: int = 10, now: int = NOW) -> list[Claim]:
 
 
 def settle(db: Db, *verdicts: Verdict) -> list[str]:
-    return working.settle(db, Q, verdicts, NOW).settled
+    return settling.settle(db, Q, verdicts, NOW).settled
 
 
 def ids(claims: Sequence[Claim]) -> list[str]:

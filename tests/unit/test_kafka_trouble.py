@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable, InvalidJob
 from yamchi.queues.engines import statestore
-from yamchi.queues.records import DeadLetter, Failed, JobOptions, JobRecord, new_id
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import DeadLetter, Failed, JobRecord, new_id
 from yamchi.storage.sqlite import SqliteFile
 from yamchi.testing import eventually
 from yamchi.testing.conformance.base import claim_all, complete, new_job, settle
@@ -27,7 +28,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from yamchi.queues.engines.kafka import Address, KafkaEngine
-from yamchi.queues.engines.kafka.cluster import Cluster
+from yamchi.queues.engines.kafka.cluster import Cluster, explain
 from yamchi.queues.engines.kafka.consumer import QueueConsumer
 from yamchi.queues.engines.kafka.producer import MessageProducer
 
@@ -273,3 +274,9 @@ async def test_an_opening_that_fails_leaves_nothing_behind(
             await eventually(lambda: not set(threading.enumerate()) - before)
     await engine.open()
     assert await engine.add(queue, [new_job()]) == [True]
+
+
+def test_a_broker_that_goes_down_is_away() -> None:
+    """Then its partitions have no leader, in the words of a question about offsets."""
+    no_leaders = KafkaError(KafkaError._NOENT, "Failed to query partition leaders: No leaders found")
+    assert isinstance(explain(no_leaders, Address.parse("kafka://one:9092")), EngineUnavailable)

@@ -14,7 +14,7 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yamchi import Job, Snooze, Unrecoverable
+from yamchi import Job, Outage, Snooze, Unrecoverable
 from yamchi.observe.logging import _SECRET_TEXT, LONGEST_MASKED, MASK, _has_no_secret, configure, mask
 from yamchi.testing import TestApp
 
@@ -266,9 +266,12 @@ async def _run_some_jobs() -> None:
                 raise RuntimeError("busy")
             if job.data == "closed":
                 raise Snooze("1h", "the office is closed")
+            if job.data == "one of many":
+                raise Outage("the provider is down", retry_after=timedelta(hours=1), is_said=True)
 
         for number, data in enumerate(("at once", "never", "once more", "closed")):
             await app.queue("mail").add(data, id=f"j{number}")
+        await app.queue("mail").add("one of many", id="j5")
         late = app.clock.time - timedelta(seconds=1)
         await app.queue("mail").add("late", id="j4", expires_at=late)
         await app.clock.advance("1m")

@@ -1,7 +1,8 @@
 """Metrics are kept by job name, and others may write jobs of any name: only names that have a handler are kept."""
 
 from yamchi import Job
-from yamchi.queues.records import JobOptions, NewJob
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import NewJob
 from yamchi.testing import TestApp
 
 STRANGE = [f"name-{n}" for n in range(50)]

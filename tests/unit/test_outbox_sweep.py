@@ -1,6 +1,7 @@
 """The sweeper of the outbox on PostgreSQL, beside somebody's open transaction that keeps every dead row."""
 
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -12,7 +13,7 @@ from yamchi.clock import SystemClock
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.tables import events
 from yamchi.storage.database import Database
-from yamchi.storage.outbox import LATE, SWEEP_AFTER, Outbox
+from yamchi.storage.outbox import LATE, MOST_TRIES, SWEEP_AFTER, Outbox
 
 NOW = SystemClock().now()
 ROUND, ROUNDS = 500, 5
@@ -51,6 +52,14 @@ def outbox(database: Database, finished: list[str]) -> Outbox:
         finish=finish, give_up=give_up, what="events",
     )  # fmt: skip
     return outbox
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(f"sqlite:///{tmp_path}/data.db", [Notifications.schema()])
+    await database.migrate()
+    yield database
+    await database.close()
 
 
 async def _store(database: Database, outbox: Outbox, keys: list[str], at: int) -> None:
@@ -112,3 +121,31 @@ async def test_a_commit_later_than_that_is_found_by_the_next_sweep_over_everythi
     outbox._sweep._next_full = 0.0
     assert await outbox.sweep() == 1
     assert finished == ["very-late"]
+
+
+async def test_what_can_never_be_finished_is_given_up_and_keeps_nobody_waiting(here: Database) -> None:
+    """Whatever it raises: a sweeper that died of it began with the same event after every start."""
+    finished, given_up = [], {}
+
+    async def finish(key: str) -> None:
+        if key == "odd":
+            raise ZeroDivisionError("of all things")
+        finished.append(key)
+        await outbox.mark([key])
+
+    async def give_up(key: str, why: str) -> None:
+        given_up[key] = why
+        await outbox.mark([key])
+
+    columns = events.c
+    outbox = Outbox(
+        here, SystemClock(), key=columns.event_id, state=columns.state, since=columns.received_at,
+        finish=finish, give_up=give_up, what="events",
+    )  # fmt: skip
+    await _store(here, outbox, ["odd", "plain"], NOW - 3_600_000)
+    for _ in range(MOST_TRIES):
+        assert given_up == {}
+        await outbox.sweep()
+    assert finished == ["plain"]
+    assert given_up == {"odd": "It could not be queued: of all things"}
+    assert await outbox.sweep() == 0

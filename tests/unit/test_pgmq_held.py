@@ -18,7 +18,8 @@ from yamchi.queues.engines.pgmq.bounds import Bounds, Scan
 from yamchi.queues.engines.pgmq.connections import Connection
 from yamchi.queues.engines.pgmq.rows import instant
 from yamchi.queues.engines.pgmq.tables import Tables
-from yamchi.queues.records import Claim, Completed, JobOptions, NewJob
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import Claim, Completed, NewJob
 from yamchi.testing.conformance.base import claim, failure
 from yamchi.testing.waiting import eventually
 

@@ -6,7 +6,8 @@ from structlog.testing import capture_logs
 
 from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.pgmq.connections import Connections
-from yamchi.queues.engines.pgmq.listening import LONGEST_BYTES, Listener, write_events
+from yamchi.queues.engines.pgmq.events import LONGEST_BYTES, write_events
+from yamchi.queues.engines.pgmq.listening import Listener
 from yamchi.testing import eventually
 
 LONGEST_OF_POSTGRESQL = 7_999

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.names import LONGEST_NAME, pgmq_name, second_name
-from yamchi.queues.engines.pgmq.listening import LONGEST_BYTES as LONGEST_NOTE
-from yamchi.queues.engines.pgmq.listening import write_events
+from yamchi.queues.engines.pgmq.events import LONGEST_BYTES as LONGEST_NOTE
+from yamchi.queues.engines.pgmq.events import write_events
 from yamchi.queues.engines.pgmq.rows import clean, clean_json, compact
 
 

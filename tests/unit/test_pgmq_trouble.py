@@ -17,7 +17,8 @@ from yamchi.queues.engines import EngineContext, make_engine
 from yamchi.queues.engines.base import WorkerInfo
 from yamchi.queues.engines.pgmq import PgmqEngine, adding
 from yamchi.queues.engines.pgmq.connections import Connections, explain
-from yamchi.queues.records import Completed, DeadLetter, Failed, JobOptions, NewJob, RetryAt
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import Completed, DeadLetter, Failed, NewJob, RetryAt
 from yamchi.testing.conformance.base import claim_all, complete, settle
 from yamchi.testing.waiting import eventually
 
@@ -120,6 +121,12 @@ async def test_a_queue_that_belongs_to_another_role(database: Database, opened: 
 def test_a_url_that_is_none() -> None:
     with pytest.raises(ConfigurationError, match="can't be read"):
         make_engine("postgresql://host:not-a-port:1/db?nonsense=1", EngineContext(SystemClock()))
+
+
+def test_a_percent_sign_in_the_password_is_told_and_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="in a password, write % as %25") as caught:
+        PgmqEngine("postgresql://app:hunt%er@localhost/app", SystemClock())
+    assert "hunt" not in str(caught.value)
 
 
 async def test_an_old_pgmq(database: Database, opened: Open) -> None:

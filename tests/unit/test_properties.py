@@ -11,7 +11,8 @@ from yamchi.clock import as_datetime, describe_span, isoformat, to_millis, to_mo
 from yamchi.queues.cron import CronLine
 from yamchi.queues.engines.base import RateLimit
 from yamchi.queues.engines.memory import MemoryEngine
-from yamchi.queues.records import Backoff, JobOptions, check_id, new_id
+from yamchi.queues.options import Backoff, JobOptions
+from yamchi.queues.records import check_id, new_id
 from yamchi.testing import MovableClock
 
 DAY = 86_400_000

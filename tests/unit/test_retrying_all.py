@@ -8,8 +8,9 @@ import pytest
 from yamchi.queues.deadletters import DeadLetters
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.handlers import QueueDefinition
+from yamchi.queues.options import JobOptions
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import JobOptions, NewJob
+from yamchi.queues.records import NewJob
 from yamchi.testing import MovableClock
 from yamchi.testing.conformance.base import failure
 

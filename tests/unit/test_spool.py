@@ -12,7 +12,8 @@ from yamchi.errors import EngineUnavailable, InvalidJob
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.failover import Spool, with_failover
-from yamchi.queues.records import Claim, JobOptions, NewJob
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import Claim, NewJob
 from yamchi.testing import MovableClock, eventually
 
 LEASE = 30_000
@@ -63,7 +64,12 @@ async def test_what_is_carried_is_not_begun_and_comes_back_in_its_place(spool: S
     claims = await _taken(spool)
     assert _ids(claims) == FIVE
     assert {claim.job.attempts_made for claim in claims} == {1}, "being moved is no attempt"
-    assert await spool.spooled("b") == [], "what runs here does not wait"
+    assert await spool.spooled("b") == ["q"], "they may have arrived where they were going"
+    assert await spool.take_pending("q", 5, LEASE, "b") == [], "what runs here does not wait"
+    assert sorted(await spool.doubtful_begun("q", "b")) == ["1", "2"]
+    await spool.forget_doubts("q", ["1", "2"])
+    await spool.end_move("q", "b")
+    assert await spool.spooled("b") == []
 
 
 async def test_no_more_is_carried_than_was_asked_for(spool: Spool, clock: MovableClock) -> None:

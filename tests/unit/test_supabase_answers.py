@@ -11,7 +11,7 @@ from tests.services.webserver import Response, WebService
 from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines import supabase
-from yamchi.queues.engines.sqlite.working import write_letter
+from yamchi.queues.engines.sqlite.settling import write_letter
 from yamchi.queues.engines.supabase import SupabaseEngine
 from yamchi.queues.engines.supabase.rest import Rest
 from yamchi.queues.records import DeadLetter, NewJob

@@ -19,7 +19,8 @@ import pytest
 from yamchi import Job, JobFailed, Yamchi
 from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable, InvalidJob, UnknownJob
-from yamchi.queues.blocking import _run
+from yamchi.queues import blocking
+from yamchi.queues.blocking import TOO_LATE, _run
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
 from yamchi.settings import Settings
@@ -67,6 +68,11 @@ def test_a_job_is_added_looked_at_and_acted_on(app: Yamchi) -> None:
     with pytest.raises(InvalidJob, match="does not fit"):
         sums.add({"no": "list"})
     app.sync.close()
+
+
+def test_what_may_be_called_is_listed_for_who_types_it(app: Yamchi) -> None:
+    assert {"add", "stats", "job", "dead_letters"} <= set(dir(app.sync.queue("sums")))
+    assert repr(app.sync.queue("sums")) == repr(app.queue("sums")) == "<Queue sums>"
 
 
 def test_many_threads_share_one(app: Yamchi) -> None:
@@ -245,6 +251,50 @@ def test_who_calls_when_the_interpreter_has_stopped_its_threads_is_told(tmp_path
         [sys.executable, "-c", AT_THE_VERY_END, str(tmp_path)], capture_output=True, text=True, timeout=20
     )
     assert "RuntimeError: app.sync can't be used any more: the interpreter ends" in ended.stderr
+
+
+async def test_a_loop_whose_thread_waits_for_the_call_does_not_hold_it_for_ever(
+    app: Yamchi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a plain endpoint does behind a TestClient in an async test."""
+    monkeypatch.setattr(blocking, "BLOCKED_SECONDS", 0.2)
+    async with app:
+        await app.queue("sums").stats()
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(lambda: app.sync.queue("sums").add([1], id="never"))
+            with pytest.raises(RuntimeError, match=r"begun nothing for 0\.2 s.* Nothing was done\."):
+                waits.result()
+        assert (await app.queue("sums").stats())["waiting"] == 0
+        with ThreadPoolExecutor(1) as pool:
+            added = await asyncio.wrap_future(pool.submit(lambda: app.sync.queue("sums").add([1], id="then")))
+        assert added.is_new
+
+
+FIRST_AT_EXIT = """
+import atexit
+import sys
+from yamchi import Yamchi
+from yamchi.settings import Settings
+
+app = Yamchi(Settings(home=sys.argv[1], plugins=()))
+app.define("sums")
+
+@atexit.register
+def last():
+    for number in range(2):
+        try:
+            app.sync.queue("sums").add([number])
+        except RuntimeError as error:
+            print(error)
+"""
+
+
+def test_who_begins_when_the_program_has_ended_is_told(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FIRST_AT_EXIT, str(tmp_path)], capture_output=True, text=True, timeout=20
+    )
+    assert ended.stderr == ""
+    assert ended.stdout.splitlines() == [TOO_LATE, TOO_LATE]
 
 
 def test_an_error_is_told_by_itself(app: Yamchi) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -122,6 +123,13 @@ async def test_sqlalchemy(app: Yamchi, ends: str) -> None:
         getattr(session, ends)()
     blocking.dispose()
     assert await ids(app) == (["a", "b"] if ends == "commit" else [])
+
+
+async def test_what_holds_a_connection_is_told_to_give_it(app: Yamchi) -> None:
+    """As the `connection` of Django does, which is not the driver's."""
+    held = SimpleNamespace(connection=sqlite3.connect(":memory:"))
+    with pytest.raises(InvalidJob, match=r"give a connection to that, such as its \.connection\.$"):
+        await app.queue("orders").add({}, connection=held)
 
 
 async def test_another_file_is_refused(app: Yamchi, tmp_path: Path) -> None:

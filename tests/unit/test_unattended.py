@@ -15,7 +15,7 @@ from yamchi.settings import Settings
 from yamchi.testing import MovableClock, eventually
 from yamchi.web import create_app
 
-SAID = "and no worker is at work on it: start one with yamchi worker."
+SAID = "and no worker is at work on it: start one with yamchi worker, and --app if the queue is your own."
 USER = "0b5e2f6c-5a0d-4b8e-9c44-3d1c7f1f3a10"
 
 

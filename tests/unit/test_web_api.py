@@ -14,6 +14,7 @@ from yamchi.http.limits import BODY_LIMIT
 from yamchi.queues.overview import engines_of
 from yamchi.queues.records import NewJob
 from yamchi.settings import Settings
+from yamchi.shipped import shipped_app
 from yamchi.testing import TestApp
 from yamchi.web import create_app
 from yamchi.web.app import _made
@@ -236,6 +237,50 @@ async def test_the_api_itself_leads_to_its_description(client):
     assert (answer.status_code, answer.headers["location"]) == (303, "/docs")
 
 
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "place"),
+    [
+        ("/queues", "/queues"),
+        ("/queues/emails/jobs/a%2Fb?x=1", "/queues/emails/jobs/a%2Fb?x=1"),
+        ("/workers/", "/workers"),
+    ],
+)
+async def test_a_page_of_the_board_that_is_typed_is_found(client, typed, place):
+    """A program that mistook the address is told so."""
+    answer = await client.get(typed, headers=BROWSER)
+    assert (answer.status_code, answer.headers.get("location")) == (303, f"/#{place}")
+    assert (await client.get(typed)).status_code == 404
+    assert (await client.post(typed, headers=BROWSER)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("typed", "place"),
+    [
+        ("/leads", "/leads"),
+        ("/leads?status=NEW", "/leads?status=NEW"),
+        ("/payments/order-1", "/payments/order-1"),
+        ("/reports", "/reports"),
+        ("/notifications", "/activity"),
+        ("/activity", "/activity"),
+    ],
+)
+async def test_the_pages_of_features_are_found_too(typed, place):
+    async with TestApp() as app:
+        transport = httpx2.ASGITransport(app=create_app(app))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:3030") as client:
+            assert (await client.get(typed, headers=BROWSER)).headers["location"] == f"/#{place}"
+            assert (await client.get(typed)).status_code == 404
+            assert (await client.get("/mailbox", headers=BROWSER)).status_code == 200  # a page of its own
+
+
+async def test_no_page_is_made_up(client):
+    assert (await client.get("/nowhere", headers=BROWSER)).status_code == 404
+    assert (await client.get("/leadsome", headers=BROWSER)).status_code == 404
+
+
 async def test_the_field_is_named(client):
     answer = (await client.post(JOBS, json={"data": {"url": 1}})).json()
     assert answer["errors"] == [{"field": "data.url", "message": "Input should be a valid string"}]
@@ -306,6 +351,18 @@ async def test_a_queue_of_another_program_is_there_too(app, client):
     await engines_of(app.queues)[0].add("_scratch", [NewJob("1", "work", b"{}")])
     assert [queue["name"] for queue in (await client.get("/api/queues")).json()] == ["thumbnails", "foreign"]
     assert (await client.get("/api/queues/foreign/jobs/1")).json()["state"] == "waiting"
+
+
+def test_every_route_parameter_and_answer_is_described() -> None:
+    spec = create_app(shipped_app()).openapi()
+    for path, operations in spec["paths"].items():
+        for method, operation in operations.items():
+            where = f"{method} {path}"
+            assert operation["summary"], where
+            unsaid = [one["name"] for one in operation.get("parameters", ()) if not one.get("description")]
+            assert unsaid == [], f"{where}: a line in http/parameters.py says what they mean"
+            for status, answer in operation["responses"].items():
+                assert answer["description"].endswith("."), f"{where} {status}: {answer['description']}"
 
 
 async def test_the_api_describes_itself_without_the_internet(client):

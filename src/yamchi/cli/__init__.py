@@ -71,13 +71,19 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except YamchiError as error:
-            if ctx.params.get("debug"):
+        except (YamchiError, OSError) as error:
+            said = _said(error)
+            if ctx.params.get("debug") or said is None:
                 raise
-            Console(stderr=True, highlight=False, soft_wrap=True).print(
-                f"[bold red]✘[/] {escape(str(error))}"
-            )
+            Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]✘[/] {escape(said)}")
             raise typer.Exit(1) from None
+
+
+def _said(error: YamchiError | OSError) -> str | None:
+    """What a person is told; nothing of an error of the system that names no file, as one of ours may be behind it."""
+    if isinstance(error, YamchiError):
+        return str(error)
+    return None if error.filename is None else f"{error.filename}: {error.strerror}."
 
 
 HELP = ["-h", "--help"]

@@ -6,7 +6,7 @@ import typer
 
 from yamchi.clock import isoformat, to_millis
 from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.console.output import ago, console, print_json, table, text
+from yamchi.console.output import ago, print_json, print_table, table, text
 from yamchi.http.audit import AuditLog
 
 
@@ -43,7 +43,7 @@ def run(
             text(row["outcome"] or "not known"),
             text(row["after"] or "–", 60),
         )
-    console.print(shown)
+    print_table(shown)
 
 
 def _described(row: dict[str, Any]) -> dict[str, Any]:

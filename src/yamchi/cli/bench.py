@@ -15,10 +15,11 @@ import typer
 
 from yamchi.app import Yamchi
 from yamchi.console.loading import JsonOption, run_async, using
-from yamchi.console.output import console, print_json, progress, table
+from yamchi.console.output import print_json, print_table, progress, table
+from yamchi.queues.options import JobOptions
 from yamchi.queues.probes import BATCH, drain_by_exchange
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import JobOptions, NewJob, new_id
+from yamchi.queues.records import NewJob, new_id
 
 QUEUE = "_bench"
 JOBS = 20_000
@@ -109,4 +110,4 @@ def _print(queue: Queue, speeds: list[Speed]) -> None:
     shown = table(queue.type, "jobs", "jobs/s", right=["jobs", "jobs/s"])
     for speed in speeds:
         shown.add_row(speed.work, f"{speed.jobs:,}", f"{speed.rate:,.0f}")
-    console.print(shown)
+    print_table(shown)

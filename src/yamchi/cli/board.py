@@ -8,15 +8,16 @@ import typer
 from rich.console import Console
 
 from yamchi.cli.serving import url_of
-from yamchi.cli.up import HostOption, PortOption
 from yamchi.console.loading import JsonOption
 from yamchi.console.output import print_json
 from yamchi.settings import Settings
 
 
 def run(
-    host: HostOption = None,
-    port: PortOption = None,
+    host: Annotated[str | None, typer.Option(help="Where it listens; HOST or 127.0.0.1 by default.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Its port; PORT or 3030 by default.")
+    ] = None,
     open_it: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the browser, or only print.")
     ] = True,

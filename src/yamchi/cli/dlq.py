@@ -13,15 +13,15 @@ from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption
 from yamchi.console.output import (
     ago,
     answer,
-    console,
     paging,
     print_fields,
     print_json,
+    print_table,
     progress,
     table,
     text,
 )
-from yamchi.errors import ConfigurationError
+from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.queues import foreign
 from yamchi.queues.deadletters import is_job, to_dict
 from yamchi.queues.queue import Queue
@@ -68,7 +68,7 @@ def list_(
             ago(letter.failed_at),
             text(letter.error, 120),
         )
-    console.print(shown)
+    print_table(shown)
     paging(letters, total, page, size)
 
 
@@ -147,6 +147,11 @@ def purge(
         raise ConfigurationError("Name the dead letters to purge, or say --all.")
     gone = with_queue(app, queue, lambda q: q.dead_letters.purge(letter_ids or None))
     answer({"count": gone}, f"{gone:,} dead letters of {text(queue)} purged.", as_json=as_json)
+    missing = len(set(letter_ids)) - gone if letter_ids else 0
+    if missing:
+        raise YamchiError(
+            f"{missing:,} of those named are no dead letters of {queue}: yamchi dlq list {queue} shows what there is."
+        )
 
 
 def _edited(letter: DeadLetter) -> str:

@@ -16,7 +16,7 @@ from yamchi.cli.loading import load_app
 from yamchi.cli.serving import listen
 from yamchi.cli.up import HostOption, PortOption
 from yamchi.console.loading import AppOption, JsonOption, run_async, using
-from yamchi.console.output import console, print_json, table, text
+from yamchi.console.output import console, print_json, print_table, table, text
 from yamchi.errors import ConfigurationError, YamchiError
 from yamchi.observe.logging import mask
 from yamchi.plugins import Check, load_attribute, look_at
@@ -130,7 +130,8 @@ def _home(settings: Settings) -> Check:
 
 async def _everything(app: Yamchi) -> list[Check]:
     queues = [Check(f"queue {name}", None, why) for name, why in (await unattended(app.queues)).items()]
-    return [*await _engines(app), *queues, *await _tables(app), *await _plugins(app)]
+    engines = [_engine(state) for state in await probe_engines(app.queues)]
+    return [*engines, *queues, *await _tables(app), *await _plugins(app)]
 
 
 async def _tables(app: Yamchi) -> list[Check]:
@@ -148,10 +149,6 @@ async def _plugins(app: Yamchi) -> list[Check]:
     for plugin in app.plugins.values():
         checks += await look_at(plugin, plugin.checks, plugin.probes)
     return checks
-
-
-async def _engines(app: Yamchi) -> list[Check]:
-    return [_engine(state) for state in await probe_engines(app.queues)]
 
 
 def _engine(state: EngineState) -> Check:
@@ -200,6 +197,6 @@ def _print(checks: list[Check]) -> None:
     shown = table("", "", "")
     for check in checks:
         shown.add_row(marks[check.ok], f"[bold]{check.what}[/]", text(check.found, 400))
-    console.print(shown)
+    print_table(shown)
     wrong = sum(check.ok is False for check in checks)
     console.print(f"[red]{wrong} to fix[/]" if wrong else "[green]All is well.[/]")

@@ -12,10 +12,10 @@ from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption
 from yamchi.console.output import (
     ago,
     answer,
-    console,
     number,
     paging,
     print_json,
+    print_table,
     progress,
     state,
     table,
@@ -24,7 +24,7 @@ from yamchi.console.output import (
 from yamchi.errors import InvalidJob, YamchiError
 from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import JobRecord, State
+from yamchi.queues.records import FINISHED, JobRecord, State
 
 group = typer.Typer(
     help="List, show, add, retry, promote, remove and cancel jobs.\n\n"
@@ -79,7 +79,7 @@ def show(queue: QueueName, job_id: JobId, app: AppOption = None, as_json: JsonOp
     for field, value in job.items():
         if value not in (None, [], ""):
             shown.add_row(f"[bold]{field}[/]", state(value) if field == "state" else _value(value))
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command()
@@ -186,7 +186,7 @@ def retry_all(
 
     Example: [cyan]yamchi jobs retry-all notifications[/]
     """
-    only = check_state(wanted)
+    only = check_state(wanted, FINISHED)
     retried = with_queue(app, queue, lambda found: _retry_all(found, only))
     answer({"count": retried}, f"{retried:,} {wanted} jobs of {text(queue)} put back.", as_json=as_json)
 
@@ -260,7 +260,7 @@ def _print_list(jobs: Sequence[JobRecord], before: Sequence[str]) -> None:
             ago(job.created_at),
             text(job.failed_reason or job.payload.decode("utf-8", "replace")),
         )
-    console.print(shown)
+    print_table(shown)
 
 
 def _value(value: Any) -> str:

@@ -6,7 +6,7 @@ import typer
 
 from yamchi.console.auditing import who_types
 from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using
-from yamchi.console.output import ago, answer, console, print_json, table, text
+from yamchi.console.output import ago, answer, console, print_json, print_table, table, text
 from yamchi.http.apikeys import ApiKey, ApiKeys
 
 group = typer.Typer(
@@ -44,7 +44,7 @@ def create(
 
 @group.command("list")
 def list_(app: AppOption = None, as_json: JsonOption = False) -> None:
-    """All keys, those of before too. None of them can be seen again.
+    """All keys, revoked and expired ones too. Their texts can't be shown again.
 
     Example: [cyan]yamchi keys list --json[/]
     """
@@ -67,17 +67,17 @@ def list_(app: AppOption = None, as_json: JsonOption = False) -> None:
             ago(key.expires_at),
             ago(key.last_used_at),
         )
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command()
 def rotate(
     name: KeyName,
-    grace: Annotated[str, typer.Option(help="How long the text of before is still good, such as 1h.")] = "0s",
+    grace: Annotated[str, typer.Option(help="How long the old text still works, such as 1h.")] = "0s",
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a key another text, and print it, this once. Sessions of the board that were begun with the key end.
+    """Make a new text for a key and print it, this once. Sessions of the board that were begun with the key end.
 
     Example: [cyan]yamchi keys rotate shop --grace 1h[/]
     """

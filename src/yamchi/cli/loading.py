@@ -1,9 +1,11 @@
 """Which application a command works on: the user's own (`--app module:app`), or the one that ships."""
 
+import inspect
 import sys
 import sysconfig
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -34,12 +36,14 @@ def load_app(reference: str | None) -> Yamchi:
     if reference is None:
         return shipped_app()
     where, _, attribute = reference.partition(":")
-    found = _attribute(_module(where), where, attribute or "app")
-    if not isinstance(found, Yamchi) and callable(found):
+    module = _module(where)
+    found = _attribute(module, where, attribute or "app")
+    if inspect.isroutine(found) or isinstance(found, type | partial):
         found = _made_by(found, reference)
     if not isinstance(found, Yamchi):
         raise ConfigurationError(
-            f"--app {reference}: {attribute or 'app'} is a {type(found).__name__}, not a Yamchi application."
+            f"--app {reference}: {attribute or 'app'} is a {type(found).__name__}, not a Yamchi application"
+            f"{_hint(module, where)}"
         )
     return found
 
@@ -100,11 +104,13 @@ def _attribute(module: Any, where: str, name: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        here = [key for key, value in vars(module).items() if isinstance(value, Yamchi)]
-        hint = f"; it has {', '.join(here)}" if here else ""
-        raise ConfigurationError(
-            f"--app {where}: the module has no {name!r}{hint}. Write --app {where}:name."
-        ) from None
+        raise ConfigurationError(f"--app {where}: the module has no {name!r}{_hint(module, where)}") from None
+
+
+def _hint(module: Any, where: str) -> str:
+    """What to write instead: the applications of a module."""
+    here = [f"--app {where}:{key}" for key, value in vars(module).items() if isinstance(value, Yamchi)]
+    return f": write {' or '.join(here)}." if here else f". Write --app {where}:name."
 
 
 def with_queue(reference: str | None, name: str, act: Callable[[Queue], Awaitable[Any]]) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 from yamchi.app import Yamchi
 from yamchi.cli.loading import load_app
 from yamchi.console.loading import AppOption, JsonOption
-from yamchi.console.output import console, print_json, table, text
+from yamchi.console.output import console, print_json, print_table, table, text
 from yamchi.plugins import Plugin
 from yamchi.settings import variable_of
 
@@ -30,7 +30,7 @@ def run(app: AppOption = None, as_json: JsonOption = False) -> None:
         for part in PARTS:
             if one[part]:
                 shown.add_row(f"[dim]{part}[/]", text(", ".join(one[part]), 2_000))
-        console.print(shown)
+        print_table(shown)
     for name, why in loaded.failed_plugins.items():
         console.print(f"[bold red]{text(name)}[/]  left out: {text(why, 400)}")
 

@@ -1,16 +1,16 @@
 """`yamchi queues`: all queues with their counts; pause, resume, clean, drain one."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
 
 import typer
 
 from yamchi.app import Yamchi
 from yamchi.cli.loading import load_app, with_queue
 from yamchi.clock import Span
-from yamchi.console.loading import AppOption, JsonOption, run_async, using
-from yamchi.console.output import STATE_STYLES, answer, console, number, print_json, progress, table, text
+from yamchi.console.loading import AppOption, JsonOption, check_choice, run_async, using
+from yamchi.console.output import STATE_STYLES, answer, number, print_json, print_table, progress, table, text
 from yamchi.discovery import all_queues
-from yamchi.errors import InvalidJob
 from yamchi.queues.overview import QueueView, view_queues
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import STATES, State
@@ -35,7 +35,10 @@ def run(context: typer.Context, app: AppOption = None, as_json: JsonOption = Fal
     if context.invoked_subcommand is None:
         yamchi = load_app(app)
         views = run_async(using(yamchi, _views(yamchi)))
-        print_json([describe(view) for view in views]) if as_json else _print(views)
+        if as_json:
+            print_json([describe(view) for view in views])
+        else:
+            _print(views)
 
 
 @group.command()
@@ -94,10 +97,9 @@ def drain(
     answer({"count": gone}, f"{gone:,} waiting jobs of {text(queue)} removed.", as_json=as_json)
 
 
-def check_state(name: str) -> State:
-    if name not in STATES:
-        raise InvalidJob(f"There is no state {name!r}: choose from {', '.join(STATES)}.")
-    return name
+def check_state(name: str, states: Sequence[State] = STATES) -> State:
+    check_choice("state", name, states)
+    return cast(State, name)
 
 
 def describe(view: QueueView) -> dict[str, Any]:
@@ -106,8 +108,8 @@ def describe(view: QueueView) -> dict[str, Any]:
         "name": view.queue.name,
         "type": view.queue.type,
         "paused": view.is_paused,
-        **view.shown_counts,
-        "counts": view.shown_counts,
+        **view.counts,
+        "counts": view.counts,
         "dead_letters": view.dead_letters,
         "concurrency": view.queue.definition.concurrency,
         "jobs": list(view.queue.definition.handlers),
@@ -137,18 +139,19 @@ async def _drain(queue: Queue, states: list[State]) -> int:
 def _print(views: list[QueueView]) -> None:
     shown = table("queue", "type", *SHOWN, "dead", "", right=(*SHOWN, "dead"))
     for view in views:
-        counts = [number(view.shown_counts[state], STATE_STYLES[state]) for state in SHOWN]
+        counts = [number(view.counts[state], STATE_STYLES[state]) for state in SHOWN]
         shown.add_row(
             text(view.queue.name),
             view.queue.type,
             *counts,
             number(view.dead_letters, "red"),
-            _note(view),
+            note(view),
         )
-    console.print(shown)
+    print_table(shown)
 
 
-def _note(view: QueueView) -> str:
+def note(view: QueueView) -> str:
+    """What is to be known of a queue beside its counts, if anything is."""
     if view.error:
         return f"[red]{text(view.error, 200)}[/]"
     if view.is_paused:

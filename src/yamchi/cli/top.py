@@ -11,7 +11,7 @@ from rich.text import Text
 
 from yamchi.app import Yamchi
 from yamchi.cli.loading import load_app
-from yamchi.cli.queues import SHOWN, describe
+from yamchi.cli.queues import SHOWN, describe, note
 from yamchi.clock import Millis
 from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import STATE_STYLES, ago, console, number, print_json, table, text
@@ -23,6 +23,8 @@ from yamchi.queues.views import Minute, WorkerInfo
 
 BARS = " ▁▂▃▄▅▆▇█"
 MINUTES = 20
+WIDE = 100
+"""Columns from which on there is room for the type of each queue."""
 RUNNING = 10
 """Running jobs shown at most."""
 Frame = tuple[list[QueueView], list[WorkerInfo], list[JobRecord]]
@@ -83,13 +85,13 @@ def _draw(frame: Frame, app: Yamchi) -> RenderableType:
 
 
 def _queues(views: Sequence[QueueView], now: Millis) -> RenderableType:
-    shown = table("queue", "type", *SHOWN, "per minute", "last 20 min", right=(*SHOWN, "per minute"))
+    kind = ["type"] if console.width >= WIDE else []
+    shown = table("queue", *kind, *SHOWN, "per min", "last 20 min", right=(*SHOWN, "per min"))
     for view in views:
-        counts = [number(view.shown_counts[state], STATE_STYLES[state]) for state in SHOWN]
-        note = "[yellow]paused[/]" if view.is_paused else f"[red]{text(view.error)}[/]" if view.error else ""
-        note = note or (f"[yellow]{text(view.warning)}[/]" if view.warning else "")
-        bars = note or f"[green]{sparkline(view.history, now)}[/]"
-        shown.add_row(text(view.queue.name), view.queue.type, *counts, number(pace(view.history, now)), bars)
+        counts = [number(view.counts[state], STATE_STYLES[state]) for state in SHOWN]
+        bars = note(view) or f"[green]{sparkline(view.history, now)}[/]"
+        types = [view.queue.type] if kind else []
+        shown.add_row(text(view.queue.name), *types, *counts, number(pace(view.history, now)), bars)
     return shown
 
 

@@ -4,7 +4,7 @@ A command of a feature asks for the application with `load_app`; who starts the 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -29,7 +29,7 @@ AppOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
-PageOption = Annotated[int, typer.Option("--page", min=1, help="Which page.")]
+PageOption = Annotated[int, typer.Option("--page", min=1, max=1_000_000, help="Which page.")]
 SizeOption = Annotated[int, typer.Option("--size", min=1, max=1000, help="Rows of a page.")]
 
 
@@ -75,6 +75,12 @@ def with_plugin(kind: type[P], reference: str | None, act: Callable[[P], Awaitab
         return await act(feature)
 
     return run_async(using(app, body()))
+
+
+def check_choice(what: str, given: str | None, choices: Sequence[str]) -> None:
+    """A word out of a few; without one, nothing is to be checked."""
+    if given is not None and given not in choices:
+        raise InvalidJob(f"There is no {what} {given!r}: choose from {', '.join(choices)}.")
 
 
 def read_json(source: str) -> Any:

@@ -16,12 +16,20 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
+from rich.segment import Segment, Segments
+from rich.table import Column, Table
+from rich.text import Text
 
 from yamchi.clock import Millis, SystemClock, describe_span
 
 PIPE_WIDTH = 200
 """Columns where there is no terminal to ask: a table in a pipe or a file is not squeezed."""
+
+NARROWEST = 24
+"""What the last column of a table needs at least: it is somebody's data, or a sentence, and may be cut."""
+
+GAP = 2
+INDENT = 4
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 STATE_STYLES = {
@@ -44,13 +52,66 @@ def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) ->
     """An empty table in the style of all commands."""
     numbers = set(right)
     made = Table(
-        title=title, title_justify="left", header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, GAP, 0, 0),
     )
     for column in columns[:-1]:
         made.add_column(column, justify="right" if column in numbers else "left", no_wrap=True)
     for column in columns[-1:]:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     return made
+
+
+def print_table(made: Table) -> None:
+    """A table; where the terminal is too narrow for its columns, each row takes several lines, and no id is cut."""
+    parts = _parts(made)
+    if len(parts) == 1:
+        console.print(made)
+    else:
+        _print_interleaved(parts)
+
+
+def _parts(made: Table) -> list[list[Column]]:
+    """The columns by the line of a row that they stand on: as many on each as fit. The last may be cut to what is left."""
+    lines: list[list[Column]] = [[]]
+    room = console.width
+    for column in made.columns:
+        is_last = column is made.columns[-1]
+        width = _width(column)
+        needed = min(width, NARROWEST) if is_last else width
+        if lines[-1] and needed > room:
+            lines.append([])
+            room = console.width - INDENT
+        lines[-1].append(column)
+        room -= width + GAP
+    return lines
+
+
+def _width(column: Column) -> int:
+    return max(Text.from_markup(str(cell)).cell_len for cell in [column.header, *column.cells])
+
+
+def _print_interleaved(parts: Sequence[Sequence[Column]]) -> None:
+    printed = []
+    for place, columns in enumerate(parts):
+        indent = " " * INDENT if place else ""
+        room = console.width - len(indent) - GAP * len(columns)
+        one = Table(header_style="bold", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+        for column in columns:
+            width = min(_width(column), room)
+            one.add_column(column.header, justify=column.justify, no_wrap=True, width=width)
+            room -= width
+        for cells in zip(*(column.cells for column in columns), strict=True):
+            one.add_row(*cells)
+        printed.append([[Segment(indent), *line] for line in console.render_lines(one, pad=False)])
+    for lines in zip(*printed, strict=True):
+        for line in lines:
+            if any(segment.text.strip() for segment in line):
+                console.print(Segments([*line, Segment.line()]), end="")
 
 
 def state(name: str) -> str:
@@ -111,15 +172,16 @@ def paging(shown: Sequence[Any], total: int, page: int, size: int) -> None:
 
 @contextmanager
 def progress(what: str, total: int | None) -> Any:
-    """A bar on standard error; call what it yields with how many more are done."""
+    """A bar on standard error, if that is a terminal; call what it yields with how many more are done."""
+    where = Console(stderr=True)
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=False,
+        console=where,
+        disable=not where.is_terminal,
     )
     with bar:
         task = bar.add_task(what, total=total)

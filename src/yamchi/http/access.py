@@ -26,10 +26,10 @@ from starlette.routing import Route
 
 from yamchi.errors import ConfigurationError
 from yamchi.http.audit import AuditLog, Entry
+from yamchi.http.callerlocks import CallerLocks
 from yamchi.http.failures import address_of
 from yamchi.http.ratelimits import Kind, RateLimits
 from yamchi.http.scopes import ADMIN, PEOPLE_TOKEN, READ, SCOPE, SEND, Caller
-from yamchi.http.turns import Turns
 from yamchi.observe.logging import mask
 
 T = TypeVar("T")
@@ -40,12 +40,12 @@ class Controls(Protocol):
 
     limits: RateLimits
     audit: AuditLog
-    turns: Turns
+    locks: CallerLocks
 
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 GUARDED = ("/api", "/metrics")
-_BELOW_GUARDED = tuple(f"{room}/" for room in GUARDED)
+_BELOW_GUARDED = tuple(f"{prefix}/" for prefix in GUARDED)
 WITHOUT_SCOPE = ("public", "anyone", "person")
 WHO_ARE_YOU = (
     "A token is needed: send Authorization: Bearer with ADMIN_TOKEN or a key, or sign in to the board."
@@ -151,16 +151,16 @@ async def seen_by(caller: Caller, value: T) -> T:
 TheCaller = Annotated[Caller, Depends(caller_of)]
 
 
-async def _their_turn(caller: TheCaller, request: Request) -> AsyncIterator[None]:
+async def _hold_lock(caller: TheCaller, request: Request) -> AsyncIterator[None]:
     if caller.kind != "person" or request.method in SAFE_METHODS:
         yield
         return
     access: Controls = request.app.state.access
-    async with access.turns.of(caller.name):
+    async with access.locks.hold(caller.name):
         yield
 
 
-IN_TURN: list[params.Depends] = [Depends(_their_turn)]
+ONE_AT_A_TIME: list[params.Depends] = [Depends(_hold_lock)]
 """For the `dependencies=` of a router: what a person's pages change, one after another. What is written at the same time is
 written together, so that a hundred large changes of one person would be waited for by everybody.
 """

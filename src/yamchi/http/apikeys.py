@@ -9,6 +9,7 @@ key either: what was known goes on being so.
 
 import asyncio
 import hmac
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +42,9 @@ FRESH_FOR_STRANGERS: Millis = 250
 USES_NOTED_EVERY: Millis = 60_000
 MOST = 10_000
 LONGEST_NAME = 100
+
+_NO_PART = re.compile(r"/|^\.\.?$")
+"""What can't be a part of an address: browsers and libraries go up a step where they read `..`, so that it could not be revoked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +258,14 @@ def _add(connection: Connection, row: Mapping[str, Any]) -> None:
 
 
 def check_name(name: str) -> str:
-    if not 0 < len(name) <= LONGEST_NAME or not name.isprintable() or name != name.strip() or "/" in name:
+    if (
+        not 0 < len(name) <= LONGEST_NAME
+        or not name.isprintable()
+        or name != name.strip()
+        or _NO_PART.search(name)
+    ):
         raise ConfigurationError(
-            f"A key's name is a short text without slashes, of at most {LONGEST_NAME} characters, such as shop."
+            f"A key's name is a short text without slashes, of at most {LONGEST_NAME} characters, such as shop; not . or .."
         )
     return name
 

@@ -24,12 +24,12 @@ from yamchi.http import apikeys
 from yamchi.http.access import SAFE_METHODS, WHO_ARE_YOU, is_guarded
 from yamchi.http.apikeys import ApiKeys
 from yamchi.http.audit import AuditLog, Entry
+from yamchi.http.callerlocks import CallerLocks
 from yamchi.http.failures import Failures, TooManyWrong, address_of
 from yamchi.http.problems import problem
 from yamchi.http.ratelimits import RateLimits
 from yamchi.http.scopes import ADMIN, LOCAL, SEND, STRANGER, Caller, PageToken
 from yamchi.http.sessions import Sessions
-from yamchi.http.turns import Turns
 from yamchi.settings import Settings
 from yamchi.storage.database import Database
 
@@ -92,7 +92,7 @@ class AccessControl:
         self.sessions = Sessions(database, clock, self._admin)
         self.failures = Failures(clock)
         self.limits = RateLimits(settings, clock)
-        self.turns = Turns()
+        self.locks = CallerLocks()
         self.audit = AuditLog(database, clock, settings.audit_keep)
 
     @property
@@ -146,7 +146,7 @@ class Guard:
     ) -> None:
         self.app, self.access, self.pages = app, access, tuple(pages)
         self.origins = frozenset(origins)
-        self.public = tuple(f"{room}/" for room in public)
+        self.public = tuple(f"{prefix}/" for prefix in public)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

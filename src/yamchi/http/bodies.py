@@ -27,3 +27,8 @@ class Replay(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     data: Any = None
+
+    @property
+    def given(self) -> Any:
+        """The other data; `...` if there is none, which null would be."""
+        return self.data if "data" in self.model_fields_set else ...

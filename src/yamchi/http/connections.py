@@ -19,8 +19,11 @@ from typing import Any
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from yamchi.http.inparts import InParts
 
 try:
     import fcntl
@@ -38,8 +41,14 @@ LARGEST_HEADERS = 64 * 1024
 
 MOST_HEADERS = 200
 
-LARGEST_PART = 256 * 1024
-"""Bytes that are read at once: the headers of a request may come behind so much of the one before."""
+LARGEST_PART = 64 * 1024
+"""Bytes that are parsed at once: the headers of a request may come behind so much of the one before."""
+
+LARGEST_PART_OF_FRAMES = 2 * 1024
+"""The same of a WebSocket, where each six bytes may be a frame and take longer than a kilobyte of a body."""
+
+FRAMES_A_SECOND = 200
+"""Frames of one WebSocket; who sends more is read more slowly."""
 
 MOST_WAITING = 2_000
 MOST_WAITING_OF_ADDRESS = 500
@@ -67,7 +76,7 @@ class Connections:
         self._waiting: dict[LimitedProtocol, float] = {}
         self._of_address: Counter[str] = Counter()
         self._looking: asyncio.TimerHandle | None = None
-        self._unread: dict[Written, tuple[float, int]] = {}
+        self._unread: dict[TracksUnread, tuple[float, int]] = {}
         """Since when, and how many bytes were left then."""
         self._looked_for_unread_at = 0.0
 
@@ -91,7 +100,7 @@ class Connections:
             if not self._of_address[connection.address]:
                 del self._of_address[connection.address]
 
-    def read(self, connection: "Written") -> None:
+    def read(self, connection: "TracksUnread") -> None:
         """The other side has taken what was written, or is gone."""
         self._unread.pop(connection, None)
 
@@ -105,7 +114,7 @@ class Connections:
             self._look_for_late(now)
             if now - self._looked_for_unread_at >= LOOK_FOR_UNREAD_EVERY:
                 self._looked_for_unread_at = now
-                self._look_for_unread(now, [one for one in opened if isinstance(one, Written)])
+                self._look_for_unread(now, [one for one in opened if isinstance(one, TracksUnread)])
         finally:
             self._looking = loop.call_later(LOOK_EVERY, self._look, loop, opened) if opened else None
 
@@ -119,7 +128,7 @@ class Connections:
             else:
                 self._close(first)
 
-    def _look_for_unread(self, now: float, opened: "Iterable[Written]") -> None:
+    def _look_for_unread(self, now: float, opened: "Iterable[TracksUnread]") -> None:
         """Close those that have taken too little for too long."""
         for one in opened:
             left = one.left if one.is_stopped else 0
@@ -134,7 +143,7 @@ class Connections:
                 self.read(one)
                 self._unread[one] = now, left
 
-    def _cut_off(self, connection: "Written") -> None:
+    def _cut_off(self, connection: "TracksUnread") -> None:
         self.read(connection)
         self._count_closed("closed connections that did not read their answers")
         connection.transport.abort()
@@ -158,8 +167,8 @@ class LimitedConfig(uvicorn.Config):
         self.connections = Connections()
 
 
-class Written(asyncio.Protocol):
-    """What is to be known of a connection to say whether it is read."""
+class TracksUnread(asyncio.Protocol):
+    """Knows of a connection whether what is written to it is read."""
 
     config: Any  # a LimitedConfig
     transport: Any
@@ -202,14 +211,72 @@ def _left_in_system(connection: Any) -> int:
     return int(count)
 
 
-class OpenWebSocket(Written, AutoWebSocketsProtocol):  # type: ignore[misc, valid-type]
+class OpenWebSocket(InParts, TracksUnread, WebSocketsSansIOProtocol):
     """uvicorn's WebSocket; its pings find pages that are gone, and it can't close one that does not read."""
 
+    LARGEST_PART = LARGEST_PART_OF_FRAMES
+    _frames, _counted_since, _is_slowed = 0, 0.0, False
 
-class LimitedProtocol(Written, HttpToolsProtocol):
+    @property
+    def must_wait(self) -> bool:
+        return self.read_paused or self._is_slowed
+
+    def hold(self) -> None:
+        self.transport.pause_reading()
+
+    def release(self) -> None:
+        self.transport.resume_reading()
+
+    def handle_events(self) -> None:
+        now = self.loop.time()
+        if now - self._counted_since >= 1:
+            self._frames, self._counted_since = 0, now
+        self._frames += len(self.conn.events)
+        if self._frames > FRAMES_A_SECOND and not self._is_slowed:
+            self._is_slowed = True
+            self.loop.call_at(self._counted_since + 1, self._hurry)
+        super().handle_events()
+
+    async def receive(self) -> Any:
+        """As uvicorn's, which would read on though something is left."""
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            self.go_on_soon()
+        return message
+
+    def _hurry(self) -> None:
+        self._is_slowed = False
+        self.go_on_soon()
+
+
+class HeldFlow(FlowControl):
+    """uvicorn's, which reads on whenever an answer is complete, however many requests came behind it."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        if self.is_held:
+            self.read_paused = False
+        else:
+            super().resume_reading()
+
+    def hold(self) -> None:
+        self.is_held = True
+        self._transport.pause_reading()
+
+    def release(self) -> None:
+        self.is_held = False
+        if not self.read_paused:
+            self._transport.resume_reading()
+
+
+class LimitedProtocol(InParts, TracksUnread, HttpToolsProtocol):
     """uvicorn's connection, which says when it waits and refuses headers that are too large."""
 
     config: LimitedConfig
+    flow: HeldFlow
+    LARGEST_PART = LARGEST_PART
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -226,6 +293,7 @@ class LimitedProtocol(Written, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = HeldFlow(transport)
         self.address = self.client[0] if self.client else ""
         self._wait()
 
@@ -239,13 +307,24 @@ class LimitedProtocol(Written, HttpToolsProtocol):
         self.pipeline.clear()
         super().connection_lost(error)
 
-    def data_received(self, data: bytes) -> None:
-        self._part, self._has_progressed = len(data), False
-        super().data_received(data)
+    @property
+    def must_wait(self) -> bool:
+        """Requests that came behind another wait for its answer, and what comes behind them for theirs."""
+        return bool(self.pipeline)
+
+    def hold(self) -> None:
+        self.flow.hold()
+
+    def release(self) -> None:
+        self.flow.release()
+
+    def parse(self, part: bytes) -> None:
+        self._part, self._has_progressed = len(part), False
+        super().parse(part)
         if self._has_progressed:
-            self._received = len(data) if self._in_headers else 0
+            self._received = len(part) if self._in_headers else 0
             return
-        self._received += len(data)
+        self._received += len(part)
         if self._received > LARGEST_HEADERS + LARGEST_PART and not self.transport.is_closing():
             self._is_too_large = True
             self.send_400_response("")
@@ -272,11 +351,14 @@ class LimitedProtocol(Written, HttpToolsProtocol):
         if self.pipeline:
             self._answered = self.pipeline[-1][0]
         super().on_response_complete()
+        if self.flow.is_held:
+            self.go_on_soon()
         if not self.pipeline and not self.transport.is_closing():
             self._wait()
 
     def handle_websocket_upgrade(self) -> None:
         self._stop_waiting()
+        self.forget_the_rest()  # a page says nothing before it was answered
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:

@@ -1,5 +1,8 @@
 """Places in a list that only ever grows, as callers carry them from one page to the next."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from sqlalchemy import ColumnElement, literal, tuple_
 
 from yamchi.clock import Millis
@@ -16,6 +19,11 @@ def make_cursor(moment: Millis, *names: str) -> str:
     return as_base64url("\n".join((str(moment), *names)).encode())
 
 
+def next_cursor(page: Sequence[Any], limit: int) -> str | None:
+    """After the last row of a page, by its `created_at` and `id`; None if the page is not full, so that nothing follows."""
+    return make_cursor(page[-1].created_at, page[-1].id) if len(page) == limit else None
+
+
 def read_cursor(cursor: str, names: int = 1) -> tuple[Millis, list[str]]:
     """The moment and the names; refused in a sentence if it is not one that was given out."""
     try:
@@ -25,6 +33,12 @@ def read_cursor(cursor: str, names: int = 1) -> tuple[Millis, list[str]]:
     except ValueError:
         raise InvalidJob("cursor: it is not one of ours; leave it out to begin at the start.") from None
     return int(moment), rest
+
+
+def read_place(cursor: str) -> Place:
+    """The place that the cursor of a list with one name stands for."""
+    moment, (name,) = read_cursor(cursor)
+    return moment, name
 
 
 def is_older(moment: ColumnElement[Millis], name: ColumnElement[str], place: Place) -> ColumnElement[bool]:

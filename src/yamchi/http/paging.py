@@ -11,7 +11,7 @@ from pydantic_core import PydanticUseDefault
 from yamchi.clock import to_moment
 from yamchi.errors import InvalidJob
 from yamchi.fields import WITHOUT_NUL
-from yamchi.http.cursors import Place, read_cursor
+from yamchi.http.cursors import Place, read_place
 
 
 def _empty_is_absent(value: object) -> object:
@@ -48,7 +48,6 @@ def read_before(text: str | None) -> Place | None:
     with suppress(ValueError, OverflowError):
         return to_moment(datetime.fromisoformat(text)), ""
     try:
-        moment, (name,) = read_cursor(text)
+        return read_place(text)
     except InvalidJob:
         raise InvalidJob("before: it should be `next_before` of a page.") from None
-    return moment, name

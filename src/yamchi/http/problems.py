@@ -85,13 +85,34 @@ def problem(
     return Response(orjson.dumps(body), status, dict(headers or {}), media_type="application/problem+json")
 
 
+WHEN: dict[int, str] = {
+    400: "The request can't be read.",
+    401: "No token was given, or one that is not known.",
+    403: "The token is known, and may not do this.",
+    404: "There is no such thing.",
+    409: "As things stand now it can't be done, or something else has this id.",
+    410: "It was there, and is no longer kept, or its link has ended.",
+    412: "The version of the protocol is another one.",
+    413: "It is more than is taken at once.",
+    415: "The content is of a kind that is not taken.",
+    422: "A field or a parameter is missing or wrong: `errors` names each, with what is wrong with it.",
+    429: "Too many requests: `Retry-After` says when to come again.",
+    502: "A provider answered in a way that can't be understood, or refused.",
+    503: "The engine, the database or a provider can't be reached: try again later.",
+}
+"""What a status says to whoever gets it; `detail` of the answer says more."""
+
+
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """These problems, for the `responses=` of a route. Whoever may be unknown may also come too often."""
     if HTTPStatus.UNAUTHORIZED in statuses:
         statuses = (*statuses, HTTPStatus.TOO_MANY_REQUESTS)
     schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
     return {
-        status: {"description": HTTPStatus(status).phrase, "content": {"application/problem+json": schema}}
+        status: {
+            "description": WHEN.get(status, HTTPStatus(status).phrase),
+            "content": {"application/problem+json": schema},
+        }
         for status in statuses
     }
 

@@ -6,7 +6,7 @@ middle loses nothing. A button is believed only as far as the lead belongs to wh
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -17,6 +17,7 @@ from yamchi.leads.chat import Chat
 from yamchi.leads.datepicker import DatePickerScene
 from yamchi.leads.model import Lead, LessonMoved
 from yamchi.leads.speaking import BotServices, Speaker
+from yamchi.leads.talk import Conversation
 from yamchi.leads.updates import ButtonPress, IncomingMessage, Person, read_update
 from yamchi.leads.welcome import WelcomeScene
 from yamchi.scenarios.entities import LogLine
@@ -32,17 +33,10 @@ MODEL = "ai"
 Holding = Callable[[str], AbstractContextManager[object]]
 
 
-class Talk(Protocol):
-    """Answers what is no command."""
-
-    async def answer(self, person: Person, text: str) -> str | None:
-        """Plain words; None if there are none, and "" if the person has asked too often."""
-
-
 class Bot:
     """Handles updates, each once; what fails is tried again by its job."""
 
-    def __init__(self, services: BotServices, chat: Chat, talk: Talk | None = None) -> None:
+    def __init__(self, services: BotServices, chat: Chat, talk: Conversation | None) -> None:
         self._services = services
         self._chat = chat
         self._talk = talk
@@ -138,10 +132,10 @@ class Bot:
             return False
         if lead.confirmed:
             return True
+        service = self._services.service
+        event_id = await service.event_id_of(pressed.update_id, lead.id)
         try:
-            await self._services.service.confirm(
-                lead, f"tg:{pressed.update_id}:{lead.id}", by=f"telegram:{pressed.person.id}"
-            )
+            await service.confirm(lead, event_id, by=f"telegram:{pressed.person.id}")
         except LessonMoved:
             return False
         return True

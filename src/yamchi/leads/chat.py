@@ -9,7 +9,9 @@ from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Unreachable
 from yamchi.notifications.channels.telegram import telegram_html
 from yamchi.notifications.channels.telegram.bot_api import AnswerTooLarge, BotApi
-from yamchi.notifications.templates import Rendered, TemplateStore, UnknownTemplate, locale_chain
+from yamchi.notifications.channels.telegram.channel import keyboard_of
+from yamchi.notifications.templates import Rendered, TemplateStore
+from yamchi.notifications.templates.model import find_template
 from yamchi.notifications.templates.offloop import render_message
 
 log = structlog.get_logger("yamchi.leads")
@@ -33,17 +35,14 @@ class Chat:
         self._templates = templates
 
     async def render(self, code: str, locale: str, zone: str, data: Mapping[str, Any]) -> Rendered:
-        locales = locale_chain(locale)
-        template = await self._templates.find(code, CHANNEL, locales)
-        if template is None:
-            raise UnknownTemplate(code, CHANNEL, locales)
+        template = await find_template(self._templates, code, CHANNEL, locale)
         return await render_message(template, data, timezone=zone)
 
     async def say(
         self, chat: str, rendered: Rendered, above: Keyboard = (), *, edits: int | None = None
     ) -> None:
         """A message, with these buttons above the template's own; in place of the bot's message `edits`, if given."""
-        keyboard = [*above, *_buttons(rendered)]
+        keyboard = [*above, *keyboard_of(rendered.buttons)]
         markup = {"reply_markup": {"inline_keyboard": keyboard}} if keyboard else {}
         fields = {"chat_id": chat, "text": _html(rendered), "parse_mode": "HTML", **markup}
         if edits is None:
@@ -55,7 +54,7 @@ class Chat:
         """A message whose button sends the person's own number."""
         keys = [
             [{"text": button["text"], "request_contact": True} for button in row]
-            for row in _buttons(rendered)
+            for row in keyboard_of(rendered.buttons)
         ]
         markup = {"keyboard": keys, "resize_keyboard": True, "one_time_keyboard": True}
         fields = {"chat_id": chat, "text": _html(rendered), "parse_mode": "HTML", "reply_markup": markup}
@@ -117,15 +116,3 @@ def _html(rendered: Rendered) -> str:
         telegram_html.read(rendered.html) if rendered.html is not None else [telegram_html.Run(rendered.text)]
     )
     return telegram_html.split(runs)[0]
-
-
-def _buttons(rendered: Rendered) -> list[list[dict[str, Any]]]:
-    return [
-        [
-            {"text": one.text, "url": one.url}
-            if one.url
-            else {"text": one.text, "callback_data": one.callback}
-            for one in row
-        ]
-        for row in rendered.buttons
-    ]

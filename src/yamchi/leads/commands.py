@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from yamchi.console.loading import AppOption, JsonOption, with_plugin
-from yamchi.console.output import console, print_json, table, text
+from yamchi.console.output import console, print_json, print_table, table, text
 from yamchi.leads.model import Lead
 from yamchi.leads.plugin import Leads
 
@@ -36,7 +36,7 @@ def list_leads(
         shown.add_row(
             lead.id, text(lead.name or "", 40), text(contact, 40), lead.status, lesson, fields["created_at"]
         )
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command("show")

@@ -57,7 +57,7 @@ class DatePickerScene:
 
     async def _book(self, lead: Lead, pressed: ButtonPress, moment: Millis) -> None:
         """A tap that is tried again, since its answer did not get through, takes nothing back from what came after it."""
-        event_id = f"tg:{pressed.update_id}:{lead.id}"
+        event_id = await self._services.service.event_id_of(pressed.update_id, lead.id)
         if not await self._services.store.was_told(event_id):
             if not await self._services.slots.take(lead.id, moment):
                 day = as_datetime(moment).astimezone(self._speaker.zone(lead)).date()

@@ -180,6 +180,10 @@ class LeadEntities:
             raise InvalidJob(
                 f"data.lead_id: it should be a text of 1 to {LONGEST_ID} characters, not {in_short(data['lead_id'])}."
             )
+        if event.event_type == CREATED and data["lead_id"] in (".", ".."):
+            raise InvalidJob(
+                f"data.lead_id: {data['lead_id']!r} is a step in an address, where no lead would be found."
+            )
         if event.event_type == CREATED and len(data["lead_id"].encode()) > LONGEST_NEW_ID:
             raise InvalidJob(
                 f"data.lead_id: a new lead's id may have {LONGEST_NEW_ID} bytes, so that it fits into the buttons of a chat."

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError
@@ -50,8 +49,8 @@ class Leads(Plugin):
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.leads.demo:play"
     routes = "yamchi.leads.routes:ROUTES"
-    commands = MappingProxyType({"lead": "yamchi.leads.commands:group"})
-    extras = MappingProxyType({"sheets": "gspread"})
+    commands: ClassVar = {"lead": "yamchi.leads.commands:group"}
+    extras: ClassVar = {"sheets": "gspread"}
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from yamchi.csvfiles import as_csv_text
 from yamchi.errors import InvalidJob
 from yamchi.fields import JsonObject, Locale, Name, Timezone
-from yamchi.http.cursors import make_cursor, read_cursor
+from yamchi.http.cursors import next_cursor, read_place
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
 from yamchi.leads.contacts import MOST_FIELDS
@@ -119,14 +119,9 @@ async def list_leads(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> LeadsOut:
-    after = None
-    if cursor is not None:
-        moment, (lead_id,) = read_cursor(cursor)
-        after = (moment, lead_id)
+    after = None if cursor is None else read_place(cursor)
     found = await leads.store.page(status=status, search=search, after=after, limit=limit)
-    last = found[-1] if len(found) == limit else None
-    following = None if last is None else make_cursor(last.created_at, last.id)
-    return LeadsOut(items=[_shown(lead) for lead in found], next_cursor=following)
+    return LeadsOut(items=[_shown(lead) for lead in found], next_cursor=next_cursor(found, limit))
 
 
 @router.get("/leads/export.csv", summary="Every lead, as CSV", response_class=StreamingResponse)

@@ -26,6 +26,7 @@ from yamchi.storage.database import Database
 log = structlog.get_logger("yamchi.leads")
 
 CHANNEL = "telegram"
+SIGNATURE_DIGITS = 32
 
 
 class LeadService:
@@ -77,7 +78,13 @@ class LeadService:
         if await self._store.find(known) is not None:
             return known
         signature = await self._signer.sign("lead", contact.form)
-        return str(UUID(hex=signature[:32], version=4))
+        return str(UUID(hex=signature[:SIGNATURE_DIGITS], version=4))
+
+    async def event_id_of(self, update_id: int, lead_id: str) -> str:
+        """The id of the event that an update of Telegram becomes: who knows a lead can count updates, but not tell of one first."""
+        event_id = f"tg:{update_id}:{lead_id}"
+        signature = await self._signer.sign("event of the bot", event_id)
+        return f"{event_id}:{signature[:SIGNATURE_DIGITS]}"
 
     async def tell(self, event_type: str, lead_id: str, event_id: str | None = None, **data: Any) -> bool:
         """Tell of something that happened to a lead; whether it had been told before."""

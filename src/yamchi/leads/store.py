@@ -1,7 +1,7 @@
 """The tables of leads: what scenarios, the API and the bot read and write, most of it within a transaction of theirs."""
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, or_, select, update
@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, func, or_, sel
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.http.cursors import Place, is_older
 from yamchi.leads.model import FIXED, NAMES, NEW, Lead, UnknownLead, check_extra, checked
+from yamchi.leads.sheets.pending import PendingChanges
 from yamchi.leads.tables import lead_log, leads, lesson_slots
 from yamchi.notifications.tables import events, users
 from yamchi.scenarios.entities import LogLine
@@ -43,24 +44,11 @@ _PERSON = {
 """Fields that say where the person is reached, and their names among people."""
 
 
-class Changes(Protocol):
-    """Somebody who keeps a copy of the leads, told in the transaction that changes one."""
-
-    def changed_in(self, connection: Connection, lead_id: str) -> None:
-        """A lead is new, or has changed."""
-
-    def logged_in(self, connection: Connection, line: Mapping[str, Any]) -> None:
-        """A line is new in a lead's log."""
-
-    def erased_in(self, connection: Connection, lead_id: str) -> None:
-        """A lead is forgotten."""
-
-
 class LeadStore:
     """`leads`, `lead_log` and `lesson_slots`."""
 
     def __init__(
-        self, database: Database, clock: Clock, default_zone: str, changes: Changes | None = None
+        self, database: Database, clock: Clock, default_zone: str, changes: PendingChanges | None
     ) -> None:
         self._database = database
         self._clock = clock

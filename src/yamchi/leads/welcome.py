@@ -69,9 +69,9 @@ class WelcomeScene:
 
     async def _activate(self, lead: Lead, said: IncomingMessage) -> Lead:
         locale = None if lead.locale else self._speaker.language(said.person)
-        await self._services.service.tell(
-            entities.ACTIVATED, lead.id, f"tg:{said.update_id}:{lead.id}", tg_id=said.person.id, locale=locale
-        )
+        service = self._services.service
+        event_id = await service.event_id_of(said.update_id, lead.id)
+        await service.tell(entities.ACTIVATED, lead.id, event_id, tg_id=said.person.id, locale=locale)
         return await self._services.store.get(lead.id)
 
 

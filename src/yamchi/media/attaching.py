@@ -53,8 +53,6 @@ class PictureAttacher:
         if self._bucket is None or not variant.is_synced:
             raise Unrecoverable(f"The file of the picture {found.id} is gone.")
         try:
-            return b"".join(
-                [part async for part in await self._bucket.open(f"{found.entity_type}/{variant.file}")]
-            )
+            return b"".join([part async for part in await self._bucket.open(found.key_of(variant.file))])
         except NotInBucket as error:
             raise Unrecoverable(str(error)) from error

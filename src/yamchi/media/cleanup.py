@@ -16,7 +16,7 @@ import structlog
 from yamchi.clock import Clock, Millis
 from yamchi.faultpoints import fault_point
 from yamchi.media.files import Files, is_older, is_unfinished, remove, size_of
-from yamchi.media.model import KeptVariant, Picture
+from yamchi.media.model import Picture
 from yamchi.media.store import MediaStore
 from yamchi.storage.bucket import Bucket
 
@@ -97,7 +97,7 @@ class MediaCleanupJob:
     async def _remove(self, found: Picture) -> int:
         """Here and in the bucket, where a sync that was interrupted may have left what no row knows. Each file counts once."""
         if self._bucket and found.variants:
-            await self._bucket.delete([self._key(found, one) for one in found.variants])
+            await self._bucket.delete([found.key_of(one.file) for one in found.variants])
         freed = await asyncio.to_thread(self._remove_files, found)
         fault_point("media.files_removed")
         return freed
@@ -105,16 +105,12 @@ class MediaCleanupJob:
     def _remove_files(self, found: Picture) -> int:
         freed = 0
         for one in found.variants:
-            here = remove(self._files.by_key(self._key(found, one)))
+            here = remove(self._files.by_key(found.key_of(one.file)))
             freed += here or (one.size if one.is_synced and self._bucket else 0)
         freed += remove(self._files.original_of(found.id))
         if found.temp_path is not None:
             freed += remove(self._files.temp_named(found.temp_path))
         return freed
-
-    @staticmethod
-    def _key(found: Picture, variant: KeptVariant) -> str:
-        return f"{found.entity_type}/{variant.file}"
 
     async def _remove_retired(self) -> int:
         freed = 0

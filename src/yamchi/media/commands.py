@@ -3,17 +3,17 @@
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import ValidationError
 from rich.progress import Progress
 
-from yamchi.console.loading import AppOption, JsonOption, with_plugin
-from yamchi.console.output import answer, console, print_fields, print_json, table, text
+from yamchi.console.loading import AppOption, JsonOption, check_choice, with_plugin
+from yamchi.console.output import answer, console, print_fields, print_json, print_table, table, text
 from yamchi.errors import ConfigurationError, Retryable, Unrecoverable, YamchiError
 from yamchi.media.files import as_outage
-from yamchi.media.model import Operation, Picture, WatermarkJobData
+from yamchi.media.model import Operation, Picture, Status, WatermarkJobData
 from yamchi.media.plugin import Media
 from yamchi.media.processing import hash_of
 from yamchi.queues.handlers import describe
@@ -121,6 +121,7 @@ def list_media(
 
     Example: [cyan]yamchi media list --status failed[/]
     """
+    check_choice("status", status, get_args(Status))
     found, _ = with_plugin(
         Media, app, lambda media: media.store.page(status=status, entity_type=entity_type, limit=limit)
     )
@@ -133,7 +134,7 @@ def list_media(
         copied = sum(variant.is_synced for variant in one.variants)
         row = (one.entity_type, one.status, text(one.original_filename, 40), pixels, str(len(one.variants)))
         shown.add_row(one.id, *row, str(copied or ""), text(one.error or "", 80))
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command("show")
@@ -151,7 +152,7 @@ def show(media_id: MediaId, app: AppOption = None, as_json: JsonOption = False) 
     for name, one in fields["variants"].items():
         pixels, is_copied = f"{one['width']} × {one['height']}", "yes" if one["isSynced"] else ""
         shown.add_row(text(name), pixels, f"{one['size']:,}", is_copied, text(one["url"], 400))
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command("sync")
@@ -190,8 +191,10 @@ def watermark(
     media_id: MediaId,
     watermark_id: Annotated[str | None, typer.Argument(help="The watermark's id.")] = None,
     position: Annotated[str, typer.Option(help="top-left … bottom-right, center or tile.")] = "bottom-right",
-    opacity: Annotated[float, typer.Option(min=0.1, max=1.0)] = 0.5,
-    scale: Annotated[float, typer.Option(min=0.1, max=1.0)] = 0.2,
+    opacity: Annotated[float, typer.Option(min=0.1, max=1.0, help="1 hides what is below it.")] = 0.5,
+    scale: Annotated[
+        float, typer.Option(min=0.1, max=1.0, help="Its width, as a part of the picture's.")
+    ] = 0.2,
     off: Annotated[bool, typer.Option("--off", help="Take the watermark off.")] = False,
     app: AppOption = None,
     as_json: JsonOption = False,

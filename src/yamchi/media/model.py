@@ -124,6 +124,10 @@ class Picture:
     def url_of(self, variant: KeptVariant) -> str:
         return f"/media/{self.id}/{variant.address}"
 
+    def key_of(self, file: str) -> str:
+        """The name of one of its files in the bucket, and below the folder of uploads."""
+        return f"{self.entity_type}/{file}"
+
     def _is_whole(self, variant: KeptVariant) -> bool:
         if not self.width or not self.height:
             return False

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError, YamchiError
@@ -46,8 +45,8 @@ class Media(Plugin):
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.media.demo:play"
     routes = "yamchi.media.tusroutes:ROUTES"
-    commands = MappingProxyType({"media": "yamchi.media.commands:group"})
-    extras = MappingProxyType({"media": "pyvips", "s3": "obstore"})
+    commands: ClassVar = {"media": "yamchi.media.commands:group"}
+    extras: ClassVar = {"media": "pyvips", "s3": "obstore"}
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)
@@ -77,8 +76,8 @@ class Media(Plugin):
             self.children,
             app.clock,
             self._changed,
+            syncs=self.bucket is not None,
         )
-        self.service.syncs = self.bucket is not None
         self.watermarks = WatermarkService(
             self.store,
             self.files,
@@ -153,8 +152,7 @@ class Media(Plugin):
 
     async def _changed(self, found: Picture) -> None:
         """The bucket follows, and the uploader's page hears of it."""
-        if found.sync_state == "accepted":
-            await self.sync.follow(found)
+        await self.sync.follow(found)
         if found.user_id and self._feed is not None:
             body = {"type": "media", "media": found.to_dict()}
             await self._feed.publish(found.user_id, body, once=f"media-{found.id}-{found.updated_at}")

@@ -276,7 +276,7 @@ async def show(
         if variant == one.address:
             return await _picture(media, request, found, one.file, one.is_synced)
     former = f"{media_id}-{variant}"
-    if await media.store.is_retired(f"{found.entity_type}/{former}"):
+    if await media.store.is_retired(found.key_of(former)):
         return await _picture(media, request, found, former, media.bucket is not None)
     raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such variant of this picture.")
 
@@ -297,6 +297,6 @@ async def _picture(media: Media, request: Request, found: Picture, file: str, is
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return FileResponse(path, media_type=TYPES[path.suffix], headers=headers)
     if is_synced and media.bucket:
-        url = await media.bucket.url_of(f"{found.entity_type}/{file}")
+        url = await media.bucket.url_of(found.key_of(file))
         return RedirectResponse(url, 302, {**FOR_ANY_PAGE, "cache-control": "private, max-age=600"})
     raise HTTPException(HTTPStatus.NOT_FOUND, "The file of this picture is gone.")

@@ -30,13 +30,14 @@ from yamchi.media.children import PROCESS, PictureProcesses
 from yamchi.media.files import Files, as_outage, copy, copy_whole, link, remove, size_of
 from yamchi.media.formats import BadFile, TooLarge, sniff_file
 from yamchi.media.model import MediaProcessingJobData, Picture
-from yamchi.media.overlay import Mark
 from yamchi.media.presets import Preset, Presets, UnknownPreset
-from yamchi.media.processing import Made, Task
+from yamchi.media.processing import Made
 from yamchi.media.store import MediaStore, UnknownMedia
+from yamchi.media.tasks import Tasks
 from yamchi.queues.handlers import describe, faults_in
 from yamchi.queues.job import Job
-from yamchi.queues.queue import New, Queue
+from yamchi.queues.newjobs import New
+from yamchi.queues.queue import Queue
 from yamchi.storage.folders import flush_folder
 
 JOB_ID = "media-"
@@ -63,14 +64,19 @@ class MediaService:
         children: PictureProcesses,
         clock: Clock,
         after: Told,
+        *,
+        syncs: bool,
     ) -> None:
         self.store = store
         self.files = files
         self.presets = presets
+        self.tasks = Tasks(store, files, presets, children.max_pixels)
         self._queue = queue
         self._children = children
         self._clock = clock
         self._after = after
+        self._syncs = syncs
+        """Whether finished pictures are copied to a bucket."""
 
     # ── In ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -91,17 +97,19 @@ class MediaService:
         chosen = media_id or str(uuid4())
         try:
             self._check_upload(temp, self.presets.get(entity_type))
-            fields = {
-                "user_id": user_id,
-                "metadata": metadata or {},
-                "original_filename": clean_name(filename),
-            }
-            data = _job_data(media_id=chosen, entity_type=entity_type, temp_path=str(temp), **fields)
+            data = _job_data(
+                media_id=chosen,
+                entity_type=entity_type,
+                temp_path=str(temp),
+                original_filename=clean_name(filename),
+                user_id=user_id,
+                metadata=metadata or {},
+            )
             self._queue.prepare([New(data, PROCESS, f"{JOB_ID}{chosen}")])  # refused before anything is kept
         except (BadFile, UnknownPreset, InvalidJob):
             remove(temp)
             raise
-        found = await self._keep(temp, entity_type, filename, user_id, metadata, chosen)
+        found = await self._keep(temp, data, chosen)
         fault_point("media.stored")
         return found, await self._enqueue(found)
 
@@ -119,7 +127,7 @@ class MediaService:
         try:
             await asyncio.to_thread(copy, Path(file), temp)
             self._check_upload(temp, preset)
-            _job_data(
+            data = _job_data(
                 entity_type=entity_type,
                 temp_path=str(temp),
                 original_filename=clean_name(Path(file).name),
@@ -129,9 +137,9 @@ class MediaService:
         except (OSError, BadFile, InvalidJob):
             remove(temp)
             raise
-        found = await self._keep(temp, entity_type, Path(file).name, user_id, metadata)
+        found = await self._keep(temp, data, str(uuid4()))
         try:
-            task = self._task(found, preset, temp, None)
+            task = self.tasks.begin(found, temp, None)
             async with self._touching(found):
                 made = await self._children.make(found, task)
             found = await self._finish(found, made, temp)
@@ -157,24 +165,15 @@ class MediaService:
         finally:
             touching.cancel()
 
-    async def _keep(
-        self,
-        temp: Path,
-        entity_type: str,
-        filename: str,
-        user_id: str | None,
-        metadata: dict[str, Any] | None,
-        media_id: str | None = None,
-    ) -> Picture:
-        chosen = media_id or str(uuid4())
+    async def _keep(self, temp: Path, data: MediaProcessingJobData, media_id: str) -> Picture:
         await asyncio.to_thread(flush_folder, temp.parent)
         return await self.store.add(
             {
-                "id": chosen,
-                "entity_type": entity_type[:32],
-                "original_filename": clean_name(filename),
-                "user_id": user_id,
-                "metadata": metadata or {},
+                "id": media_id,
+                "entity_type": data.entity_type[:32],
+                "original_filename": clean_name(data.original_filename),
+                "user_id": data.user_id,
+                "metadata": data.metadata,
                 "temp_path": temp.name,
                 "size": size_of(temp),
             }
@@ -226,8 +225,7 @@ class MediaService:
         try:
             found = await self._with_file_of(job, found, is_first=is_first)
             source = self._source_of(found)
-            preset = self.presets.get(found.entity_type)
-            task = self._task(found, preset, source, await self._mark_of(found))
+            task = self.tasks.begin(found, source, await self.tasks.mark_on(found))
             made = await self._children.make(found, task, job)
             found = await self._finish(found, made, source, is_first=is_first)
         except Exception as error:
@@ -235,8 +233,7 @@ class MediaService:
             await self._note_error(job, found, failure)
             raise failure from error
         await job.progress(100)
-        await self._after(found)
-        return {"mediaId": found.id, "status": found.status, "variants": len(found.variants)}
+        return await self._result(found)
 
     async def note_failure(self, job: Job[Any], error: str) -> None:
         """A job that ended without its handler's last word, such as one that killed its workers."""
@@ -278,9 +275,7 @@ class MediaService:
             except UnknownMedia as error:
                 raise Unrecoverable(str(error)) from error
         temp = self.files.temp_file(data.temp_path)
-        return await self._keep(
-            temp, data.entity_type, data.original_filename, data.user_id, data.metadata, _derived(job.id)
-        )
+        return await self._keep(temp, data, _derived(job.id))
 
     async def _with_file_of(
         self, job: Job[MediaProcessingJobData], found: Picture, *, is_first: bool
@@ -300,7 +295,9 @@ class MediaService:
 
     def _source_of(self, found: Picture) -> Path:
         source = (
-            self._original_of(found) if found.temp_path is None else self.files.temp_named(found.temp_path)
+            self.tasks.original_of(found)
+            if found.temp_path is None
+            else self.files.temp_named(found.temp_path)
         )
         if not source.exists():
             raise Retryable(
@@ -309,51 +306,17 @@ class MediaService:
             )
         return source
 
-    def _original_of(self, found: Picture) -> Path:
-        if found.original_path is None:
-            raise Unrecoverable(f"Media {found.id} has no original to begin from.")
-        return self.files.original_of(found.id)
-
     async def _tidy_up(self, job: Job[MediaProcessingJobData], found: Picture) -> dict[str, Any]:
         """The picture was made by somebody who got no further: do what comes after."""
         if job.data.temp_path:
             with suppress(BadFile):  # queued before the folder was moved: the cleanup removes it
                 remove(self.files.temp_file(job.data.temp_path))
+        return await self._result(found)
+
+    async def _result(self, found: Picture) -> dict[str, Any]:
+        """What the job returns, once those who follow the picture have been told."""
         await self._after(found)
         return {"mediaId": found.id, "status": found.status, "variants": len(found.variants)}
-
-    def _task(self, found: Picture, preset: Preset, source: Path, mark: Mark | None) -> Task:
-        focus = found.metadata.get("focus")
-        is_point = (
-            isinstance(focus, list) and len(focus) == 2 and all(isinstance(one, int | float) for one in focus)
-        )
-        return Task(
-            source=source,
-            folder=self.files.folder_of(found.entity_type),
-            stem=found.id,
-            preset=preset,
-            max_pixels=self._children.max_pixels,
-            mark=mark,
-            focus=(float(focus[0]), float(focus[1])) if is_point and focus else None,
-        )
-
-    async def task_for(self, found: Picture, mark: Mark | None) -> Task:
-        """What a child is asked for to make this picture anew, from its original."""
-        return self._task(found, self.presets.get(found.entity_type), self._original_of(found), mark)
-
-    async def _mark_of(self, found: Picture) -> Mark | None:
-        return None if found.watermark is None else await self.mark_of(dict(found.watermark))
-
-    async def mark_of(self, wanted: dict[str, Any]) -> Mark:
-        row = await self.store.watermark(str(wanted["watermarkId"]))
-        names = wanted.get("variants")
-        return Mark(
-            file=self.files.watermark(row.file),
-            position=wanted["position"],
-            opacity=wanted["opacity"],
-            scale=wanted["scale"],
-            variants=None if names is None else tuple(names),
-        )
 
     async def _finish(self, found: Picture, made: Made, source: Path, *, is_first: bool = True) -> Picture:
         fault_point("media.written")
@@ -374,16 +337,13 @@ class MediaService:
 
         try:
             return await self.store.finish(
-                found, made, original=original.name, syncs=self.syncs, is_there=is_there, **more
+                found, made, original=original.name, syncs=self._syncs, is_there=is_there, **more
             )
         except UnknownMedia as error:
             for one in made.variants:
                 remove(self.files.public_file(found.entity_type, one.file))
             remove(original)
             raise Unrecoverable(str(error)) from error
-
-    syncs: bool = False
-    """Whether finished pictures are copied to a bucket."""
 
     async def _note_error(self, job: Job[Any], found: Picture, error: Exception) -> None:
         if isinstance(error, Outage):

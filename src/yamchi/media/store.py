@@ -235,9 +235,9 @@ class MediaStore:
         ]
         insert_new(connection, media_variants, rows)
         # A picture may come back to what it was: those files are needed again.
-        again = [f"{found.entity_type}/{file}" for file in after]
+        again = [found.key_of(file) for file in after]
         connection.execute(delete(media_retired).where(media_retired.c.path.in_(again)))
-        gone = [f"{found.entity_type}/{file}" for file in before if file not in after]
+        gone = [found.key_of(file) for file in before if file not in after]
         insert_new(connection, media_retired, [{"path": key, "delete_after": now + GRACE} for key in gone])
 
     async def take_upload(self, media_id: str, name: str) -> None:

@@ -24,7 +24,8 @@ from yamchi.media.model import KeptVariant, MediaSyncJobData, Operation, Picture
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.media.tables import media
 from yamchi.queues.job import Job
-from yamchi.queues.queue import New, Queue
+from yamchi.queues.newjobs import New
+from yamchi.queues.queue import Queue
 from yamchi.storage.bucket import Bucket, NotInBucket
 from yamchi.storage.database import Database
 from yamchi.storage.keys import Keys
@@ -188,7 +189,7 @@ class MediaSyncService:
         may_be_there = job.attempts_made > 1
         sent = await asyncio.gather(
             *(
-                _put(bucket, _key(found, one), self._path(found, one), may_be_there or one.is_synced)
+                _put(bucket, found.key_of(one.file), self._path(found, one), may_be_there or one.is_synced)
                 for one in here
             ),
             return_exceptions=True,
@@ -210,7 +211,7 @@ class MediaSyncService:
         self._files.folder_of(found.entity_type)
         try:
             await asyncio.gather(
-                *(bucket.get(_key(found, one), self._path(found, one), sha256=one.hash) for one in away)
+                *(bucket.get(found.key_of(one.file), self._path(found, one), sha256=one.hash) for one in away)
             )
         except NotInBucket as error:
             raise Unrecoverable(str(error)) from error
@@ -228,7 +229,7 @@ class MediaSyncService:
             raise Unrecoverable(
                 f"Media {found.id} is only in the bucket ({', '.join(lost)}): download it first."
             )
-        await bucket.delete([_key(found, one) for one in safe])
+        await bucket.delete([found.key_of(one.file) for one in safe])
         await self._store.synced(found.id, [one.file for one in safe], is_synced=False)
         return len(safe)
 
@@ -241,10 +242,6 @@ class MediaSyncService:
 
     def _path(self, found: Picture, variant: KeptVariant) -> Any:
         return self._files.public_file(found.entity_type, variant.file)
-
-
-def _key(found: Picture, variant: KeptVariant) -> str:
-    return f"{found.entity_type}/{variant.file}"
 
 
 async def _put(bucket: Bucket, key: str, file: Path, look_first: bool) -> bool:

@@ -15,7 +15,8 @@ from yamchi.media.presets import UnknownPreset
 from yamchi.media.service import MediaService, Told, clean_name
 from yamchi.media.store import MediaStore, UnknownMedia
 from yamchi.queues.job import Job
-from yamchi.queues.queue import New, Queue
+from yamchi.queues.newjobs import New
+from yamchi.queues.queue import Queue
 
 APPLY = "apply"
 UNMADE_WAIT = "2s"
@@ -99,7 +100,7 @@ class WatermarkService:
                 return Snooze(UNMADE_WAIT, f"Media {found.id} is still being made.")
             self._check(found, data)
             how = data.model_dump(by_alias=True, exclude={"media_id"})
-            task = await self._service.task_for(found, await self._service.mark_of(how))
+            task = self._service.tasks.anew(found, await self._service.tasks.mark_of(how))
         except (UnknownMedia, UnknownPreset, InvalidJob, WrongState) as error:
             raise Unrecoverable(str(error)) from error
         try:

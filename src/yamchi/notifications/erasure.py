@@ -11,9 +11,10 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, or_, select, update
 
 from yamchi.errors import WrongState
+from yamchi.notifications.people.tokens import PersonTokens
 from yamchi.notifications.schemas.notification_job import AS_SENT, NOBODY
-from yamchi.notifications.sending.deliveries import FINAL
 from yamchi.notifications.sending.service import NotificationService
+from yamchi.notifications.sending.statuses import FINAL
 from yamchi.notifications.tables import (
     campaign_people,
     campaigns,
@@ -64,13 +65,17 @@ LOOK_AGAIN_SECONDS = 0.1
 class Erasure:
     """Erases people from the tables of notifications."""
 
-    def __init__(self, database: Database, service: NotificationService, queue: Queue) -> None:
+    def __init__(
+        self, database: Database, service: NotificationService, queue: Queue, tokens: PersonTokens
+    ) -> None:
         self._database = database
         self._service = service
         self._queue = queue
+        self._tokens = tokens
 
     async def erase(self, user_id: str) -> dict[str, int]:
         """Cancel pending deliveries, clear the rows that the counts need, delete the rest; how many of each."""
+        await self._tokens.revoke(user_id)
         cancelled, emptied = 0, 0
         while rows := await self._deliveries(user_id):
             cancelled += await self._cancel_all(rows)

@@ -18,22 +18,20 @@ from yamchi.notifications.channels.configured import channels_of
 from yamchi.notifications.channels.email.channel import EmailChannel, Mailbox, MailboxChannel
 from yamchi.notifications.channels.email.smtp import SmtpServer
 from yamchi.notifications.channels.null import NullChannel, NullLedger
-from yamchi.notifications.channels.test_mode import TestModeChannels
 from yamchi.notifications.erasure import Erasure
 from yamchi.notifications.inbox.channel import InboxChannel
 from yamchi.notifications.inbox.feed import Feed
 from yamchi.notifications.inbox.hub import Hub
 from yamchi.notifications.inbox.live_channel import LiveChannel
 from yamchi.notifications.inbox.store import Inbox
-from yamchi.notifications.inbox.tokens import PREFIX, PersonTokens
 from yamchi.notifications.people.preferences import PreferenceStore
 from yamchi.notifications.people.recipients import Recipients
 from yamchi.notifications.people.suppressions import Suppressions
+from yamchi.notifications.people.tokens import PREFIX, PersonTokens
 from yamchi.notifications.people.unsubscribe import UnsubscribeLinks
 from yamchi.notifications.policy.caps import Caps
 from yamchi.notifications.policy.checks import SendChecks
 from yamchi.notifications.policy.context import ContextLoader
-from yamchi.notifications.policy.escalation import InboxReceipts
 from yamchi.notifications.policy.rule_store import RuleStore
 from yamchi.notifications.policy.rules import EventRulesHandler
 from yamchi.notifications.schemas.notification_job import (
@@ -51,19 +49,21 @@ from yamchi.notifications.sending.deliveries import LONGEST_RUN, Deliveries
 from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.email_queue import EmailQueue
 from yamchi.notifications.sending.history import History
-from yamchi.notifications.sending.http_input import HttpInput
+from yamchi.notifications.sending.http_input import HttpInput, id_in
 from yamchi.notifications.sending.outcomes import Outcomes
 from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.notifications.sending.service import JOB, NotificationService
 from yamchi.notifications.sending.unknown import UnknownDeliveries
 from yamchi.notifications.settings import NotificationSettings
 from yamchi.notifications.templates.files import FileTemplates
+from yamchi.notifications.templates.lint import FileCheck
 from yamchi.notifications.templates.versions import VersionedTemplates
 from yamchi.plugins import Application, BoardPage, Check, Plugin, ask
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
 from yamchi.queues.records import JobRecord
 from yamchi.settings import Settings
+from yamchi.storage.keys import TableKeys
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -114,10 +114,11 @@ class Notifications(Plugin):
         self.circuits = Circuits(database, clock)
         self.mailbox = Mailbox(database)
         self.signer = app.signer
-        self.persons = PersonTokens(self.signer, clock)
+        self.persons = PersonTokens(self.signer, TableKeys(database, clock), clock)
         self.feed = Feed(database, clock)
         self.inbox = Inbox(database, self.feed, clock)
         self.hub = Hub(self.feed, self.inbox, clock)
+        self.template_files = FileCheck(settings.home / "templates")
         self.templates = VersionedTemplates(database, FileTemplates([settings.home / "templates"]), clock)
         self.rules = RuleStore(
             database, (settings.home / "rules.yaml", HERE / "defaults" / "rules.yaml"), clock
@@ -135,31 +136,7 @@ class Notifications(Plugin):
         self.unsubscribe_links = UnsubscribeLinks(self.signer, self.preferences, self.public_url)
         caps, self.digests = Caps(database, clock), Digests(database, self.deliveries, clock)
         self.deliveries.when_not_sent.append(caps.release)
-        self.processor = JobProcessor(
-            ContextLoader(
-                self.channels,
-                self.templates,
-                self.recipients,
-                settings.default_timezone,
-                TestModeChannels(database, self.settings.smtp_from, clock),
-            ),
-            SendChecks(self.suppressions, caps, InboxReceipts(database), clock),
-            self.campaign_limits,
-            self.digests,
-            Composer(self.unsubscribe_links, self.attachments, clock),
-            self.circuits,
-            self.deliveries,
-            Outcomes(
-                self.deliveries,
-                self.digests,
-                self.suppressions,
-                self.circuits,
-                self.service.send,
-                clock,
-                self.counters.count_answer,
-            ),
-            clock,
-        )
+        self.processor = self._make_processor(caps)
         counts = self.deliveries.campaign_counts
         rehearsal = Rehearsal(
             self.templates, self.recipients, has_links=self.unsubscribe_links.has_links, clock=clock
@@ -172,13 +149,43 @@ class Notifications(Plugin):
         self.emails = EmailQueue(self.processor, lambda: self.channels["email"], clock)
         self.unknown_deliveries = UnknownDeliveries(self.deliveries, self.digests, self.service, queue)
         self.history = History(database, queue, self.channels, self.circuits, clock)
-        self.erasure = Erasure(database, self.service, queue)
+        self.erasure = Erasure(database, self.service, queue, self.persons)
         self.register(self._email())
         self.register(NullChannel(clock))
         self.register(InboxChannel(self.inbox))
         self.register(LiveChannel(self.feed, clock))
         for channel in channels_of(self.settings, database, self.circuits, clock):
             self.register(channel)
+
+    def _make_processor(self, caps: Caps) -> JobProcessor:
+        database, clock = self.app.database, self.app.clock
+        loader = ContextLoader(
+            self.channels,
+            self.templates,
+            self.recipients,
+            self.app.settings.default_timezone,
+            MailboxChannel(database, self.settings.smtp_from, clock),
+        )
+        outcomes = Outcomes(
+            self.deliveries,
+            self.digests,
+            self.suppressions,
+            self.circuits,
+            self.service.send,
+            clock,
+            self.counters.count_answer,
+        )
+        return JobProcessor(
+            loader,
+            SendChecks(self.suppressions, caps, database, clock),
+            self.campaign_limits,
+            self.digests,
+            Composer(self.unsubscribe_links, self.attachments, clock),
+            self.circuits,
+            self.deliveries,
+            outcomes,
+            clock,
+        )
 
     def register(self, channel: Channel) -> None:
         """Add a channel, or put another in the place of one."""
@@ -201,7 +208,8 @@ class Notifications(Plugin):
             backoff={"type": "exponential", "delay": 1},
             topic="notifications.outbox",
         )
-        definition.take_in, definition.is_own = self.http_input.data, False
+        definition.take_in, definition.id_in = self.http_input.data, id_in
+        definition.is_own = False
         definition.withdraw, definition.restore = self._withdraw, self._restore
         emails = self.app.define(
             email_queue.QUEUE, concurrency=10, attempts=3, backoff={"type": "exponential", "delay": 1}
@@ -284,10 +292,11 @@ class Notifications(Plugin):
         return self.counters.metrics(self.app.metrics.pending(QUEUE))
 
     async def checks(self) -> list[Check]:
-        """Rules that can't be used, and channels whose provider is down."""
+        """Rules and files of templates that can't be used, and channels whose provider is down."""
         now = self.app.clock.now()
         problem = await self.rules.problem()
         found = [Check("rules", False, problem)] if problem else []
+        found += [Check("template file", False, one) for one in await self.template_files.problems()]
         return found + [
             Check(f"channel {one.name}", not one.is_open, one.describe(now))
             for one in await self.circuits.all()

@@ -1,13 +1,15 @@
 """`yamchi payment`: look at payments, ask providers, compare the books."""
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from yamchi.console.loading import AppOption, JsonOption, with_plugin
-from yamchi.console.output import console, print_json, table, text
+from yamchi.console.loading import AppOption, JsonOption, check_choice, with_plugin
+from yamchi.console.output import print_json, print_table, say, table, text
 from yamchi.payments.model import Payment
 from yamchi.payments.plugin import Payments
+from yamchi.payments.providers.base import Status
+from yamchi.payments.service import HOW_TO_SET_UP
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -30,6 +32,7 @@ def list_payments(
 
     Example: [cyan]yamchi payment list --status pending[/]
     """
+    check_choice("status", status, get_args(Status))
     _show(
         with_plugin(
             Payments,
@@ -76,13 +79,16 @@ def reconcile(
     if as_json:
         print_json([report.to_dict() for report in reports])
         return
+    if not reports:
+        say(f"Nothing to compare: no payment provider is set up; {HOW_TO_SET_UP}.")
+        return
     shown = table("provider", "compared", "taken in", "corrected", "not known there")
     for report in reports:
         missing = text(", ".join(report.missing) or "none", 60)
         shown.add_row(
             report.provider, str(report.compared), str(report.adopted), str(report.corrected), missing
         )
-    console.print(shown)
+    print_table(shown)
 
 
 def _show_one(payment: Payment, as_json: bool) -> None:
@@ -104,4 +110,4 @@ def _show(found: list[Payment], as_json: bool) -> None:
             text(payment.order_id or "", 40),
             fields["created_at"],
         )
-    console.print(shown)
+    print_table(shown)

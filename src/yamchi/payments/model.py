@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+from uuid import UUID
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from sqlalchemy import Row
 
 from yamchi.clock import Millis, isoformat, isoformat_or_none
+from yamchi.errors import InvalidJob
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import FINAL, NewPayment, Status
 
@@ -114,6 +116,14 @@ class PaymentEvent:
     kind: str
     data: Mapping[str, Any]
     user_id: str | None
+
+
+def read_user_id(given: object) -> str:
+    """A person's id, as events have it."""
+    try:
+        return str(UUID(str(given)))
+    except ValueError:
+        raise InvalidJob(f"user_id: {str(given)[:64]!r} is no UUID, as people's ids are.") from None
 
 
 class CheckData(BaseModel):

@@ -3,10 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-from sqlalchemy import Connection, select, update
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from yamchi.errors import Outage
 from yamchi.http.buckets import Buckets
@@ -16,11 +13,11 @@ from yamchi.payments.money import Money
 from yamchi.payments.providers.base import Provider
 from yamchi.payments.providers.stripe import Stripe
 from yamchi.payments.providers.yookassa import YooKassa
+from yamchi.payments.publishing import EventPublisher
 from yamchi.payments.reconciliation import Reconciliation, ReconciliationReport
 from yamchi.payments.service import CHECK, PaymentService
 from yamchi.payments.settings import PaymentSettings
 from yamchi.payments.store import PaymentStore
-from yamchi.payments.tables import payment_events, payments
 from yamchi.payments.tasks import PaymentChecks
 from yamchi.plugins import Application, BoardPage, Check, Plugin, ask
 from yamchi.queues.handlers import Handler
@@ -53,8 +50,8 @@ class Payments(Plugin):
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.payments.demo:play"
     routes = "yamchi.payments.routes:ROUTES"
-    commands = MappingProxyType({"payment": "yamchi.payments.commands:group"})
-    extras = MappingProxyType({"payments": "httpx2"})
+    commands: ClassVar = {"payment": "yamchi.payments.commands:group"}
+    extras: ClassVar = {"payments": "httpx2"}
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)
@@ -64,9 +61,8 @@ class Payments(Plugin):
         self.providers: dict[str, Provider] = {one.name: one for one in _providers(self.settings)}
         self.store = PaymentStore(app.database, app.clock)
         notifications = app.plugin(Notifications)
-        self.service = PaymentService(
-            self.store, self.providers, self.queue, notifications.service.handle_events, app.signer, app.clock
-        )
+        events = EventPublisher(self.store, notifications.service.handle_events, app.signer)
+        self.service = PaymentService(self.store, self.providers, self.queue, events, app.clock)
         self.payment_checks = PaymentChecks(self.service, app.clock)
         self.reconciliation = Reconciliation(self.service, app.clock)
         self.unknown_webhooks = Buckets(UNKNOWN_WEBHOOKS, app.clock)
@@ -146,29 +142,7 @@ class Payments(Plugin):
     async def erase(self, user_id: str) -> Mapping[str, int]:
         """Books are kept as the law asks; they no longer say whose they are."""
 
-        def forget(connection: Connection) -> int:
-            whose = payments.c.user_id == user_id
-            nobody: dict[str, Any] = {
-                "user_id": None,
-                "description": None,
-                "metadata": {},
-                "return_url": None,
-            }
-            ids = select(payments.c.id).where(whose)
-            told = payment_events.c.payment_id.in_(ids)
-            for row in connection.execute(
-                select(payment_events.c.event_id, payment_events.c.data).where(told)
-            ):
-                data = {
-                    **row.data,
-                    **{name: None for name in ("description", "metadata") if name in row.data},
-                }
-                connection.execute(
-                    update(payment_events).where(payment_events.c.event_id == row.event_id).values(data=data)
-                )
-            return connection.execute(update(payments).where(whose).values(**nobody)).rowcount
-
-        return {"payments": await self.app.database.write(forget)}
+        return {"payments": await self.store.forget_user(user_id)}
 
     async def close(self) -> None:
         for provider in self.providers.values():

@@ -68,7 +68,7 @@ class Reconciliation:
         async for page in _paged(provider.since(since)):
             await self._compare_page(provider.name, page, report, now)
         await self._look_for_missing(provider, since, now, report)
-        await self._service.publish_events()
+        await self._service.events.publish()
         await self._service.store.record_event(
             f"{provider.name}:reconciliation:{now}", "reconciliation", None, report.to_dict()
         )

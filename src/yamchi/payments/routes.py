@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from yamchi.errors import Outage
 from yamchi.fields import few
 from yamchi.http.access import TheCaller
-from yamchi.http.cursors import make_cursor
+from yamchi.http.cursors import next_cursor
 from yamchi.http.paging import Before, Limit, read_before
 from yamchi.http.problems import documented
 from yamchi.payments.model import Payment
@@ -39,7 +39,7 @@ Amount = Annotated[
     str,
     Field(pattern=r"^[0-9]{1,13}(\.[0-9]{1,4})?$", examples=["100.00"], description="A decimal, as text."),
 ]
-OwnId = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._:-]+$")]
+OwnId = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^\.*[A-Za-z0-9_:-][A-Za-z0-9._:-]*$")]
 
 
 class PaymentIn(BaseModel):
@@ -152,8 +152,7 @@ async def list_payments(
     found = await payments.store.page(
         status=status, order_id=order_id, before=read_before(before), limit=limit
     )
-    last = make_cursor(found[-1].created_at, found[-1].id) if len(found) == limit else None
-    return PaymentsOut(items=[_shown(one) for one in found], next_before=last)
+    return PaymentsOut(items=[_shown(one) for one in found], next_before=next_cursor(found, limit))
 
 
 @router.get("/payments/reconciliations", summary="What comparing the books found, newest first")

@@ -5,22 +5,20 @@ whatever is interrupted, the check that follows repeats the call or asks, and ar
 """
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import structlog
 
 from yamchi.clock import Clock, Millis
-from yamchi.errors import ConfigurationError, EngineError, InvalidJob, Outage, WrongState, YamchiError
+from yamchi.errors import ConfigurationError, EngineError, Outage, WrongState, YamchiError
 from yamchi.faultpoints import fault_point
-from yamchi.http.signing import Signer
-from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.payments.applying import FIRST_CHECK
-from yamchi.payments.model import CheckData, Payment, PaymentEvent, Refund
+from yamchi.payments.model import CheckData, Payment, Refund, read_user_id
 from yamchi.payments.money import Money
 from yamchi.payments.providers.base import (
     NotFound,
@@ -30,6 +28,7 @@ from yamchi.payments.providers.base import (
     Refused,
     UnknownOutcome,
 )
+from yamchi.payments.publishing import EventPublisher
 from yamchi.payments.refunds import UNPAID_REFUNDS
 from yamchi.payments.store import PaymentStore
 from yamchi.queues.queue import Queue
@@ -39,11 +38,10 @@ log = structlog.get_logger("yamchi.payments")
 KEY_LIFETIME: Millis = 23 * 3_600_000
 """Providers remember a key for 24 hours; later the same call might be a second payment."""
 
+HOW_TO_SET_UP = "set YOOKASSA_SHOP_ID and YOOKASSA_SECRET_KEY, or STRIPE_SECRET_KEY"
 UNANSWERED = "The provider gave no clear answer within a day: look it up there before asking for it again."
 
 RECHECK_EVERY: Millis = 3_600_000
-
-EVENT, SIGNATURE_DIGITS = "payment event", 32
 
 CHECK = "check"
 NOT_YET_ASKED = frozenset({"waiting", "delayed"})
@@ -76,15 +74,13 @@ class PaymentService:
         store: PaymentStore,
         providers: Mapping[str, Provider],
         queue: Queue,
-        publish: Callable[[Sequence[Event]], Awaitable[object]],
-        signer: Signer,
+        events: EventPublisher,
         clock: Clock,
     ) -> None:
         self.store = store
         self.providers = providers
+        self.events = events
         self._queue = queue
-        self._publish = publish
-        self._signer = signer
         self._clock = clock
 
     # ── What a product asks for ───────────────────────────────────────────────────────────────────────────────────
@@ -99,7 +95,7 @@ class PaymentService:
         chosen = self._provider(provider)
         money.must_be_positive()
         if fields.get("user_id") is not None:
-            fields["user_id"] = _user_id(fields["user_id"])
+            fields["user_id"] = read_user_id(fields["user_id"])
         row = {"id": payment_id or str(uuid4()), "provider": chosen.name, **fields}
         row |= {"currency": money.currency, "amount": money.minor}
         is_new = await self.store.add(row)
@@ -211,7 +207,7 @@ class PaymentService:
             asked_at = self._clock.now()
             found = await self._provider(payment.provider).get(payment.provider_id)
             payment = await self._apply(payment, found, asked_at)
-        await self.publish_events(payment)
+        await self.events.publish(payment)
         if unclear is not None:
             raise unclear
         return payment
@@ -226,7 +222,7 @@ class PaymentService:
             return None
         fault_point("payment.fetched")
         payment = await self.adopt(provider, found)
-        await self.publish_events(payment)
+        await self.events.publish(payment)
         return payment
 
     async def adopt(self, provider: str, found: ProviderPayment) -> Payment:
@@ -236,31 +232,6 @@ class PaymentService:
             return await self.store.apply(ours.id, found)
         (payment,) = await self.store.adopt(provider, [found])
         return payment
-
-    async def publish_events(self, payment: Payment | None = None) -> int:
-        """Let rules and scenarios know, in order; how many there were."""
-        count = 0
-        while news := await self.store.unpublished(payment_id=payment.id if payment else None):
-            try:
-                await self._tell(news)
-            except InvalidJob:  # one of them can't be told; the others must not wait for it
-                for one in news:
-                    await self._tell_alone(one)
-            count += len(news)
-        return count
-
-    async def _tell(self, news: Sequence[PaymentEvent]) -> None:
-        signatures = [await self._signer.sign(EVENT, one.event_id) for one in news]
-        await self._publish([as_event(*told) for told in zip(news, signatures, strict=True)])
-        fault_point("payment.told")
-        await self.store.mark_published([one.event_id for one in news])
-
-    async def _tell_alone(self, news: PaymentEvent) -> None:
-        try:
-            await self._tell([news])
-        except InvalidJob as error:
-            log.error(f"rules and scenarios can't take {news.kind} of payment {news.payment_id}: {error}")
-            await self.store.give_up_event(news.event_id)
 
     async def recheck(self, payment: Payment, now: Millis) -> None:
         """A new check for a payment whose own got lost, or is only late: so one an hour at most."""
@@ -274,10 +245,11 @@ class PaymentService:
 
     def _provider(self, name: str | None) -> Provider:
         wanted = name or next(iter(self.providers), "")
-        if wanted not in self.providers:
-            known = ", ".join(self.providers) or "none (set YOOKASSA_SHOP_ID and YOOKASSA_SECRET_KEY)"
-            raise ConfigurationError(f"There is no payment provider {wanted!r}; set up are: {known}.")
-        return self.providers[wanted]
+        if wanted in self.providers:
+            return self.providers[wanted]
+        which = f"There is no payment provider {wanted!r}" if wanted else "No payment provider is set up"
+        known = f"set up are {', '.join(self.providers)}" if self.providers else HOW_TO_SET_UP
+        raise ConfigurationError(f"{which}: {known}.")
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -381,25 +353,6 @@ def _fit(product_id: str) -> str:
 def key_of(*act: str) -> str:
     """The key of a call other than a payment's creation: short enough for YooKassa (64), and no other call's."""
     return str(derived_id("payment", *act))
-
-
-def as_event(news: PaymentEvent, signature: str) -> Event:
-    """What rules and scenarios get; the id makes a second telling the same event.
-
-    Whoever asks for a payment knows its id at the provider. Without our signature they could tell of an event under this id before us,
-    and ours would be its repetition.
-    """
-    user_id = None if news.user_id is None else UUID(_user_id(news.user_id))
-    event_id = f"{news.event_id}:{signature[:SIGNATURE_DIGITS]}"
-    return Event(event_type=news.kind, event_id=event_id, user_id=user_id, data=dict(news.data))
-
-
-def _user_id(given: object) -> str:
-    """As events have it."""
-    try:
-        return str(UUID(str(given)))
-    except ValueError:
-        raise InvalidJob(f"user_id: {str(given)[:64]!r} is no UUID, as people's ids are.") from None
 
 
 def _must_match(payment: Payment, money: Money, provider: str) -> None:

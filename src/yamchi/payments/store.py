@@ -32,6 +32,9 @@ from yamchi.payments.tables import payment_events, payment_refunds, payments
 from yamchi.storage.database import Database
 from yamchi.storage.upsert import insert_new
 
+MOST_EVENTS = 200
+PUBLISHED_AT_ONCE = 100
+
 
 class PaymentStore:
     """Payments, their refunds, and what was learned about them."""
@@ -78,9 +81,9 @@ class PaymentStore:
     async def has_open_refunds(self, payment: Payment) -> bool:
         return any(refund.status in UNPAID_REFUNDS for refund in await self.refunds(payment))
 
-    async def events(self, payment_id: str, limit: int = 200) -> list[dict[str, Any]]:
+    async def events(self, payment_id: str) -> list[dict[str, Any]]:
         query = select(payment_events).where(payment_events.c.payment_id == payment_id)
-        rows = await self._database.rows(query.order_by(payment_events.c.created_at).limit(limit))
+        rows = await self._database.rows(query.order_by(payment_events.c.created_at).limit(MOST_EVENTS))
         return [
             {
                 "event_id": row.event_id,
@@ -101,14 +104,14 @@ class PaymentStore:
         query = select(payments).where(payments.c.due_at < before).order_by(payments.c.due_at).limit(limit)
         return [Payment.of(row) for row in await self._database.rows(query)]
 
-    async def unpublished(self, *, payment_id: str | None = None, limit: int = 100) -> list[PaymentEvent]:
+    async def unpublished(self, *, payment_id: str | None = None) -> list[PaymentEvent]:
         """What rules and scenarios have not heard of yet."""
         query = (
             select(payment_events, payments.c.user_id)
             .join(payments, payments.c.id == payment_events.c.payment_id)
             .where(payment_events.c.is_for_rules, payment_events.c.told_at.is_(None))
             .order_by(payment_events.c.created_at, payment_events.c.kind.desc())  # succeeded before refunded
-            .limit(limit)
+            .limit(PUBLISHED_AT_ONCE)
         )
         if payment_id is not None:
             query = query.where(payment_events.c.payment_id == payment_id)
@@ -255,6 +258,23 @@ class PaymentStore:
         matching = and_(payments.c.provider == provider, payments.c.provider_id.in_(provider_ids))
         change = update(payments).where(matching).values(reconciled_at=moment)
         await self._database.execute(change)
+
+    async def forget_user(self, user_id: str) -> int:
+        """Of whom these payments and what was told of them are, nothing says any more; how many payments they were."""
+        whose = payments.c.user_id == user_id
+        events = select(payment_events.c.event_id, payment_events.c.data).where(
+            payment_events.c.payment_id.in_(select(payments.c.id).where(whose))
+        )
+        nobody: dict[str, Any] = {"user_id": None, "description": None, "metadata": {}, "return_url": None}
+
+        def forget(connection: Connection) -> int:
+            for event_id, data in connection.execute(events).all():
+                kept = {**data, **{name: None for name in ("description", "metadata") if name in data}}
+                change = update(payment_events).where(payment_events.c.event_id == event_id)
+                connection.execute(change.values(data=kept))
+            return connection.execute(update(payments).where(whose).values(nobody)).rowcount
+
+        return await self._database.write(forget)
 
     async def known(self, provider: str, provider_ids: Sequence[str]) -> dict[str, Payment]:
         """Those of these that are kept here, by the provider's id."""

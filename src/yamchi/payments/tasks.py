@@ -104,7 +104,7 @@ class PaymentChecks:
         late = await self._service.store.overdue(now - OVERDUE, SWEPT_AT_ONCE)
         for payment in late:
             await self._service.recheck(payment, now)
-        return len(late) + await self._service.publish_events()
+        return len(late) + await self._service.events.publish()
 
     async def watch(self) -> None:
         """Sweep for ever; any number of processes may."""

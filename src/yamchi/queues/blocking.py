@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Any, TypeVar, Unpack
 
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.deadletters import DeadLetters
 from yamchi.queues.forking import begin_anew_after_fork
-from yamchi.queues.job import Job
+from yamchi.queues.job import AddOptions, Job
 from yamchi.queues.queue import Queue
 from yamchi.queues.transactions import run_at_once, transactional
 
@@ -26,6 +27,19 @@ Run = Callable[[Work[Any]], Any]
 
 LOOK_SECONDS = 1.0
 """How often a thread that waits looks whether the loop that works for it is still there."""
+
+BLOCKED_SECONDS = 30.0
+"""How long a loop may take to begin what it was handed."""
+
+BLOCKED = (
+    "The event loop on which the application is used has begun nothing for {:g} s, so app.sync can't either: something in its "
+    "thread waits, such as a TestClient in an async test. Nothing was done."
+)
+
+TOO_LATE = (
+    "app.sync can't be used any more: the interpreter ends, and its threads stand still. "
+    "Call it before the program ends; in an atexit function it is too late to begin."
+)
 
 
 class Background:
@@ -43,11 +57,7 @@ class Background:
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_serve, args=[self._loop], name="yamchi-sync", daemon=True
-                )
-                self._thread.start()
+                self._loop, self._thread = _begin_thread()
             return self._loop
 
     def stop(self) -> None:
@@ -57,6 +67,17 @@ class Background:
         if loop and thread:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
+
+
+def _begin_thread() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_serve, args=[loop], name="yamchi-sync", daemon=True)
+    try:
+        thread.start()
+    except BaseException:
+        loop.close()
+        raise
+    return loop, thread
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -88,6 +109,14 @@ class Sync:
         return SyncQueue(queue, partial(self._run_for, queue))
 
     def _run_for(self, queue: Queue, work: Work[T]) -> T:
+        try:
+            return self._run_where_it_is_open(queue, work)
+        except RuntimeError as error:
+            if threading.main_thread().is_alive():
+                raise
+            raise RuntimeError(TOO_LATE) from error
+
+    def _run_where_it_is_open(self, queue: Queue, work: Work[T]) -> T:
         loop = self._loop_of(queue)
         try:
             return _run(work, loop)
@@ -112,7 +141,14 @@ def _run(work: Work[T], loop: asyncio.AbstractEventLoop) -> T:
         raise RuntimeError(
             "app.sync waits, and would stop the event loop that runs here: use await app.queue(…)."
         )
-    return _wait(asyncio.run_coroutine_threadsafe(work(), loop), loop)
+    decided = threading.Lock()  # taken by the loop that begins it, or else by the caller who gives it up
+
+    async def begin() -> T:
+        if not decided.acquire(blocking=False):
+            raise asyncio.CancelledError
+        return await work()
+
+    return _wait(asyncio.run_coroutine_threadsafe(begin(), loop), loop, decided)
 
 
 def _is_in_event_loop() -> bool:
@@ -123,16 +159,17 @@ def _is_in_event_loop() -> bool:
     return True
 
 
-def _wait(answer: "Future[T]", loop: asyncio.AbstractEventLoop) -> T:
-    """What is handed to a loop as it ends may never be done, and nobody else would tell."""
+def _wait(answer: "Future[T]", loop: asyncio.AbstractEventLoop, decided: threading.Lock) -> T:
+    """What is handed to a loop as it ends, or to one whose thread waits for us, may never be done, and nobody else would tell."""
+    deadline = monotonic() + BLOCKED_SECONDS
     while not (answer.done() or loop.is_closed() or sys.is_finalizing()):
+        if monotonic() > deadline and decided.acquire(blocking=False):
+            raise RuntimeError(BLOCKED.format(BLOCKED_SECONDS))
         wait([answer], LOOK_SECONDS)
     if answer.done() and not answer.cancelled():
         return answer.result()
     if sys.is_finalizing():
-        raise RuntimeError(
-            "app.sync can't be used any more: the interpreter ends, and its threads stand still."
-        )
+        raise RuntimeError(TOO_LATE)
     raise RuntimeError("app.sync was closed before this was done.")
 
 
@@ -159,6 +196,9 @@ class _Blocking:
                 return [self._wrap(one) for one in value]
         return value
 
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *dir(self._target)]
+
     def __repr__(self) -> str:
         return repr(self._target)
 
@@ -170,7 +210,7 @@ class SyncJob(_Blocking):
 class SyncQueue(_Blocking):
     """A `Queue` whose methods return when they are done."""
 
-    def add(self, data: Any = None, *, connection: Any = None, **options: Any) -> SyncJob:
+    def add(self, data: Any = None, *, connection: Any = None, **options: Unpack[AddOptions]) -> SyncJob:
         """Add one job. With a connection, in its transaction; it is used in the thread that calls."""
         queue: Queue = self._target
         job = self._within(connection, lambda: queue.add(data, connection=connection, **options))

@@ -45,14 +45,14 @@ MOST_KNOWN = 1_000
 
 @dataclass(slots=True)
 class _Bulkhead:
-    """What one provider has in hand, how many seconds a job of it takes, and where those who were sent back stand in line."""
+    """What one provider has in hand, how many seconds a job of it takes, and when those that were sent back come again."""
 
     held: int = 0
     typical: float = 0.0
-    line: float = 0.0
+    last_run: float = 0.0
     """When the last of them may run, at the pace of the provider."""
-    looks: float = 0.0
-    """The soonest that it may be looked at, at the pace that costs the others little."""
+    last_look: float = 0.0
+    """When the last of them may be looked at, at the pace that costs the others little."""
 
 
 class Bulkheads:
@@ -80,7 +80,7 @@ class Bulkheads:
             self._forget_idle()
             bulkhead = self._bulkheads[name] = _Bulkhead()
         if bulkhead.held >= self._slots:
-            wait = timedelta(seconds=self._place(bulkhead))
+            wait = timedelta(seconds=self._seconds_to_return(bulkhead))
             raise Snooze(wait, f"all that may wait for {name} at once are waiting")
         bulkhead.held += 1
 
@@ -89,13 +89,13 @@ class Bulkheads:
         if len(self._bulkheads) >= MOST_KNOWN:
             self._bulkheads = {name: known for name, known in self._bulkheads.items() if known.held}
 
-    def _place(self, bulkhead: _Bulkhead) -> float:
+    def _seconds_to_return(self, bulkhead: _Bulkhead) -> float:
         """In how many seconds to come back: in the order of those who were sent back, as fast as the provider works."""
         now = self.now()
         pace = max(bulkhead.typical, LENDS_AFTER_SECONDS) / self._slots * RETURN_PACE
-        bulkhead.line = min(max(bulkhead.line, now) + pace, now + LONGEST_WAIT_SECONDS)
-        bulkhead.looks = max(bulkhead.looks, now) + 1 / RETURNS_PER_SECOND
-        return max(bulkhead.line, bulkhead.looks, now + SHORTEST_WAIT_SECONDS) - now
+        bulkhead.last_run = min(max(bulkhead.last_run, now) + pace, now + LONGEST_WAIT_SECONDS)
+        bulkhead.last_look = max(bulkhead.last_look, now) + 1 / RETURNS_PER_SECOND
+        return max(bulkhead.last_run, bulkhead.last_look, now + SHORTEST_WAIT_SECONDS) - now
 
     def _lend(self) -> None:
         self.lent += 1
@@ -108,7 +108,7 @@ class Bulkheads:
         if has_lent:
             self.lent -= 1
         else:
-            bulkhead.line = 0.0  # it is quick again
+            bulkhead.last_run = 0.0  # it is quick again
 
 
 class Holding:

@@ -16,6 +16,7 @@ from cronsim import CronSim, CronSimError
 
 from yamchi.clock import Clock, Millis, as_datetime, check_zone, to_moment
 from yamchi.errors import ConfigurationError, EngineError, InvalidJob
+from yamchi.queues.engines.base import Engine, by_engine
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import NewJob, check_id
 
@@ -82,6 +83,10 @@ class Schedule:
     queue: Queue
     job: str
 
+    @property
+    def engine(self) -> Engine:
+        return self.queue.engine
+
 
 def run_id(schedule: str, moment: Millis) -> str:
     """The id of a run: what no id may have in it is written by its number."""
@@ -102,12 +107,8 @@ class Scheduler:
         """Schedules that could not be looked at the last time: the log says it once."""
 
     async def run(self) -> None:
-        engines = {id(schedule.queue.engine): schedule.queue.engine for schedule in self.schedules}
         tasks = [
-            asyncio.create_task(
-                self._run_schedules([one for one in self.schedules if one.queue.engine is engine])
-            )
-            for engine in engines.values()
+            asyncio.create_task(self._run_schedules(schedules)) for _, schedules in by_engine(self.schedules)
         ]
         try:
             await asyncio.gather(*tasks)
@@ -140,7 +141,7 @@ class Scheduler:
 
     async def _fire(self, schedule: Schedule) -> Millis:
         now = self._clock.now()
-        engine, queue = schedule.queue.engine, schedule.queue
+        engine, queue = schedule.engine, schedule.queue
         last = await engine.last_fired(schedule.name)
         moment = schedule.line.last_before(now)
         if last is None:

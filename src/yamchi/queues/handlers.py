@@ -7,20 +7,21 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from yamchi.clock import Millis
+from yamchi.clock import Millis, Span
 from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob
 from yamchi.fields import Fault, faults_of
 from yamchi.queues.engines.base import RateLimit
+from yamchi.queues.options import DEFAULT_OPTIONS, Backoff, BackoffLike, JobOptions, check_timeout
 from yamchi.queues.processes.limits import ProcessLimits
-from yamchi.queues.records import DEFAULT_OPTIONS, JobOptions, JobRecord, to_json
+from yamchi.queues.records import JobRecord, to_json
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 """What every broker can name a key, a table or a topic by."""
@@ -41,6 +42,21 @@ class PoisonMessage(Exception):
     """Data that is not JSON or does not fit the handler's model: no attempt can mend it."""
 
 
+class QueueOptions(TypedDict, total=False):
+    """What may be said of a queue where it is declared."""
+
+    concurrency: int | None
+    attempts: int | None
+    backoff: BackoffLike | None
+    timeout: Span | None
+    keep_completed: int | None
+    keep_failed: int | None
+    rate: RateLimit | str | None
+    key_rate: RateLimit | str | None
+    key: KeyOf | None
+    topic: str | None
+
+
 @dataclass(frozen=True)
 class Handler:
     """A function that handles jobs of one name."""
@@ -49,6 +65,16 @@ class Handler:
     function: Callable[..., Any]
     limits: ProcessLimits | None = None
     """Where it runs in child processes: how many, and how large."""
+
+    def __post_init__(self) -> None:
+        """A function that can't be called would be found out by its first job."""
+        signature = inspect.signature(self.function)
+        try:
+            signature.bind(*signature.parameters and ("job",))
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{self.name}{signature} can't handle jobs ({error}): it is called with the job, or with nothing."
+            ) from error
 
     @cached_property
     def is_async(self) -> bool:
@@ -171,6 +197,8 @@ class QueueDefinition:
     take_in: Callable[[Any, bool], Awaitable[Any]] | None = None
     """What becomes of data that comes from outside: refused where it has fields of our own, marked if it is only a test.
     Without it, data is taken as it is, and tests are not taken."""
+    id_in: Callable[[Any], str | None] | None = None
+    """The id that such data itself gives its job, where its sender gives none beside it."""
     withdraw: Callable[[Sequence[JobRecord]], Awaitable[None]] | None = None
     """Told of jobs that are about to be cancelled or removed though they are not over, before they are."""
     restore: Callable[[Sequence[JobRecord]], Awaitable[None]] | None = None
@@ -187,6 +215,49 @@ class QueueDefinition:
         if not _QUEUE_NAME.fullmatch(self.name):
             raise ConfigurationError(
                 f"A queue can't be named {self.name!r}: use up to 200 letters, digits, and - _ ."
+            )
+
+    def refine(
+        self,
+        *,
+        concurrency: int | None = None,
+        attempts: int | None = None,
+        backoff: BackoffLike | None = None,
+        timeout: Span | None = None,
+        keep_completed: int | None = None,
+        keep_failed: int | None = None,
+        rate: RateLimit | str | None = None,
+        key_rate: RateLimit | str | None = None,
+        key: KeyOf | None = None,
+        topic: str | None = None,
+    ) -> None:
+        """Say more about the queue: what is given takes the place of what was said before."""
+        if concurrency is not None and not (isinstance(concurrency, int) and concurrency >= 1):
+            raise ConfigurationError(
+                f"Queue {self.name} has a concurrency of {concurrency!r}: give a whole number, at least 1."
+            )
+        options: dict[str, Any] = {
+            "attempts": attempts,
+            "backoff": None if backoff is None else Backoff.parse(backoff),
+            "timeout": None if timeout is None else check_timeout(timeout),
+            "keep_completed": keep_completed,
+            "keep_failed": keep_failed,
+        }
+        fields: dict[str, Any] = {
+            "concurrency": concurrency,
+            "timeout": options["timeout"],
+            "rate": None if rate is None else RateLimit.parse(rate),
+            "key_rate": None if key_rate is None else RateLimit.parse(key_rate),
+            "key": key,
+            "topic": topic,
+        }
+        if more := _given(options):  # the default ones are known by being the same: those are not written out
+            self.options = replace(self.options, **more)
+        for name, value in _given(fields).items():
+            setattr(self, name, value)
+        if self.key_rate and not self.key:
+            raise ConfigurationError(
+                f"Queue {self.name} has a key_rate but no key: name the field of the data to go by."
             )
 
     @property
@@ -222,3 +293,7 @@ class QueueDefinition:
             return str(self.key(data))
         field_name = self.key or ""
         return str(data.get(field_name) if isinstance(data, dict) else getattr(data, field_name, None))
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,25 +1,26 @@
 """`Job`: what a handler gets, and what others look at and act on."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime
 from time import perf_counter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import orjson
 import structlog
 
-from yamchi.clock import Millis, Span, as_datetime, isoformat
+from yamchi.clock import Millis, Span, as_datetime, isoformat_or_none
 from yamchi.errors import WrongState
 from yamchi.observe.logging import mask
 from yamchi.queues import foreign, results
 from yamchi.queues.bulkheads import Bulkheads
 from yamchi.queues.engines.base import Engine
-from yamchi.queues.events import Listener, Listeners
+from yamchi.queues.events import EventType, Listener, Listeners
 from yamchi.queues.handlers import decode_json
-from yamchi.queues.records import Backoff, Claim, JobRecord, State, writable
+from yamchi.queues.options import Backoff, BackoffLike
+from yamchi.queues.records import Claim, JobRecord, State, writable
 
 log = structlog.get_logger("yamchi.worker")
 
@@ -29,6 +30,22 @@ LONGEST_SHOWN = 200
 """How much of a job's progress its log line shows."""
 
 
+class AddOptions(TypedDict, total=False):
+    """What `add` takes beside the data."""
+
+    name: str | None
+    id: str | None
+    delay: Span | None
+    run_at: datetime | None
+    priority: int
+    attempts: int | None
+    backoff: BackoffLike | None
+    expires_at: datetime | None
+    timeout: Span | None
+    keep_completed: int | None
+    keep_failed: int | None
+
+
 class ItsQueue(Protocol):
     """The queue of a job, as far as a job needs it: a `Queue`."""
 
@@ -36,11 +53,11 @@ class ItsQueue(Protocol):
     engine: Engine
     listeners: Listeners
 
-    @property
-    def add(self) -> "Callable[..., Coroutine[Any, Any, Job[Any]]]": ...
-    @property
-    def add_many(self) -> "Callable[..., Coroutine[Any, Any, list[Job[Any]]]]": ...
-    def on(self, event: str, listener: Listener) -> None: ...
+    async def add(
+        self, data: Any = None, *, connection: Any = None, **options: Unpack[AddOptions]
+    ) -> "Job[Any]": ...
+    async def add_many(self, items: Iterable[Any], *, connection: Any = None) -> "list[Job[Any]]": ...
+    def on(self, event: EventType, listener: Listener) -> None: ...
     async def job(self, job_id: str) -> "Job[Any]": ...
     async def cancel(self, job_id: str) -> State: ...
     async def remove(self, job_ids: Sequence[str]) -> list[str]: ...
@@ -65,7 +82,6 @@ class Job(Generic[T]):
         claim: Claim | None = None,
         data: Any = ...,
         is_new: bool = False,
-        loop: asyncio.AbstractEventLoop | None = None,
         bulkheads: Bulkheads | None = None,
     ) -> None:
         self.queue = queue
@@ -73,7 +89,7 @@ class Job(Generic[T]):
         self.is_new = is_new
         self._claim = claim
         self._data = data
-        self._loop = loop
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._bulkheads = bulkheads
 
     # ── What it is ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,7 +201,7 @@ class Job(Generic[T]):
             "stacktrace": record.stacktrace,
             "worker": record.worker,
             **{
-                name: None if (moment := getattr(record, name)) is None else isoformat(moment)
+                name: isoformat_or_none(getattr(record, name))
                 for name in ("created_at", "run_at", "expires_at", "started_at", "finished_at")
             },
         }
@@ -255,7 +271,7 @@ class Job(Generic[T]):
             return work
         done = asyncio.run_coroutine_threadsafe(work, self._loop)
         done.result()
-        return _Done()
+        return Done()
 
     # ── What others do with it ────────────────────────────────────────────────────────────────────────────────────
 
@@ -300,7 +316,7 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> None:
     function(*arguments)
 
 
-class _Done:
+class Done:
     """Something to await that is already over."""
 
     def __await__(self) -> Any:
@@ -316,3 +332,7 @@ def _current_loop() -> asyncio.AbstractEventLoop | None:
 
 def _moment(moment: Millis | None) -> datetime | None:
     return None if moment is None else as_datetime(moment)
+
+
+HandlerFunction = Callable[[Job[Any]], Any] | Callable[[], Any]
+"""What `@app.job` and `@app.cron` stand above: a function of the job, or of nothing."""

@@ -23,6 +23,7 @@ from yamchi.queues.engines.base import (
     Page,
     RateLimit,
     WorkerInfo,
+    broker_of,
 )
 from yamchi.queues.forking import begin_anew_after_fork
 from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
@@ -61,8 +62,7 @@ class LazyEngine:
     @property
     def primary(self) -> Engine:
         """The engine itself; behind a spool, the broker."""
-        broker: Engine = getattr(self._engine, "primary", self._engine)
-        return broker
+        return broker_of(self._engine)
 
     @property
     def type(self) -> str:

@@ -17,7 +17,7 @@ import structlog
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import YamchiError
-from yamchi.queues.engines.base import Engine, WorkerInfo
+from yamchi.queues.engines.base import Engine, WorkerInfo, by_engine
 from yamchi.queues.records import Claim
 from yamchi.queues.services import Service
 from yamchi.storage.threads import in_own_thread
@@ -78,7 +78,7 @@ class LeaseKeeper:
     async def _run(self) -> None:
         """Each engine has a loop of its own here: one that is slow or away costs the others nothing."""
         self._service.begin()
-        tasks = [asyncio.create_task(self._renew_on(engine, queues)) for engine, queues in self._by_engine()]
+        tasks = [asyncio.create_task(self._renew_on(*pair)) for pair in by_engine(self._held)]
         try:
             while not self._stop.is_set() and not any(task.done() for task in tasks):
                 await asyncio.to_thread(self._stop.wait, self._tick)
@@ -88,14 +88,9 @@ class LeaseKeeper:
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         if not self._stop.is_set():
             raise next(one for one in outcomes if isinstance(one, BaseException))
-        opened = [engine for engine, _ in self._by_engine() if _is_open(engine)]
-        await asyncio.gather(*(self._guard(engine, self._remove_worker(engine)) for engine in opened))
-
-    def _by_engine(self) -> list[tuple[Engine, list[HeldClaims]]]:
-        engines = {id(queue.engine): queue.engine for queue in self._held}
-        return [
-            (engine, [queue for queue in self._held if queue.engine is engine]) for engine in engines.values()
-        ]
+        opened = [engine for engine, _ in by_engine(self._held) if _is_open(engine)]
+        worker = self._describe().id
+        await asyncio.gather(*(self._guard(engine, engine.heartbeat(worker)) for engine in opened))
 
     @property
     def _tick(self) -> float:
@@ -118,9 +113,6 @@ class LeaseKeeper:
                 heartbeat_at = now
                 await self._guard(engine, engine.heartbeat(self._describe()))
             await asyncio.sleep(self._tick)
-
-    async def _remove_worker(self, engine: Engine) -> None:
-        await engine.heartbeat(self._describe().id)
 
     async def _guard(self, engine: Engine, work: Coroutine[Any, Any, None]) -> None:
         """A call that takes longer than a lease is given up: it is too late for it, and the next may be answered."""

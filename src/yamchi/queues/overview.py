@@ -1,14 +1,20 @@
 """A queue as the board and the command line show it: counts, pace and what is wrong, in one value."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from yamchi.errors import EngineError
-from yamchi.queues.engines.base import Engine
+from yamchi.queues.engines.base import Engine, by_engine
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import STATES, State
+from yamchi.queues.records import STATES
 from yamchi.queues.views import Minute, WorkerInfo
+
+T = TypeVar("T")
+
+LOOKED_AT_ONCE = 200
+"""Queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +22,13 @@ class QueueView:
     """What there is to see of a queue now."""
 
     queue: Queue
-    counts: dict[State, int]
+    counts: dict[str, int]
     is_paused: bool = False
     dead_letters: int = 0
     history: Sequence[Minute] = ()
     error: str | None = None
     warning: str | None = None
     """Why its jobs do not run, though its engine answers."""
-
-    @property
-    def shown_counts(self) -> dict[str, int]:
-        return dict[str, int](self.counts.items())
 
 
 async def view_queue(queue: Queue, minutes: int = 60) -> QueueView:
@@ -38,16 +40,17 @@ async def view_queue(queue: Queue, minutes: int = 60) -> QueueView:
         warning = await queue.unattended(counts)
     except EngineError as error:
         return QueueView(queue, dict.fromkeys(STATES, 0), error=str(error))
-    return QueueView(queue, counts, is_paused, letters.total, history, warning=warning)
+    shown = dict[str, int](counts.items())
+    return QueueView(queue, shown, is_paused, letters.total, history, warning=warning)
 
 
 async def view_queues(queues: Sequence[Queue], minutes: int = 60) -> list[QueueView]:
-    return list(await asyncio.gather(*(view_queue(queue, minutes) for queue in queues)))
+    return await _each(queues, lambda queue: view_queue(queue, minutes))
 
 
 async def unattended(queues: Sequence[Queue]) -> dict[str, str]:
     """Queues whose jobs are due while nobody is at work on them, each with the sentence that says so."""
-    said = await asyncio.gather(*(_unattended(queue) for queue in queues))
+    said = await _each(queues, _unattended)
     return {queue.name: why for queue, why in zip(queues, said, strict=True) if why}
 
 
@@ -56,6 +59,14 @@ async def _unattended(queue: Queue) -> str | None:
         return await queue.unattended()
     except EngineError:
         return None  # what is said of its engine says it
+
+
+async def _each(queues: Sequence[Queue], look: Callable[[Queue], Awaitable[T]]) -> list[T]:
+    """Some at a time: another program may have thousands on the same engine, and to begin with all holds up everybody else."""
+    found: list[T] = []
+    for begin in range(0, len(queues), LOOKED_AT_ONCE):
+        found += await asyncio.gather(*map(look, queues[begin : begin + LOOKED_AT_ONCE]))
+    return found
 
 
 async def live_workers(queues: Sequence[Queue]) -> list[WorkerInfo]:
@@ -83,4 +94,4 @@ async def _names_on(engine: Engine) -> list[str]:
 
 def engines_of(queues: Sequence[Queue]) -> list[Engine]:
     """Every engine that a queue lives on, once."""
-    return list({id(queue.engine): queue.engine for queue in queues}.values())
+    return [engine for engine, _ in by_engine(queues)]

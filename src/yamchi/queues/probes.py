@@ -7,10 +7,10 @@ from typing import Protocol, runtime_checkable
 
 from yamchi.clock import Clock, Millis, SystemClock
 from yamchi.errors import EngineUnavailable, YamchiError
-from yamchi.queues.engines.base import Engine
-from yamchi.queues.overview import engines_of
+from yamchi.queues.engines.base import Engine, broker_of, by_engine
+from yamchi.queues.options import JobOptions
 from yamchi.queues.queue import Queue
-from yamchi.queues.records import Claim, Completed, JobOptions, NewJob, new_id
+from yamchi.queues.records import Claim, Completed, NewJob, new_id
 
 ANSWER_SECONDS = 5.0
 """Seconds an engine has to answer before it counts as away."""
@@ -36,11 +36,11 @@ class EngineState:
 
 async def ping_engines(queues: Sequence[Queue]) -> list[EngineState]:
     """Whether each engine of these queues answers."""
-    return list(await asyncio.gather(*(_ping(engine, queues) for engine in engines_of(queues))))
+    return list(await asyncio.gather(*(_ping(*pair) for pair in by_engine(queues))))
 
 
 async def _ping(engine: Engine, queues: Sequence[Queue]) -> EngineState:
-    names, type = _names_on(engine, queues), broker_of(engine).type
+    names, type = [queue.name for queue in queues], broker_of(engine).type
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             await engine.ping()
@@ -51,12 +51,6 @@ async def _ping(engine: Engine, queues: Sequence[Queue]) -> EngineState:
     return EngineState(type, names)
 
 
-def broker_of(engine: Engine) -> Engine:
-    """The engine itself; behind a spool, the broker, whichever of the two is in use."""
-    broker: Engine = getattr(engine, "primary", engine)
-    return broker
-
-
 def broker_type(queue: Queue) -> str:
     """The type of a queue's broker, also while its spool stands in for it."""
     return broker_of(queue.engine).type
@@ -64,7 +58,7 @@ def broker_type(queue: Queue) -> str:
 
 async def probe_engines(queues: Sequence[Queue]) -> list[EngineState]:
     """Send a job of our own through each engine of these queues, one engine after the other."""
-    return [await _probe(engine, _names_on(engine, queues)) for engine in engines_of(queues)]
+    return [await _probe(engine, [one.name for one in some]) for engine, some in by_engine(queues)]
 
 
 @runtime_checkable
@@ -120,7 +114,3 @@ async def drain_by_exchange(queue: Queue, jobs: int, clock: Clock, advance: Call
 
 def _completed(claims: Sequence[Claim]) -> list[Completed]:
     return [Completed(claim) for claim in claims]
-
-
-def _names_on(engine: Engine, queues: Sequence[Queue]) -> list[str]:
-    return [queue.name for queue in queues if queue.engine is engine]

@@ -2,36 +2,22 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from yamchi.clock import Clock, Millis, Span, describe_span, to_moment
-from yamchi.errors import InvalidJob, UnknownJob, WrongState
+from yamchi.clock import Clock, Millis, Span, describe_span
+from yamchi.errors import WrongState
+from yamchi.queues import results
 from yamchi.queues.deadletters import DeadLetters
 from yamchi.queues.engines.base import Engine
-from yamchi.queues.events import Listener, Listeners
+from yamchi.queues.events import EventType, Listener, Listeners
 from yamchi.queues.handlers import QueueDefinition
 from yamchi.queues.job import Job
+from yamchi.queues.newjobs import New, new_job
 from yamchi.queues.once import OnDone, each_once
-from yamchi.queues.processes.importing import check_not_importing
+from yamchi.queues.options import BackoffLike, positive_span
 from yamchi.queues.rates import RateLimit
-from yamchi.queues.records import (
-    FINISHED,
-    PENDING,
-    Backoff,
-    BackoffLike,
-    JobOptions,
-    JobRecord,
-    NewJob,
-    State,
-    check_id,
-    check_name,
-    check_priority,
-    check_timeout,
-    new_id,
-    positive_span,
-)
+from yamchi.queues.records import FINISHED, PENDING, JobRecord, NewJob, State
 from yamchi.queues.transactions import transactional
 from yamchi.queues.views import Minute, Page
 
@@ -41,23 +27,6 @@ UNATTENDED_AFTER: Millis = 60_000
 RECENT_MINUTES = 5
 PAGE = 1_000
 """Jobs that are looked at together."""
-
-
-class New(NamedTuple):
-    """One job of an `add_many`, where jobs differ in more than their data."""
-
-    data: Any
-    name: str | None = None
-    id: str | None = None
-    delay: Span | None = None
-    run_at: datetime | None = None
-    priority: int = 0
-    attempts: int | None = None
-    backoff: BackoffLike | None = None
-    expires_at: datetime | None = None
-    timeout: Span | None = None
-    keep_completed: int | None = None
-    keep_failed: int | None = None
 
 
 class Queue:
@@ -71,6 +40,9 @@ class Queue:
         self.on_listener: Callable[[], None] = lambda: None
         self.dead_letters = DeadLetters(definition, engine)
         self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
 
     def move_to(self, engine: Engine, clock: Clock) -> None:
         """Live on another engine from now on. For tests, which move an application's queues into memory."""
@@ -116,14 +88,14 @@ class Queue:
             keep_completed,
             keep_failed,
         )
-        job = self._new_job(new, now)
+        job = new_job(self.definition, new, now)
         if connection is not None:
             (added,) = await self._add_within(connection, [job], now)
             return added
         # Not by way of add_many: its lists are an eighth of what adding one job costs.
         (is_new,) = await self.engine.add(self.name, [job])
         there = None if is_new else await self.engine.get(self.name, job.id)
-        return Job(self, there or self._as_added(job, now), is_new=is_new)
+        return Job(self, there or job.as_added(self.name, now), is_new=is_new)
 
     async def add_many(self, items: Iterable[Any], *, connection: Any = None) -> list[Job[Any]]:
         """Add many jobs in one go, each given by its data or as `New(data, id=…, delay=…)`; within a transaction as `add` does."""
@@ -137,7 +109,7 @@ class Queue:
         known = [job.id for job, is_new in zip(jobs, created, strict=True) if not is_new]
         there = await self.records(known) if known else {}
         return [
-            Job(self, there.get(job.id) or self._as_added(job, now), is_new=is_new)
+            Job(self, there.get(job.id) or job.as_added(self.name, now), is_new=is_new)
             for job, is_new in zip(jobs, created, strict=True)
         ]
 
@@ -146,7 +118,7 @@ class Queue:
         await self.engine.open()
         created = await transactional(self.engine).add_within(connection, self.name, jobs)
         return [
-            Job(self, self._as_added(job, now), is_new=is_new)
+            Job(self, job.as_added(self.name, now), is_new=is_new)
             for job, is_new in zip(jobs, created, strict=True)
         ]
 
@@ -156,7 +128,9 @@ class Queue:
         For callers who write to a database first, and must not find out afterwards that a job can't be added.
         """
         moment = self._clock.now() if now is None else now
-        return [self._new_job(item if isinstance(item, New) else New(item), moment) for item in items]
+        return [
+            new_job(self.definition, item if isinstance(item, New) else New(item), moment) for item in items
+        ]
 
     async def add_prepared(self, jobs: Sequence[NewJob]) -> list[bool]:
         """Add jobs that `prepare` made; which of them are new."""
@@ -167,54 +141,9 @@ class Queue:
         records = await asyncio.gather(*(self.engine.get(self.name, job_id) for job_id in set(job_ids)))
         return {record.id: record for record in records if record}
 
-    def _as_added(self, job: NewJob, now: Millis) -> JobRecord:
-        run_at = now if job.run_at is None else job.run_at
-        state: State = "delayed" if run_at > now else "waiting"
-        return JobRecord(
-            job.id,
-            self.name,
-            job.name,
-            job.payload,
-            state,
-            now,
-            run_at,
-            job.options,
-            job.priority,
-            job.expires_at,
-        )
-
-    def _new_job(self, new: New, now: Millis) -> NewJob:
-        if new.id is None:
-            check_not_importing("adds a job without an id")
-        name = check_name(new.name or self.definition.default_name)
-        payload = self.encode(name, new.data)
-        return NewJob(
-            id=new_id(now) if new.id is None else check_id(new.id),
-            name=name,
-            payload=payload,
-            options=self._options(new),
-            priority=check_priority(new.priority),
-            run_at=_due(new, now),
-            expires_at=None if new.expires_at is None else _moment("expires_at", new.expires_at),
-        )
-
     def encode(self, name: str, data: Any) -> bytes:
         """Data as it will lie on the broker, checked against the handler's model and the size limit."""
         return self.definition.encode(name, data)
-
-    def _options(self, new: New) -> JobOptions:
-        given: dict[str, Any] = {}
-        if new.attempts is not None:
-            given["attempts"] = new.attempts
-        if new.backoff is not None:
-            given["backoff"] = Backoff.parse(new.backoff)
-        if new.timeout is not None:
-            given["timeout"] = check_timeout(new.timeout)
-        if new.keep_completed is not None:
-            given["keep_completed"] = new.keep_completed
-        if new.keep_failed is not None:
-            given["keep_failed"] = new.keep_failed
-        return replace(self.definition.options, **given) if given else self.definition.options
 
     async def take_permit(self, limit: RateLimit, key: str) -> Millis:
         """Take the next permit of a key under a limit that all processes share; the moment of the permit."""
@@ -231,9 +160,7 @@ class Queue:
         """One job with its logs."""
         record = await self.engine.get(self.name, job_id)
         if record is None:
-            raise UnknownJob(
-                f"Queue {self.name} has no job {job_id!r}: it never had one, or it is no longer kept."
-            )
+            raise results.no_such_job(self.name, job_id)
         return Job(self, self.definition.fill_in(record))
 
     async def jobs(
@@ -286,9 +213,9 @@ class Queue:
         if due is None or due > self._clock.now() - UNATTENDED_AFTER:
             return None
         since = describe_span(self._clock.now() - due)
-        return f"Its jobs are due for {since}, and no worker is at work on it: start one with yamchi worker."
+        return f"Its jobs are due for {since}, and no worker is at work on it: start one with yamchi worker, and --app if the queue is your own."
 
-    def on(self, event: str, listener: Listener) -> None:
+    def on(self, event: EventType, listener: Listener) -> None:
         """Call `listener` on "completed" (job, result), "failed" (job, error), "progress" (job, progress),
         "stalled" (job) or "error" (error), wherever the engine can tell."""
         self.listeners.on(event, listener)
@@ -392,18 +319,3 @@ class Queue:
             return await self._put_back([job.id for job in jobs], jobs)
 
         return await each_once(page, retry, on_done) if state in FINISHED else 0
-
-
-def _due(new: New, now: Millis) -> Millis | None:
-    if new.delay is not None and new.run_at is not None:
-        raise InvalidJob("Give either delay or run_at, not both.")
-    if new.run_at is not None:
-        return _moment("run_at", new.run_at)
-    return None if new.delay is None else now + positive_span("delay", new.delay)
-
-
-def _moment(what: str, moment: datetime) -> Millis:
-    try:
-        return to_moment(moment)
-    except InvalidJob as error:
-        raise InvalidJob(f"{what}: {error}") from error

@@ -56,10 +56,10 @@ def _log_one(prefix: str, outcome: Outcome) -> None:
             say("info", "expired", f"expired {job} before it could run")
         case Cancelled():
             say("info", "cancelled", f"cancelled {job}")
-        case Released(until=until, reason=reason):
+        case Released(until=until, reason=reason, is_said=is_said):
             when = "at once" if until is None else f"at {isoformat(until)}"
-            # A backlog under a rate limit is put back over and over, for no other reason: not worth a line each.
-            level = "info" if reason or until is None else "debug"
+            # A backlog under a rate limit, or of a provider that is down, is put back over and over: not worth a line each.
+            level = "info" if (reason or until is None) and not is_said else "debug"
             why = f": {reason}" if reason else ""
             say(level, "put back", f"put back {job}, runs again {when}{why}")
 

@@ -10,8 +10,9 @@ from weakref import WeakKeyDictionary
 from yamchi.clock import Millis, Span, describe_span
 from yamchi.errors import JobFailed, UnknownJob
 from yamchi.queues.engines.base import Engine
-from yamchi.queues.events import Listener, Listeners
-from yamchi.queues.records import FINISHED, JobRecord, State, positive_span, to_json
+from yamchi.queues.events import EventType, Listener, Listeners
+from yamchi.queues.options import positive_span
+from yamchi.queues.records import FINISHED, JobRecord, State, to_json
 
 FIRST_LOOK: Millis = 50
 RAREST_LOOK: Millis = 2_000
@@ -28,7 +29,7 @@ class Heard(Protocol):
     engine: Engine
     listeners: Listeners
 
-    def on(self, event: str, listener: Listener) -> None: ...
+    def on(self, event: EventType, listener: Listener) -> None: ...
 
 
 async def finished(queue: Heard, job_id: str, timeout: Span | None) -> JobRecord:
@@ -60,9 +61,7 @@ async def _wait(queue: Heard, job_id: str) -> JobRecord:
             if record is None and heard:
                 return heard[-1]
             if record is None:
-                raise UnknownJob(
-                    f"Queue {queue.name} has no job {job_id!r}: it never had one, or it is no longer kept."
-                )
+                raise no_such_job(queue.name, job_id)
             if record.state in FINISHED:
                 return record
             told.clear()
@@ -71,6 +70,10 @@ async def _wait(queue: Heard, job_id: str) -> JobRecord:
             pause = min(2 * pause, RAREST_LOOK)
     finally:
         stop()
+
+
+def no_such_job(queue: str, job_id: str) -> UnknownJob:
+    return UnknownJob(f"Queue {queue} has no job {job_id!r}: it never had one, or it is no longer kept.")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from yamchi.errors import ConfigurationError, InvalidJob
-from yamchi.queues.engines.base import Engine
+from yamchi.queues.engines.base import Engine, broker_of
 from yamchi.queues.records import NewJob
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class Transactional(Protocol):
 
 def transactional(engine: Engine) -> Transactional:
     """The engine behind a queue, if its jobs can be part of a transaction."""
-    broker = getattr(engine, "primary", engine)
+    broker = broker_of(engine)
     if not isinstance(broker, Transactional):
         raise ConfigurationError(
             f"A job on {engine.type} can't be part of a transaction: add it after the commit, or keep its queue in the "
@@ -58,8 +58,9 @@ async def _awaited(value: Any) -> Any:
 
 def refuse(connection: Any, wanted: str) -> InvalidJob:
     kind = type(connection)
+    inner = ", such as its .connection" if hasattr(connection, "connection") else ""  # as Django's has
     return InvalidJob(
-        f"connection is a {kind.__module__}.{kind.__name__}: the queue is in {wanted}, so give a connection to that."
+        f"connection is a {kind.__module__}.{kind.__name__}: the queue is in {wanted}, so give a connection to that{inner}."
     )
 
 

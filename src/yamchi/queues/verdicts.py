@@ -56,7 +56,7 @@ def _judge(claim: Claim, error: BaseException, now: Millis) -> Verdict:
             return Released(claim, _moment(until, now), storable(_said(error), LONGEST_SENTENCE) or None)
         case errors.Outage(retry_after=wish):
             wait = OUTAGE_WAIT if wish is None else to_millis(wish)
-            return Released(claim, now + wait, f"Outage: {sentence(error)}")
+            return Released(claim, now + wait, f"Outage: {sentence(error)}", is_said=error.is_said)
         case errors.Cancelled():
             return Cancelled(claim)
         case PoisonMessage():

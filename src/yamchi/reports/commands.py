@@ -9,7 +9,7 @@ from rich.console import Console
 
 from yamchi.clock import as_datetime
 from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using, with_plugin
-from yamchi.console.output import answer, console, print_json, table, text
+from yamchi.console.output import answer, print_json, print_table, table, text
 from yamchi.errors import ConfigurationError
 from yamchi.reports.kinds import Format
 from yamchi.reports.plugin import Reports
@@ -38,7 +38,7 @@ def list_kinds(app: AppOption = None, as_json: JsonOption = False) -> None:
     shown = table("kind", "what it is", "params")
     for one in found:
         shown.add_row(one.name, text(one.summary, 80), ", ".join(one.params.model_fields) or "none")
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command("make")
@@ -117,7 +117,7 @@ def list_reports(
             fields["created_at"],
             text(one.error or ""),
         )
-    console.print(shown)
+    print_table(shown)
 
 
 async def _silent(_: float) -> None:

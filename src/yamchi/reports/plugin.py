@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -36,8 +35,8 @@ class Reports(Plugin):
     migrations = Path(__file__).parent / "migrations"
     demo = "yamchi.reports.demo:play"
     routes = "yamchi.reports.routes:ROUTES"
-    commands = MappingProxyType({"report": "yamchi.reports.commands:group"})
-    extras = MappingProxyType({"reports": "typst"})
+    commands: ClassVar = {"report": "yamchi.reports.commands:group"}
+    extras: ClassVar = {"reports": "typst"}
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)

@@ -7,7 +7,7 @@ those of the template's own folder and of the ones that ship, and no system font
 import asyncio
 import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -24,6 +24,9 @@ from yamchi.reports.kinds import TEMPLATES, Content, Format, ReportProgress, Row
 FONTS = Path(__file__).parent / "fonts"
 MAX_PDF_ROWS = 2_000
 """A longer table belongs in a spreadsheet."""
+
+MAX_PDF_VALUES = 20_000
+"""Texts and numbers in the data of a PDF. Typst keeps a whole document in memory, 25 KB for each cell of a table."""
 
 MAX_SHEET_ROWS = 1_048_575
 """What XLSX has room for below the names of the columns; more rows go on in another sheet."""
@@ -70,7 +73,23 @@ async def _write_pdf(file: Path, content: Content, template: Path | None, made_a
         raise Unrecoverable(
             f"The data of {content.title} is larger than {MAX_DATA_BYTES} bytes: give it as xlsx."
         )
+    await asyncio.to_thread(_check_size, content.title, encoded)
     await asyncio.to_thread(_compile, template or TEMPLATES / "table.typ", encoded, made_at, file)
+
+
+def _check_size(title: str, data: bytes) -> None:
+    """Typst would take the memory of all other jobs before it fails."""
+    if (count := _count_values(orjson.loads(data))) > MAX_PDF_VALUES:
+        raise Unrecoverable(
+            f"{title} has {count:,} values, more than the {MAX_PDF_VALUES:,} that a PDF has room for: "
+            "put fewer into it, or give them as rows and ask for xlsx or csv."
+        )
+
+
+def _count_values(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_count_values, value.values()))
+    return sum(map(_count_values, value)) if isinstance(value, list) else 1
 
 
 async def _few_rows(title: str, rows: Rows) -> list[Sequence[str]]:
@@ -191,19 +210,15 @@ class _Sheet:
 async def _write_rows(rows: Rows, target: _Csv | _Sheet, report_progress: ReportProgress) -> None:
     """A batch at a time: gathered on the event loop, written in a thread."""
     done = 0
-    await _in_thread(target.open, rows.columns)
+    await asyncio.to_thread(target.open, rows.columns)
     try:
         async for batch in rows.batches():
-            await _in_thread(target.add, batch)
+            await asyncio.to_thread(target.add, batch)
             done += len(batch)
             if rows.count:
                 await report_progress(min(done / rows.count, 1))
     finally:
-        await _in_thread(target.close)
-
-
-async def _in_thread(work: Callable[..., None], *arguments: Any) -> None:
-    await asyncio.to_thread(work, *arguments)
+        await asyncio.to_thread(target.close)
 
 
 def _cell_text(cell: Any) -> str:

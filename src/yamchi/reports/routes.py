@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from yamchi.errors import TokenRefused
-from yamchi.http.cursors import make_cursor
+from yamchi.http.cursors import next_cursor
 from yamchi.http.paging import Before, Limit, read_before
 from yamchi.http.problems import documented
 from yamchi.plugins import Routes, of_request
@@ -89,8 +89,8 @@ async def list_reports(
     limit: Limit = 50,
 ) -> ReportsOut:
     found = await reports.store.page(kind, read_before(before), limit)
-    last = make_cursor(found[-1].created_at, found[-1].id) if len(found) == limit else None
-    return ReportsOut(items=[ReportOut(**one.to_dict()) for one in found], next_before=last)
+    items = [ReportOut(**one.to_dict()) for one in found]
+    return ReportsOut(items=items, next_before=next_cursor(found, limit))
 
 
 @router.get("/reports/{report_id}", summary="A report, and its link once it is ready")

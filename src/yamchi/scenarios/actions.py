@@ -10,7 +10,6 @@ from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis, Span
 from yamchi.errors import UnknownJob, WrongState
@@ -85,8 +84,7 @@ class Actions:
         self._tokens = tokens
         self._base = base
         self._lifetime = lifetime
-        dialect = sqlite if database.is_embedded else postgresql
-        self._note = dialect.insert(table).on_conflict_do_nothing()
+        self._note = database.insert(table).on_conflict_do_nothing()
 
     # ── Links ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row
 
 from yamchi.clock import Clock, Millis
 from yamchi.scenarios import moves, store
-from yamchi.scenarios.definition import Definition, Step
+from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Facts, Fail, Perform, Run
@@ -18,7 +18,7 @@ from yamchi.scenarios.library import Library
 from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.outbox import Entry
 from yamchi.scenarios.saving import RunSaver
-from yamchi.scenarios.store import StepId
+from yamchi.scenarios.store import RunStep, StepId
 from yamchi.scenarios.writing import Done, Writing
 
 
@@ -51,9 +51,7 @@ class GivenUp:
 class Begun:
     """Something is to be done outside."""
 
-    definition: Definition
-    step: Step
-    run: Run
+    step: RunStep
     facts: Facts
 
 
@@ -61,9 +59,7 @@ class Begun:
 class Left:
     """The run went on without it, or was stopped, after its message may have left."""
 
-    definition: Definition
-    step: Step
-    run: Run
+    step: RunStep
 
 
 Claimed = Nothing | Settled | GivenUp | Begun | Left
@@ -96,48 +92,35 @@ class Claims:
         run = store.restored(row)
         definition = self._library.version(connection, run.scenario, run.version)
         if not store.is_pending(run, id):
-            return self._stale(connection, definition, row, record, id, attempt, now)
+            return self._stale(connection, definition, row, record, id, attempt)
         facts = self._facts.of(connection, definition, run, fetched)
         decision, after, changes = moves.fire(definition, run, facts, now)
         match decision:
             case Perform(step=step):
-                return self._begin(connection, definition, row, record, run, facts, step, now)
+                # What came after the first attempt may be an answer to it.
+                begun = run if record.began_at is not None else replace(run, heard=facts.last_event)
+                return self._begin(connection, RunStep(id, definition, step, begun), row, facts)
             case Fail(reason=reason):
                 after, changes = moves.fail(definition, run, facts, now, reason)
-                return GivenUp(
-                    reason,
-                    self._saver.save(connection, definition, row, after, changes, facts, now, by=str(id)),
+                entries = self._saver.save(
+                    connection, definition, row, after, changes, facts, now, by=str(id)
                 )
+                return GivenUp(reason, entries)
         own = next((change for change in changes if change.step == id.step), None)
         entries = self._saver.save(connection, definition, row, after, changes, facts, now, by=str(id))
         return Settled(own.state if own else "nothing", own.reason if own else None, entries)
 
-    def _begin(
-        self,
-        connection: Connection,
-        definition: Definition,
-        row: Row[Any],
-        record: Row[Any],
-        run: Run,
-        facts: Facts,
-        step: Step,
-        now: Millis,
-    ) -> Claimed:
+    def _begin(self, connection: Connection, begun: RunStep, row: Row[Any], facts: Facts) -> Claimed:
         """What changes nothing but our own tables is done at once."""
-        id = StepId(run.id, record.step, record.arming)
-        # What came after the first attempt may be an answer to it.
-        begun = run if record.began_at is not None else replace(run, heard=facts.last_event)
-        is_inside = definition.entity is None or isinstance(
-            self._kinds.of(definition.entity), TransactionalEntities
-        )
-        if not step.acts_outside and is_inside:
-            entries = self._writing.finish(
-                connection, definition, row, begun, step, id, Done({}, {}), Fetched()
-            )
+        kind, id = begun.definition.entity, begun.id
+        is_inside = kind is None or isinstance(self._kinds.of(kind), TransactionalEntities)
+        if not begun.step.acts_outside and is_inside:
+            entries = self._writing.finish(connection, begun, row, Done({}, {}), Fetched())
             return Settled("done", None, entries)
-        store.record(connection, run.id, StepChange(id.step, id.arming, "running", now))
-        store.save(connection, begun)
-        return Begun(definition, step, begun, facts)
+        change = StepChange(id.step, id.arming, "running", self._clock.now())
+        store.record(connection, id.run_id, change)
+        store.save(connection, begun.run)
+        return Begun(begun, facts)
 
     def _stale(
         self,
@@ -147,10 +130,9 @@ class Claims:
         record: Row[Any],
         id: StepId,
         attempt: int,
-        now: Millis,
     ) -> Claimed:
         """A job whose step is not pending under this arming: an old one, a replayed one, or one that was overtaken."""
-        run = store.restored(row)
+        run, now = store.restored(row), self._clock.now()
         is_last = run.armings.get(id.step) == id.arming
         is_failed = record.state == "failed" and is_last
         if is_failed and (
@@ -158,27 +140,22 @@ class Claims:
         ):
             if attempt > 1:  # it failed, and its dead letter was not written before a crash
                 return GivenUp(record.reason or "It had failed", [])
-            return self._revive(connection, definition, row, run, id, now)
+            return self._revive(connection, definition, row, run, id.step)
         has_begun = record.state in ("running", "cancelled") and record.began_at is not None
         if has_begun and id.step in definition.places:  # else its run was moved to a version without it
-            return Left(definition, definition.step(id.step), run)
+            return Left(RunStep(id, definition, definition.step(id.step), run))
         why = run.reason or "its date moved, or it was queued anew"
         return Nothing(f"the step is {record.state} and the run {run.status}: {why}", record.key)
 
     def _revive(
-        self,
-        connection: Connection,
-        definition: Definition,
-        row: Row[Any],
-        run: Run,
-        id: StepId,
-        now: Millis,
+        self, connection: Connection, definition: Definition, row: Row[Any], run: Run, step: str
     ) -> Claimed:
         """A replayed dead letter: the step is armed anew, and the run goes on."""
         living = store.living(connection, [(run.scenario, run.key)], [])
         if any(one.run_id != run.id for one in living):
             return Nothing("another run of this key has begun since")
-        after, changes = moves.revive(definition, run, id.step, now)
+        now = self._clock.now()
+        after, changes = moves.revive(definition, run, step, now)
         facts = self._facts.of(connection, definition, run, Fetched())
         entries = self._saver.save(connection, definition, row, after, changes, facts, now)
         return Settled("armed", "tried anew from its dead letter", entries)

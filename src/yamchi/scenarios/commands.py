@@ -3,25 +3,27 @@
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import orjson
 import typer
 from pydantic import TypeAdapter
 
-from yamchi.clock import Millis, isoformat, to_millis
+from yamchi.clock import Millis, check_zone, isoformat, to_millis
 from yamchi.console.loading import (
     AppOption,
     JsonOption,
     PageOption,
     SizeOption,
+    check_choice,
     read_json,
     with_plugin,
 )
-from yamchi.console.output import console, print_json, say, table, text
+from yamchi.console.output import console, print_json, print_table, say, table, text
 from yamchi.errors import InvalidJob, WrongState
 from yamchi.notifications.policy.rules import Rule
 from yamchi.scenarios.definition import Definition
+from yamchi.scenarios.flow import Status
 from yamchi.scenarios.moments import read_moment
 from yamchi.scenarios.picture import picture_of, picture_of_run
 from yamchi.scenarios.plugin import Scenarios
@@ -65,7 +67,7 @@ def list_(app: AppOption = None, as_json: JsonOption = False) -> None:
         steps = " → ".join(step.job for step in one.steps)
         names = text(one.scenario), one.version, text(", ".join(one.on)), text(", ".join(one.stop_on))
         shown.add_row(*names, one.queue, text(steps))
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command()
@@ -115,6 +117,7 @@ def runs(
 
     Example: [cyan]yamchi scenario runs email_chain --status running[/]
     """
+    check_choice("status", status, get_args(Status))
 
     async def body(scenarios: Scenarios) -> list[dict[str, Any]]:
         return await scenarios.timelines.find(
@@ -136,7 +139,7 @@ def runs(
             one["started_at"],
             text(one["reason"] or ""),
         )
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command()
@@ -170,7 +173,7 @@ def simulate(
             data=_mapping(data, "--data"),
             start=now,
             history=[_happening(one, now) for one in event or ()],
-            zone=zone,
+            zone=zone and check_zone(zone),
             is_imagined=entity is None,
         )
 
@@ -239,7 +242,7 @@ def migrate(
     for one in preview:
         due, new_due = (isoformat(moment) if moment else "" for moment in (one.due, one.new_due))
         shown.add_row(text(one.key), one.step or "", due, one.new_step or "", new_due, one.status)
-    console.print(shown)
+    print_table(shown)
     more = f", the first {len(preview)} of them above" if total > len(preview) else ""
     said = (
         f"Moved {moved} runs."
@@ -341,7 +344,7 @@ def _print_simulation(simulation: Simulation, as_json: bool) -> None:
         shown.add_row(
             _local(line.at, zone), line.step, line.state, _local(line.due, zone), text(line.reason or "")
         )
-    console.print(shown)
+    print_table(shown)
     say(f"{run.status}{f': {run.reason}' if run.reason else ''} (times in {zone.key})")
 
 
@@ -356,5 +359,5 @@ def _print_run(run: dict[str, Any]) -> None:
     for line in run["timeline"]:
         state = f"[dim]expected: {line['state']}[/]" if line["is_future"] else line["state"]
         shown.add_row(line["at"] or "", line["step"], state, line["due"] or "", text(line["reason"] or ""))
-    console.print(shown)
+    print_table(shown)
     say(f"{run['status']}{': ' + run['reason'] if run['reason'] else ''}, version {run['version']}")

@@ -116,6 +116,11 @@ class EntityKinds:
     def __iter__(self) -> Any:
         return iter(self._kinds)
 
+    @property
+    def are_all_inside(self) -> bool:
+        """Whether all of them are kept in Yamchi's own database."""
+        return all(isinstance(one, TransactionalEntities) for one in self._kinds.values())
+
     def of(self, kind: str) -> Entities:
         try:
             return self._kinds[kind]

@@ -25,24 +25,15 @@ def _in_utc(value: Any) -> str:
     return isoformat(read_moment(value, ZoneInfo(METER.get().timezone)))
 
 
-class _Texts(Sandbox):
-    """Templates of messages have no need of `utc`; data for other programs does."""
+_texts = Sandbox(autoescape=False)
+_conditions = Sandbox(autoescape=False, undefined=Undefined)
+"""What the data lacks is no mistake in a condition: it is neither equal to anything nor true."""
 
-    def __init__(self) -> None:
-        super().__init__(autoescape=False)
-        self.filters["utc"] = _in_utc
-
-
-class _Conditions(_Texts):
-    """What the data lacks is no mistake in a condition: it is neither equal to anything nor true."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.undefined = Undefined
-
-
-_conditions = _Conditions()
-_texts = _Texts()
+for _sandbox in (
+    _texts,
+    _conditions,
+):  # templates of messages have no need of it; data for other programs does
+    _sandbox.filters["utc"] = _in_utc
 
 
 def check_expression(text: str) -> str:

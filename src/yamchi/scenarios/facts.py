@@ -96,7 +96,7 @@ class FactReader:
     ) -> Facts:
         """Before there is a run."""
         entity = self.entity(connection, definition.entity, entity_id, fetched)
-        user = self._user(connection, None if event.user_id is None else str(event.user_id))
+        user = self._user(connection, event.person_id)
         return Facts(entity, _known(user), self._zone(entity, user))
 
     def recipient(self, connection: Connection, run: Run, facts: Facts) -> Recipient:

@@ -13,7 +13,6 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 from sqlalchemy import Column, Connection, Select, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from yamchi.clock import Clock, Millis
 from yamchi.errors import ConfigurationError, UnknownJob
@@ -21,6 +20,7 @@ from yamchi.queues.handlers import describe
 from yamchi.scenarios.definition import DEFAULT_QUEUE, Definition
 from yamchi.scenarios.reading import find_cycle, named_in, paths_in, read_file
 from yamchi.scenarios.tables import scenario_definitions as table
+from yamchi.storage.upsert import insert_into
 
 log = structlog.get_logger("yamchi.scenarios")
 
@@ -65,8 +65,7 @@ class Library:
         self._looked_at: Millis | None = None
         self._doubles: list[ConfigurationError] = []
         self._cycles: list[ConfigurationError] = []
-        dialect = sqlite if is_embedded else postgresql
-        self._keep = dialect.insert(table).on_conflict_do_nothing()
+        self._keep = insert_into(table, is_sqlite=is_embedded).on_conflict_do_nothing()
 
     # ── Files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

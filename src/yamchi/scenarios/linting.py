@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from yamchi.notifications.schemas.notification_job import ALIASES
+from yamchi.notifications.schemas.notification_job import canonical_channel
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import TemplateStore
 from yamchi.scenarios.definition import Definition, Step
@@ -82,7 +82,7 @@ class Linter:
             found.append((("call",), f"nobody registered a function {step.call!r}"))
         for name in step.send.channels if step.send else ():
             assert step.send is not None
-            channel = ALIASES.get(name, name)
+            channel = canonical_channel(name)
             missing = [
                 language
                 for language in LANGUAGES

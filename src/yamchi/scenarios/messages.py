@@ -9,18 +9,24 @@ from uuid import UUID
 from yamchi.clock import Clock, as_datetime
 from yamchi.notifications.channels.base import ADMIN_GROUP, Channel, NoAddress, Recipient, Unreachable
 from yamchi.notifications.people.suppressions import Suppressions
-from yamchi.notifications.policy.rules import DEFAULT_LOCALE
-from yamchi.notifications.schemas.notification_job import ALIASES, NOBODY, Meta, NotificationJob, derived_id
+from yamchi.notifications.schemas.notification_job import (
+    DEFAULT_LOCALE,
+    NOBODY,
+    Meta,
+    NotificationJob,
+    canonical_channel,
+    derived_id,
+)
 from yamchi.notifications.sending import direct
 from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.queues.job import Job
 from yamchi.scenarios import flow, store
-from yamchi.scenarios.definition import Definition, Send, Step
+from yamchi.scenarios.definition import Definition, Send
 from yamchi.scenarios.expressions import fill
 from yamchi.scenarios.facts import FactReader
 from yamchi.scenarios.flow import Facts, Run
-from yamchi.scenarios.store import StepId
+from yamchi.scenarios.store import RunStep
 from yamchi.storage.database import Database
 
 Links = Callable[[Definition, Run], Awaitable[Mapping[str, str]]]
@@ -52,44 +58,36 @@ class Messages:
         self._links = links
         self._team_locale = team_locale
 
-    def delivery_ids(self, step: Step, run: Run, id: StepId) -> dict[str, UUID]:
+    def delivery_ids(self, one: RunStep) -> dict[str, UUID]:
         """By channel: the delivery of the step's message there."""
-        last, found = derived_id("scenario", str(store.message_of(run, id))), {}
-        for number, channel in enumerate(step.send.channels if step.send else ()):
+        last, found = derived_id("scenario", str(store.message_of(one.run, one.id))), {}
+        for number, channel in enumerate(one.step.send.channels if one.step.send else ()):
             last = derived_id("next", str(last), channel) if number else last
             found[channel] = last
         return found
 
-    async def left(self, step: Step, run: Run, id: StepId) -> str | None:
+    async def left(self, one: RunStep) -> str | None:
         """The delivery by which the step's message is known to have left; None if it is not."""
-        for delivery in self.delivery_ids(step, run, id).values():
+        for delivery in self.delivery_ids(one).values():
             if await self._deliveries.status(str(delivery)) == "SENT":
                 return str(delivery)
         return None
 
     async def send(
-        self,
-        job: Job[Any],
-        id: StepId,
-        definition: Definition,
-        step: Step,
-        run: Run,
-        facts: Facts,
-        entering: Callable[[], Awaitable[None]],
+        self, job: Job[Any], one: RunStep, facts: Facts, entering: Callable[[], Awaitable[None]]
     ) -> dict[str, Any]:
         """Send the step's message over the first channel that reaches the person; what became of it."""
-        assert step.send is not None
+        definition, run, send = one.definition, one.run, one.step.send
+        assert send is not None
         values = flow.values_of(definition, run, facts, self._clock.now())
-        recipient = await self._recipient(step.send, run, facts, values)
-        ids = self.delivery_ids(step, run, id)
-        meta = Meta(
-            event_type=f"scenario.{definition.scenario}", event_id=job.id, priority=step.send.priority
-        )
+        recipient = await self._recipient(send, run, facts, values)
+        ids = self.delivery_ids(one)
+        meta = Meta(event_type=f"scenario.{definition.scenario}", event_id=job.id, priority=send.priority)
         message = {
             "user_id": _uuid(recipient.user_id),
-            "template_code": step.send.template,
-            "locale": self._locale(step.send, recipient, run, facts, values),
-            "data": await self._data(definition, step.send, run, facts, values),
+            "template_code": send.template,
+            "locale": self._locale(send, recipient, run, facts, values),
+            "data": await self._data(definition, send, run, facts, values),
             "meta": meta,
             "created_at": as_datetime(self._clock.now()),
         }
@@ -99,7 +97,7 @@ class Messages:
             result = await self._processor.deliver(job, notification, recipient, entering)
             return {**result.as_json(), "delivery": notification.delivery_id, "channel": channel}
 
-        *others, last = await self._ways(step.send, recipient, ids)
+        *others, last = await self._ways(send, recipient, ids)
         for channel in others:
             with suppress(Unreachable, NoAddress):  # its delivery says so; the next channel may reach them
                 return await over(channel)
@@ -116,12 +114,12 @@ class Messages:
         open = [
             name
             for name, address in addressed.items()
-            if not await self._suppressions.reason(ALIASES.get(name, name), address)
+            if not await self._suppressions.reason(canonical_channel(name), address)
         ]
         return open or list(addressed)[:1] or send.first_of[-1:]
 
     def _address(self, name: str, recipient: Recipient) -> str | None:
-        channel = self._channels.get(ALIASES.get(name, name))
+        channel = self._channels.get(canonical_channel(name))
         return channel.address(recipient) if channel else None
 
     async def _recipient(self, send: Send, run: Run, facts: Facts, values: Mapping[str, Any]) -> Recipient:

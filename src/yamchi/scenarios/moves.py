@@ -57,12 +57,10 @@ def go_on(definition: Definition, run: Run, facts: Facts, now: Millis) -> Moved:
                 return run, changes
             case Skip() if run.armed:
                 return run, changes  # its job finds this out
+            case Over() if run.position is None and run.status == "running":
+                return _over(run, "finished", decision.reason, now), changes
             case Over():
-                return (
-                    (_over(run, "finished", decision.reason, now), changes)
-                    if run.position is None and (run.status == "running")
-                    else (run, changes)
-                )
+                return run, changes
             case Arm():
                 run, change = _arm(run, decision, now)
                 return run, [*changes, change]

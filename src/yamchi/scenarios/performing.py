@@ -12,7 +12,7 @@ Killed between any two of these and run again, it ends the same: the delivery's 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,15 +26,14 @@ from yamchi.faultpoints import fault_point
 from yamchi.queues.job import Job
 from yamchi.scenarios import moves, store
 from yamchi.scenarios.claiming import Begun, Claimed, Claims, GivenUp, Left, Nothing, Settled
-from yamchi.scenarios.definition import Definition, Step
-from yamchi.scenarios.entities import Entity, EntityKinds, TransactionalEntities
+from yamchi.scenarios.entities import Entity, EntityKinds
 from yamchi.scenarios.facts import FactReader, Fetched
-from yamchi.scenarios.flow import Facts, Perform, Run
+from yamchi.scenarios.flow import Facts, Perform
 from yamchi.scenarios.library import Library, UnknownScenario
 from yamchi.scenarios.messages import Messages
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.scenario_engine import HOLDING, ScenarioEngine
-from yamchi.scenarios.store import StepId
+from yamchi.scenarios.store import RunStep, StepId
 from yamchi.scenarios.writing import Done, Writing
 from yamchi.storage.database import Database
 
@@ -141,36 +140,32 @@ class Performer:
             case GivenUp(reason=reason, entries=entries):
                 await self._outbox.follow(entries)
                 raise Unrecoverable(reason)
-            case Left(definition=definition, step=step, run=run):
-                return await self._recall(id, definition, step, run)
+            case Left(step=step):
+                return await self._recall(step)
             case Begun():
-                return await self._perform(job, id, claimed)
+                return await self._perform(job, claimed.step, claimed.facts)
 
     async def _fetch(self, id: StepId) -> Fetched:
         """The newest entity, where it is kept outside the database."""
-        if all(isinstance(self._kinds.of(kind), TransactionalEntities) for kind in self._kinds):
+        if self._kinds.are_all_inside:
             return Fetched()
         row = await self._database.read(lambda connection: store.read(connection, id.run_id))
         return Fetched() if row is None else await self._facts.fetch(row.entity_kind, row.entity_id)
 
     # ── 3: the effect ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _perform(self, job: Job[Any], id: StepId, begun: Begun) -> dict[str, Any]:
+    async def _perform(self, job: Job[Any], begun: RunStep, facts: Facts) -> dict[str, Any]:
+        id = begun.id
         try:
             if begun.step.set_first:
-                first = await self._writing.write_first(
-                    self._database, begun.definition, begun.step, begun.run, begun.facts, id
-                )
-                await self._outbox.follow(first)
+                await self._outbox.follow(await self._writing.write_first(self._database, begun, facts))
             async with self._renewing(id):
-                done = await self._act(job, id, begun)
+                done = await self._act(job, begun, facts)
             fault_point("step.sent")
-            await self._writing.apply_outside(begun.definition, begun.step, begun.run, begun.facts, id, done)
+            await self._writing.apply_outside(begun, facts, done)
             fault_point("step.applied")
             fetched = await self._facts.fetch(begun.definition.entity, begun.run.entity_id)
-            entries = await self._database.write(
-                lambda c: self._writing.complete(c, begun.definition, begun.step, id, done, fetched)
-            )
+            entries = await self._database.write(lambda c: self._writing.complete(c, begun, done, fetched))
         except HeldBack:
             raise
         except (Outage, Snooze) as error:
@@ -184,22 +179,20 @@ class Performer:
         fault_point("step.followed")
         return {"status": "skipped" if done.skipped else "done", "reason": done.skipped, **done.effects}
 
-    async def _act(self, job: Job[Any], id: StepId, begun: Begun) -> Done:
+    async def _act(self, job: Job[Any], begun: RunStep, facts: Facts) -> Done:
         """Call and send. Each of them only while the run wants it."""
         step, fields = begun.step, {}
 
         async def entering() -> None:
-            await self._hold(id)
+            await self._hold(begun.id)
 
         if step.call:
             await entering()
-            fields = dict(await self._function(step.call)(_context(id, begun)) or {})
+            fields = dict(await self._function(step.call)(_context(begun, facts)) or {})
         if not step.send:
             return Done({}, fields)
         try:
-            effects = await self._messages.send(
-                job, id, begun.definition, step, begun.run, begun.facts, entering
-            )
+            effects = await self._messages.send(job, begun, facts, entering)
         except errors.Cancelled:
             return Done({}, {}, skipped="the message was cancelled")
         status = effects["status"]
@@ -260,36 +253,38 @@ class Performer:
 
     # ── 4: what is written, if the run did not wait for it ────────────────────────────────────────────────────────
 
-    async def _recall(self, id: StepId, definition: Definition, step: Step, run: Run) -> dict[str, Any]:
+    async def _recall(self, step: RunStep) -> dict[str, Any]:
         """The run was stopped or moved while this step's message may have been leaving: find out, and write it down."""
-        delivery = await self._messages.left(step, run, id)
+        delivery = await self._messages.left(step)
         if delivery is None:
             done = Done({}, {}, skipped="the run was stopped or moved before it was known to have left")
         else:
             done = Done({"delivery": delivery}, {})
-            await self._apply_late(id, definition, step, done)
-        fetched = await self._fetch(id)
+            await self._apply_late(step, done)
+        fetched = await self._fetch(step.id)
 
         def leave(connection: Connection) -> list[Entry]:
-            row = store.locked_with_entity(connection, id.run_id)
+            row = store.locked_with_entity(connection, step.id.run_id)
             if row is None:
                 return []
-            return self._writing.leave(connection, definition, step, row, id, done, fetched)
+            return self._writing.leave(connection, replace(step, run=store.restored(row)), done, fetched)
 
         await self._outbox.follow(await self._database.write(leave))
         return {"status": "skipped" if done.skipped else "done"}
 
-    async def _apply_late(self, id: StepId, definition: Definition, step: Step, done: Done) -> None:
+    async def _apply_late(self, step: RunStep, done: Done) -> None:
         """A store without transactions learns, too, that the message had left."""
-        fetched = await self._fetch(id)
+        fetched = await self._fetch(step.id)
 
-        def look(connection: Connection) -> tuple[Run, Facts] | None:
-            row = store.read(connection, id.run_id)
-            run = None if row is None else store.restored(row)
-            return None if run is None else (run, self._facts.of(connection, definition, run, fetched))
+        def look(connection: Connection) -> tuple[RunStep, Facts] | None:
+            row = store.read(connection, step.id.run_id)
+            if row is None:
+                return None
+            run = store.restored(row)
+            return replace(step, run=run), self._facts.of(connection, step.definition, run, fetched)
 
         if found := await self._database.read(look):
-            await self._writing.apply_outside(definition, step, *found, id, done)
+            await self._writing.apply_outside(*found, done)
 
     # ── What went wrong ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,7 +316,7 @@ class Performer:
                 return []
             definition = self._library.version(connection, run.scenario, run.version)
             if not store.is_pending(run, id):
-                return self._writing.give_up(connection, definition, row, id, reason)
+                return self._writing.give_up(connection, definition, run, id, reason)
             facts = self._facts.of(connection, definition, run, fetched)
             now = self._clock.now()
             after, changes = moves.fail(definition, run, facts, now, reason)
@@ -332,6 +327,6 @@ class Performer:
         await self._outbox.follow(entries)
 
 
-def _context(id: StepId, begun: Begun) -> Context:
-    run, facts = begun.run, begun.facts
+def _context(begun: RunStep, facts: Facts) -> Context:
+    id, run = begun.id, begun.run
     return Context(str(id), run.scenario, run.key, id.step, facts.entity, run.event, facts.user)

@@ -32,7 +32,7 @@ class Row:
 
 def picture_of(definition: Definition) -> str:
     """The scenario as it is written."""
-    rows = [Row(_start(definition), "start", [_key(definition)], "done")]
+    rows = [Row(definition.on[0], "start", [_key(definition)], "done")]
     rows += [Row(_when(step), step.job, _what(step)) for step in definition.steps]
     title = definition.title or definition.scenario
     stops = f"stops on {', '.join(definition.stop_on)}" if definition.stop_on else ""
@@ -94,10 +94,6 @@ def _row(row: Row, y: int) -> list[str]:
 def _text(x: int, y: int, said: str, kind: str) -> str:
     short = said if len(said) <= LONGEST_TEXT else f"{said[: LONGEST_TEXT - 1]}…"
     return f'<text class="{kind}" x="{x}" y="{y}">{escape(short)}</text>'
-
-
-def _start(definition: Definition) -> str:
-    return definition.on[0]
 
 
 def _key(definition: Definition) -> str:

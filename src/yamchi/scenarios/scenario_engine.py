@@ -5,7 +5,7 @@ the outbox, in the same transaction.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,11 +19,12 @@ from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.tables import events as known_events
 from yamchi.scenarios import flow, moves, store
 from yamchi.scenarios.definition import Definition
-from yamchi.scenarios.entities import EntityKinds, TransactionalEntities
-from yamchi.scenarios.expressions import ExpressionFailed, fill
+from yamchi.scenarios.entities import EntityKinds
+from yamchi.scenarios.expressions import ExpressionFailed
 from yamchi.scenarios.facts import FactReader, Fetched
-from yamchi.scenarios.flow import Facts, Run
+from yamchi.scenarios.flow import Run
 from yamchi.scenarios.library import Library, Listening, UnknownScenario
+from yamchi.scenarios.matching import Match, Matcher, run_to_be
 from yamchi.scenarios.outbox import Entry, Outbox
 from yamchi.scenarios.saving import RunSaver
 from yamchi.storage.database import Database
@@ -37,16 +38,6 @@ LOOK_AGAIN: Millis = 50
 
 HOLDING: ContextVar[str | None] = ContextVar("holding", default=None)
 """The step whose message or function is under way in this task."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A scenario that an event concerns, by the key that the event has there."""
-
-    definition: Definition
-    key: str
-    entity_id: str | None
-    facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +69,7 @@ class ScenarioEngine:
         self._kinds = kinds
         self._facts = facts_reader
         self._outbox = outbox
+        self._matcher = Matcher(library, facts_reader)
         self._leaving: dict[str, list[Row[Any]]] = {}
         """By event: runs for which a message was leaving when it stopped or moved them. Until its answer."""
         self.saver = RunSaver(outbox)
@@ -86,30 +78,19 @@ class ScenarioEngine:
 
     async def prepare(self, events: Sequence[Event]) -> Fetched:
         """Entities that are kept elsewhere are told of what is new, and fetched, before the transaction."""
-        if all(isinstance(self._kinds.of(kind), TransactionalEntities) for kind in self._kinds):
+        if self._kinds.are_all_inside:
             return Fetched()
         ids = [event.event_id for event in events]
         query = select(known_events.c.event_id).where(known_events.c.event_id.in_(ids))
         known = set(await self._database.column(query))
         new = [event for event in events if event.event_id not in known]
         fetched = await self._facts.fetch_for(new)
-        others = await self._database.read(lambda connection: self._others(connection, new, fetched))
+        others = await self._database.read(
+            lambda connection: self._matcher.entities_of_runs(connection, new, fetched, self._clock.now())
+        )
         for kind, entity_id in others - fetched.entities.keys():
             fetched.entities |= (await self._facts.fetch(kind, entity_id)).entities
         return fetched
-
-    def _others(
-        self, connection: Connection, events: Sequence[Event], fetched: Fetched
-    ) -> set[tuple[str, str]]:
-        """What the living runs of the keys of these events are about, which need not be what the events are about."""
-        now = self._clock.now()
-        listening = self._library.listening(connection, {event.event_type for event in events})
-        keys = set()
-        for event in events:
-            about = self._facts.concerned(event)
-            matches = self._matches(connection, listening, event, about, fetched, now)
-            keys |= {(match.definition.scenario, match.key) for match in matches}
-        return store.entities_of(connection, keys)
 
     def store(
         self, connection: Connection, events: Sequence[Event], prepared: Fetched, now: Millis
@@ -124,25 +105,13 @@ class ScenarioEngine:
         concerned = [self._facts.concerned(event) for event in events]
         store.lock_entities(connection, {entity for one in concerned for entity in one.items()})
         if len(events) > 1:  # one alone locks its keys at once anyway
-            store.lock_keys(connection, self._keys_of_no_entity(connection, listening, events, prepared, now))
+            store.lock_keys(
+                connection, self._matcher.keys_of_no_entity(connection, listening, events, prepared, now)
+            )
         entries = []
         for event, about in zip(events, concerned, strict=True):
             entries += self._take(connection, event, about, listening, prepared, now)
         return entries
-
-    def _keys_of_no_entity(
-        self,
-        connection: Connection,
-        listening: Listening,
-        events: Sequence[Event],
-        fetched: Fetched,
-        now: Millis,
-    ) -> Iterator[tuple[str, str]]:
-        """The keys that are known before anything is changed. Those of an entity wait behind its lock."""
-        alone = replace(listening, versions=[one for one in listening.versions if one.entity is None])
-        for event in events:
-            for match in self._matches(connection, alone, event, {}, fetched, now):
-                yield match.definition.scenario, match.key
 
     async def wait_for_leaving(self, events: Sequence[Event]) -> None:
         """An event that stops or moves a run is answered when the message that was leaving has left, or after a while."""
@@ -167,7 +136,7 @@ class ScenarioEngine:
         now: Millis,
     ) -> list[Entry]:
         self._facts.note(connection, event, concerned)
-        matches = self._matches(connection, listening, event, concerned, fetched, now)
+        matches = self._matcher.matches(connection, listening, event, concerned, fetched, now)
         keys = {(match.definition.scenario, match.key) for match in matches}
         store.lock_keys(connection, keys)
         living = store.living(connection, keys, list(concerned.items()))
@@ -190,44 +159,6 @@ class ScenarioEngine:
                 number = numbers[match.definition.scenario, match.key]
                 entries += self._start(connection, match, event, number, now)
         return entries
-
-    def _matches(
-        self,
-        connection: Connection,
-        listening: Listening,
-        event: Event,
-        concerned: dict[str, str],
-        fetched: Fetched,
-        now: Millis,
-    ) -> list[Match]:
-        return [
-            match
-            for definition in _one_for_each_key(listening.versions, event.event_type)
-            if (match := self._match(connection, definition, event, concerned, fetched, now))
-        ]
-
-    def _match(
-        self,
-        connection: Connection,
-        definition: Definition,
-        event: Event,
-        concerned: dict[str, str],
-        fetched: Fetched,
-        now: Millis,
-    ) -> Match | None:
-        """The key that this event has for a scenario; None if it has none."""
-        if definition.entity is not None and definition.entity not in concerned:
-            return None
-        entity_id = concerned.get(definition.entity or "")
-        facts = self._facts.at_start(connection, definition, event, entity_id, fetched)
-        values = flow.values_of(definition, _run_to_be(definition, event, entity_id, now), facts, now)
-        try:
-            key = fill(definition.key, values, facts.zone.key)
-        except ExpressionFailed:
-            return None  # an event that lacks what the key is made of is not for this scenario
-        if key is None or not 0 < len(str(key)) <= store.LONGEST_KEY:
-            return None
-        return Match(definition, str(key), entity_id, facts)
 
     def _move(
         self,
@@ -286,7 +217,7 @@ class ScenarioEngine:
         return entries + self.saver.save(connection, definition, None, after, changes, facts, now)
 
     def _wants(self, definition: Definition, match: Match, event: Event, now: Millis) -> bool:
-        run = _run_to_be(definition, event, match.entity_id, now)
+        run = run_to_be(definition, event, match.entity_id, now)
         try:
             return flow.is_wanted(definition, run, match.facts, now)
         except ExpressionFailed as error:
@@ -369,19 +300,6 @@ class ScenarioEngine:
         return replace(stopped, on_its_way=row.armed_step, is_still_sending=True)
 
 
-def _one_for_each_key(versions: Sequence[Definition], event_type: str) -> Iterable[Definition]:
-    """Versions that make their key alike find the same one: the first of them, which is the one in force, stands for all."""
-    concerned = (one for one in reversed(versions) if event_type in one.listens_to)
-    return {(one.scenario, one.entity, one.key): one for one in concerned}.values()
-
-
-def _run_to_be(definition: Definition, event: Event, entity_id: str | None, now: Millis) -> Run:
-    """A run to ask for its key: what expressions see before there is one."""
-    user_id = None if event.user_id is None else str(event.user_id)
-    said = event.model_dump(mode="json")
-    return Run("", definition.scenario, "", 0, definition.version, now, said, entity_id, user_id)
-
-
 def _new_run(match: Match, event: Event, number: int, generation: int, now: Millis) -> Run:
     definition = match.definition
     return Run(
@@ -393,7 +311,7 @@ def _new_run(match: Match, event: Event, number: int, generation: int, now: Mill
         started_at=now,
         event=event.model_dump(mode="json"),
         entity_id=match.entity_id,
-        user_id=None if event.user_id is None else str(event.user_id),
+        user_id=event.person_id,
         since=now,
         heard=number,
         heard_at_start=number,

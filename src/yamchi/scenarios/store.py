@@ -10,11 +10,24 @@ from hashlib import blake2b
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from sqlalchemy import Connection, Row, and_, asc, desc, func, insert, select, text, union, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    asc,
+    desc,
+    func,
+    insert,
+    select,
+    text,
+    union,
+    update,
+)
 
 from yamchi.clock import Millis
 from yamchi.notifications.schemas.event import Event
-from yamchi.scenarios.definition import Definition
+from yamchi.scenarios.definition import Definition, Step
 from yamchi.scenarios.flow import Armed, Heard, Run
 from yamchi.scenarios.moves import StepChange
 from yamchi.scenarios.tables import scenario_events, scenario_runs, scenario_steps
@@ -42,6 +55,16 @@ class StepId:
         if len(parts) != 3 or not parts[2].isdecimal():
             return None
         return cls(parts[0], parts[1], int(parts[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """A step of a run, as the job that is named by its id has found it."""
+
+    id: StepId
+    definition: Definition
+    step: Step
+    run: Run
 
 
 def run_id_of(scenario: str, key: str, event_number: int) -> str:
@@ -127,9 +150,12 @@ def latest(connection: Connection, scenario: str, key: str, *, lock: bool = Fals
     return connection.execute(query.with_for_update() if lock else query).first()
 
 
+def is_step(id: StepId) -> ColumnElement[bool]:
+    return and_(steps.c.run_id == id.run_id, steps.c.step == id.step, steps.c.arming == id.arming)
+
+
 def step_row(connection: Connection, id: StepId) -> Row[Any] | None:
-    which = (steps.c.run_id == id.run_id, steps.c.step == id.step, steps.c.arming == id.arming)
-    return connection.execute(select(steps).where(*which)).first()
+    return connection.execute(select(steps).where(is_step(id))).first()
 
 
 def steps_of(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
@@ -212,14 +238,14 @@ def record(
     connection: Connection, run_id: str, change: StepChange, effects: Mapping[str, Any] | None = None
 ) -> None:
     """What became of a step. A record is made when the step is reached."""
-    which = (steps.c.run_id == run_id, steps.c.step == change.step, steps.c.arming == change.arming)
+    which = is_step(StepId(run_id, change.step, change.arming))
     ended = None if change.state in ("armed", "running") else change.at
     values: dict[str, Any] = {"state": change.state, "ended_at": ended, "reason": change.reason}
     if effects is not None:
         values["effects"] = effects
     if change.state == "running":
         values["began_at"] = change.at
-    if connection.execute(update(steps).where(*which).values(values)).rowcount:
+    if connection.execute(update(steps).where(which).values(values)).rowcount:
         return
     row = {"run_id": run_id, "step": change.step, "arming": change.arming, "due_at": change.due}
     connection.execute(insert(steps).values(**row, armed_at=change.at, **values))
@@ -227,14 +253,12 @@ def record(
 
 def note_effects(connection: Connection, id: StepId, effects: Mapping[str, Any]) -> None:
     """What a step has done before it is over."""
-    which = (steps.c.run_id == id.run_id, steps.c.step == id.step, steps.c.arming == id.arming)
-    connection.execute(update(steps).where(*which).values(effects=effects))
+    connection.execute(update(steps).where(is_step(id)).values(effects=effects))
 
 
 def place(connection: Connection, id: StepId, queue: str, key: str | None) -> None:
     """Where a pending step's job lies, and which key names it."""
-    which = (steps.c.run_id == id.run_id, steps.c.step == id.step, steps.c.arming == id.arming)
-    connection.execute(update(steps).where(*which).values(queue=queue, key=key))
+    connection.execute(update(steps).where(is_step(id)).values(queue=queue, key=key))
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -299,6 +323,5 @@ def restored(row: Row[Any]) -> Run:
 
 def note(connection: Connection, id: StepId, said: str) -> None:
     """Why a pending step has not happened yet."""
-    which = (steps.c.run_id == id.run_id, steps.c.step == id.step, steps.c.arming == id.arming)
     pending = steps.c.state.in_(("armed", "running"))
-    connection.execute(update(steps).where(*which, pending).values(reason=said))
+    connection.execute(update(steps).where(is_step(id), pending).values(reason=said))

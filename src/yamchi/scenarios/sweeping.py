@@ -111,8 +111,8 @@ class Sweeper:
         )
         rows = list(connection.execute(query).all())
         for row in rows:
-            which = (steps.c.run_id == row.run_id, steps.c.step == row.step, steps.c.arming == row.arming)
-            connection.execute(update(steps).where(*which).values(looked_at=now))
+            which = store.is_step(StepId(row.run_id, row.step, row.arming))
+            connection.execute(update(steps).where(which).values(looked_at=now))
         return rows
 
     async def _ask_after(self, id: StepId, row: Row[Any]) -> None:

@@ -224,6 +224,15 @@ class Database:
         """An insert that knows `on_conflict_do_nothing` and `on_conflict_do_update`, whichever database this is."""
         return insert_into(table, is_sqlite=self.is_embedded)
 
+    def upsert(
+        self, table: Table, key: Iterable[str], changed: Iterable[str]
+    ) -> sqlite.Insert | postgresql.Insert:
+        """An insert that changes these columns of the row that has the same key, if there is one."""
+        new = self.insert(table)
+        return new.on_conflict_do_update(
+            index_elements=key, set_={name: new.excluded[name] for name in changed}
+        )
+
     async def write(self, op: Op[T]) -> T:
         """Run this in a transaction that may be shared with others' work."""
         if self._engine is None:

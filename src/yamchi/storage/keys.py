@@ -50,11 +50,7 @@ class TableKeys:
 
     async def set(self, name: str, value: str, ttl: Span | None = None) -> None:
         row = {"name": check_name(name), "value": value, "expires_at": self._end(ttl)}
-        new = self._database.insert(table).values(row)
-        put = new.on_conflict_do_update(
-            index_elements=["name"], set_={"value": new.excluded.value, "expires_at": new.excluded.expires_at}
-        )
-        await self._write(put)
+        await self._write(self._database.upsert(table, ["name"], ["value", "expires_at"]).values(row))
 
     async def delete(self, name: str, value: str | None = None) -> bool:
         gone = delete(table).where(table.c.name == name, self._lasts())

@@ -17,6 +17,7 @@ class Adoption:
     def __init__(self, test: Yamchi, real: Yamchi) -> None:
         self._real = real
         self._before: dict[str, Any] = real.__dict__
+        self._host = real._host
         self._refuse_one_in_use()
         self._add_plugins(test)
         self._take_declarations(test)
@@ -45,19 +46,17 @@ class Adoption:
 
     def _add_plugins(self, test: Yamchi) -> None:
         """Features that only the application has; what the test declared so far stays."""
-        theirs = [
-            type(plugin) for name, plugin in self._before["plugins"].items() if name not in test.plugins
-        ]
-        test._found.classes = [*test._found.classes, *theirs]
+        theirs = [type(plugin) for name, plugin in self._host.plugins.items() if name not in test.plugins]
         test.database.add_migrations(schema for kind in theirs if (schema := kind.schema()))
-        test._add_plugins(theirs)
+        test._host.make_more(test, theirs)
 
     def _take_declarations(self, test: Yamchi) -> None:
         """A feature's queues are those of the test's own features."""
+        features = {queue for plugin in test.plugins for queue in self._host.queues_of(plugin)}
         ours = {
             name: definition
             for name, definition in self._before["_definitions"].items()
-            if self._before["_owners"].get(name) not in test.plugins
+            if name not in features
         }
         test._definitions.update(ours)
         test._crons.update(

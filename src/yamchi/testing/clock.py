@@ -18,7 +18,7 @@ class MovableClock:
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = to_moment(start)
         self._sleeping: list[tuple[Millis, int, asyncio.Future[None]]] = []
-        self._turn = count()
+        self._order = count()
         self._drain: Drain | None = None
         self._next_due: NextDue | None = None
 
@@ -34,7 +34,7 @@ class MovableClock:
             await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heappush(self._sleeping, (self._now + span, next(self._turn), future))
+        heappush(self._sleeping, (self._now + span, next(self._order), future))
         await future
 
     @property

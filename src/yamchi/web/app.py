@@ -15,6 +15,7 @@ from yamchi.http.access import is_guarded, requires
 from yamchi.http.auth import PEOPLE, AccessControl, Guard
 from yamchi.http.headers import OriginsOfPages, SecurityHeaders
 from yamchi.http.limits import BodyLimit, StrictContent
+from yamchi.http.parameters import MEANINGS
 from yamchi.http.problems import Problem, documented, install_problems
 from yamchi.plugins import Routes
 from yamchi.web.routes import audit, board, health, jobs, keys, letters, pages, queues
@@ -60,6 +61,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     files = dict(yamchi.brought(lambda plugin: plugin.static().items()))
     for prefix, folder in {**files, "/board": board.BOARD}.items():
         web.mount(prefix, StaticFiles(directory=folder), name=prefix.strip("/"))
+    web.router.routes.extend(board.typed_addresses(yamchi.brought(lambda plugin: plugin.pages())))
     _describe_problems(web)
     install_problems(web)
     _guard(web, yamchi, brought, files)
@@ -136,6 +138,20 @@ def _public_prefixes(brought: Iterable[Routes]) -> tuple[str, ...]:
 
 
 UNPROCESSABLE = "422"
+OF_FASTAPI = "Successful Response"
+
+
+def _describe(operation: dict[str, Any]) -> None:
+    """Say what each answer and parameter means where the route does not."""
+    answers = operation.get("responses", {})
+    if UNPROCESSABLE in answers:  # whatever a route says: FastAPI adds its own form
+        answers[UNPROCESSABLE] = documented(422)[422]
+    for answer in answers.values():
+        if answer["description"] == OF_FASTAPI:
+            answer["description"] = "Done." if answer.get("content") is None else "The answer."
+    for one in operation.get("parameters", ()):
+        if one["name"] in MEANINGS:
+            one.setdefault("description", MEANINGS[one["name"]])
 
 
 def _describe_problems(web: FastAPI) -> None:
@@ -148,10 +164,7 @@ def _describe_problems(web: FastAPI) -> None:
         parts = schema.pop("$defs", {})
         page.setdefault("components", {}).setdefault("schemas", {}).update({"Problem": schema, **parts})
         for operation in (one for path in page["paths"].values() for one in path.values()):
-            if UNPROCESSABLE in operation.get(
-                "responses", {}
-            ):  # whatever a route says: FastAPI adds its own form
-                operation["responses"][UNPROCESSABLE] = documented(422)[422]
+            _describe(operation)
         return page
 
     web.openapi = openapi  # type: ignore[method-assign]

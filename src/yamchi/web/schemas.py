@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from yamchi.clock import isoformat, isoformat_or_none
 from yamchi.fields import Name, SpanText, ZonedMoment, few
 from yamchi.queues import foreign
-from yamchi.queues.records import MOST_ATTEMPTS, MOST_KEPT, Backoff, DeadLetter, JobRecord, State
+from yamchi.queues.options import MOST_ATTEMPTS, MOST_KEPT, Backoff
+from yamchi.queues.records import DeadLetter, JobRecord, State
 from yamchi.queues.views import WorkerInfo
 
 PREVIEW = 240

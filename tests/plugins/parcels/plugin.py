@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from parcels.settings import ParcelSettings
 from parcels.tables import parcels
@@ -25,7 +24,7 @@ class Parcels(Plugin):
     settings_class = ParcelSettings
     migrations = Path(__file__).parent / "migrations"
     routes = "parcels.routes:ROUTES"
-    commands = MappingProxyType({"parcel": "parcels.commands:run"})
+    commands: ClassVar = {"parcel": "parcels.commands:run"}
 
     def __init__(self, app: Application) -> None:
         super().__init__(app)

@@ -5,7 +5,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ APPENDED: dict[str, Any] = {"valueInputOption": "RAW", "insertDataOption": "INSE
 class Spreadsheet:
     """What is done to the cells of a spreadsheet; RAW everywhere, so that no text becomes a formula."""
 
-    def __init__(self, key: str, credentials: str, url: str = GOOGLE) -> None:
+    def __init__(self, key: str, credentials: str, url: str) -> None:
         self._key = key
         self._http = _client(credentials, url.rstrip("/"))
 
@@ -129,21 +129,21 @@ def _sorted(work: Callable[[], T]) -> T:
     import requests
     from google.auth.exceptions import GoogleAuthError, TransportError
     from gspread.exceptions import APIError
+    from urllib3.exceptions import ConnectTimeoutError
 
     try:
         return work()
     except APIError as error:
         raise _refusal(error) from error
     except TransportError as error:
-        raise Outage(f"Google gives no token: {_short(error)}") from error
+        raise Outage(f"Google gives no token: {_why(error)}") from error
     except GoogleAuthError as error:
-        raise Outage(
-            f"Google refuses the service account: {_short(error)}. Check SHEETS_CREDENTIALS"
-        ) from error
-    except requests.exceptions.ConnectTimeout as error:
-        raise Outage(f"Google Sheets can't be reached: {_short(error)}") from error
+        said = str(error.args[0] if error.args else type(error).__name__)[:300]
+        raise Outage(f"Google refuses the service account: {said}. Check SHEETS_CREDENTIALS") from error
     except (requests.exceptions.RequestException, ValueError) as error:
-        raise Lost(f"Google Sheets was asked, but its answer was lost: {_short(error)}") from error
+        if any(isinstance(one, ConnectTimeoutError) for one in _chain(error)):  # or it was refused one
+            raise Outage(f"Google Sheets can't be reached: {_why(error)}") from error
+        raise Lost(f"Google Sheets was asked, but its answer was lost: {_why(error)}") from error
 
 
 def _refusal(error: Any) -> Exception:
@@ -164,5 +164,20 @@ def _refusal(error: Any) -> Exception:
     return Unrecoverable(said)
 
 
-def _short(error: Exception) -> str:
-    return (str(error) or type(error).__name__)[:300]
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """What went wrong, and what was below it."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _why(error: Exception) -> str:
+    """The lowest of it in words, not what each layer of the client says around it."""
+    chain = list(_chain(error))
+    if any(isinstance(one, json.JSONDecodeError) for one in chain):
+        return "it is not JSON"
+    if isinstance(chain[-1], TimeoutError):
+        return "no answer came in time"
+    said = chain[-1].strerror if isinstance(chain[-1], OSError) else None
+    return said or "the connection broke off"

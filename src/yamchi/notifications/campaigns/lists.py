@@ -12,6 +12,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from yamchi.errors import InvalidJob
+from yamchi.fields import lower_domain
 
 WHO = ("user_id", "email")
 ABOUT = ("phone", "telegram_id", "locale", "timezone")
@@ -146,10 +147,4 @@ def _read(number: int, columns: Sequence[str], cells: Sequence[str]) -> Entry | 
         return Broken(number, f"user_id {user_id[:80]!r} is no UUID" if user_id else "")
     if user_id is None and email is None:
         return Broken(number, "it names nobody: user_id and email are empty")
-    return Entry(number, user_id, None if email is None else _lower_domain(email), about, row or None)
-
-
-def _lower_domain(email: str) -> str:
-    """As addresses of known people are kept."""
-    local, at, domain = email.rpartition("@")
-    return f"{local}{at}{domain.lower()}"
+    return Entry(number, user_id, None if email is None else lower_domain(email), about, row or None)

@@ -89,7 +89,7 @@ class CampaignIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    campaign_id: str = Field(max_length=200, pattern=r"^[\w.@-]+$", examples=["black-friday-2026"])
+    campaign_id: str = Field(max_length=200, pattern=r"^\.*[\w@-][\w.@-]*$", examples=["black-friday-2026"])
     template_code: Name = Field(examples=["black_friday_sale"])
     channel: Channel
     audience: Annotated[AudienceIn, few(10)]

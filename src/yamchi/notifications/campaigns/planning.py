@@ -15,9 +15,8 @@ import orjson
 from yamchi.clock import Millis, isoformat
 from yamchi.notifications.campaigns.audience import Person
 from yamchi.notifications.campaigns.model import WHOLE, Campaign
-from yamchi.notifications.schemas.notification_job import derived_id
+from yamchi.notifications.schemas.notification_job import DEFAULT_LOCALE, derived_id
 
-DEFAULT_LOCALE = "ru"
 EVENT_TYPE = "campaign"
 
 

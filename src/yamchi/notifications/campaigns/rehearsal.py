@@ -10,7 +10,7 @@ from yamchi.notifications.campaigns.model import Campaign
 from yamchi.notifications.campaigns.planning import Message, messages_to
 from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import Recipients, as_template_data
-from yamchi.notifications.schemas.notification_job import ALIASES
+from yamchi.notifications.schemas.notification_job import canonical_channel
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import TemplateError, TemplateStore, UnknownTemplate
 from yamchi.notifications.templates.offloop import render_message
@@ -41,7 +41,7 @@ class Rehearsal:
 
     async def _make(self, campaign: Campaign, person: Person, recipient: Recipient, message: Message) -> None:
         channel, locales = campaign.body["channel"], locale_chain(message.locale)
-        template = await self._templates.find(message.template_code, ALIASES.get(channel, channel), locales)
+        template = await self._templates.find(message.template_code, canonical_channel(channel), locales)
         if template is None:
             raise InvalidJob(str(UnknownTemplate(message.template_code, channel, locales)))
         data = {**message.data, "user": as_template_data(recipient)}

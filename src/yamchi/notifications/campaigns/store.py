@@ -21,9 +21,9 @@ from yamchi.notifications.campaigns.enrollment import Enrollment, Guard
 from yamchi.notifications.campaigns.limits import CampaignLimits
 from yamchi.notifications.campaigns.lists import Report
 from yamchi.notifications.campaigns.model import Campaign, CampaignIn, ShownState, State
-from yamchi.notifications.campaigns.planning import DEFAULT_LOCALE
 from yamchi.notifications.campaigns.rehearsal import Rehearsal
 from yamchi.notifications.channels.base import Channel
+from yamchi.notifications.schemas.notification_job import DEFAULT_LOCALE, canonical_channel
 from yamchi.notifications.sending.campaign_counts import CampaignCounts
 from yamchi.notifications.tables import campaigns, notification_delivery
 from yamchi.notifications.templates.locales import locale_chain
@@ -37,10 +37,9 @@ DATA_LIMIT = 65_536
 
 LOOK_AGAIN_SECONDS = 0.1
 LOOKS = 100
-"""How often, and how many times, a request looks whether another that is the same has filled the list."""
+"""How often a request looks whether another that is the same has filled the list, and how many times while nobody is added to it."""
 
 WAITING = ("QUEUED", "RETRYING")
-ALIASES = {"browser": "push"}
 
 
 class _Overtaken(WrongState):
@@ -108,7 +107,7 @@ class Campaigns:
         return await self.show(campaign_id)
 
     async def _check(self, request: CampaignIn) -> None:
-        channel = ALIASES.get(request.channel, request.channel)
+        channel = canonical_channel(request.channel)
         if channel not in self._channels:
             known = ", ".join(sorted(self._channels))
             raise InvalidJob(f"The channel {channel} is not set up here: set it up, or use one of {known}.")
@@ -145,31 +144,48 @@ class Campaigns:
         def guard(connection: Connection) -> None:
             _check_mine(connection, campaign, me)
 
-        await self._enrollment.empty(campaign.campaign_id, guard)
-        report = await fill(guard)
-        if report.people == 0:
-            why = "; ".join(f"row {one.row}: {one.error}" for one in report.broken[:3]) or "it has no rows"
-            raise InvalidJob(f"The CSV names nobody who can be reached: {why}.")
-        await self._start(campaign, report, me)
+        try:
+            await self._enrollment.empty(campaign.campaign_id, guard)
+            report = await fill(guard)
+            if report.people == 0:
+                why = (
+                    "; ".join(f"row {one.row}: {one.error}" for one in report.broken[:3]) or "it has no rows"
+                )
+                raise InvalidJob(f"The CSV names nobody who can be reached: {why}.")
+            await self._start(campaign, report, me)
+        except Exception:
+            given_up = update(table).where(_is_draft(campaign), table.c.holder == me).values(holder=None)
+            await self._database.execute(given_up)
+            raise
 
     async def _fill(self, draft: Campaign, request: CampaignIn) -> None:
-        """Enroll the people that the request names. Of the same request sent several times at once, all answer what one makes."""
-        try:
-            await self._enroll(draft, lambda guard: self._read_list(request, guard))
-        except _Overtaken:
-            if not await self._begins(draft):
-                raise
+        """Enroll the people that the request names. Of the same request sent several times at once, all answer what one makes.
 
-    async def _begins(self, draft: Campaign) -> bool:
-        """Whether this draft, and no other of its id, begins by another request's work."""
-        for _ in range(LOOKS):
+        Where that one gives up, each of them finds out for itself why.
+        """
+        while True:
+            try:
+                await self._enroll(draft, lambda guard: self._read_list(request, guard))
+                return
+            except _Overtaken:
+                known = await self._after_other(draft)
+                if known.fingerprint != draft.fingerprint or (known.state == "draft" and known.holder):
+                    raise
+                if known.state != "draft":
+                    return
+
+    async def _after_other(self, draft: Campaign) -> Campaign:
+        """The campaign when another request has begun it, however long its list takes, or given up, or adds nobody any more."""
+        audience, listed, looks = Audience.of(self._database, draft), -1, 0
+        while True:
             known = await self.get(draft.campaign_id)
-            if known.fingerprint != draft.fingerprint:
-                return False
-            if known.state != "draft":
-                return True
-            await asyncio.sleep(LOOK_AGAIN_SECONDS)
-        return False
+            is_awaited = known.fingerprint == draft.fingerprint and known.state == "draft" and known.holder
+            if not is_awaited or looks == LOOKS:
+                return known
+            found = await audience.count()
+            looks = looks + 1 if found == listed else 0
+            listed = found
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)  # a real list takes real time
 
     def _read_list(self, request: CampaignIn, guard: Guard) -> Awaitable[Report]:
         if request.audience.user_ids is not None:
@@ -204,14 +220,14 @@ class Campaigns:
         return await self._change_state(campaign_id, ("draft", "running", "paused"), "cancelled")
 
     async def _change_state(self, campaign_id: str, before: Sequence[State], after: State) -> dict[str, Any]:
-        shown = await self.show(campaign_id)
-        if shown["state"] != "finished":
+        if (await self.show(campaign_id))["state"] != "finished":
             change = update(table).where(table.c.campaign_id == campaign_id, table.c.state.in_(before))
             changed = change.values(state=after)
             if await self._database.execute(changed):
                 self._limits.forget(campaign_id)
                 return await self.show(campaign_id)
-        raise WrongState(f"The campaign {campaign_id} can't become {after}: it is {shown['state']}.")
+        state = (await self.show(campaign_id))["state"]  # of two who change it at once, one was first
+        raise WrongState(f"The campaign {campaign_id} can't become {after}: it is {state}.")
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 

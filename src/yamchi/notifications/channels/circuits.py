@@ -14,11 +14,13 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, Row, case, func, literal, select, update
 
 from yamchi.clock import Clock, Millis, describe_span, to_millis
 from yamchi.errors import Outage
 from yamchi.notifications.tables import circuits
+from yamchi.observe.logging import mask
 from yamchi.queues.records import storable
 from yamchi.queues.verdicts import LONGEST_SENTENCE
 from yamchi.storage.caching import CachedRead
@@ -26,6 +28,8 @@ from yamchi.storage.database import Database
 from yamchi.storage.tables import Moment
 
 LONGEST_NAME = 64
+
+log = structlog.get_logger("yamchi.notifications")
 
 SHORTEST_WAIT: Millis = 1_000
 LONGEST_WAIT: Millis = 15_000
@@ -138,6 +142,8 @@ class Circuits:
         self._known: dict[str, Circuit] = {}
         self._view = CachedRead(self._read, clock, MAX_AGE)
         self._failing_sources = FailingSources()
+        self._said_at: dict[str, Millis] = {}
+        """When the log was last told that it opens: what began before tells nothing new there either."""
         opened = database.insert(circuits)
         self._open = opened.on_conflict_do_update(
             index_elements=["name"],
@@ -176,7 +182,7 @@ class Circuits:
         left = max((circuit.retry_at or now) - now, 0)
         spread = random.uniform(0, min(max(left, SHORTEST_WAIT), LONGEST_WAIT))
         span = timedelta(milliseconds=left + spread)
-        return Outage(circuit.waits, retry_after=span)
+        return Outage(circuit.waits, retry_after=span, is_said=True)
 
     async def failed(self, name: str, error: Outage, began: Millis) -> Outage:
         """Open the circuit, or keep it open for longer; the outage as the job is to see it.
@@ -201,6 +207,9 @@ class Circuits:
             "reason": storable(str(error), LONGEST_SENTENCE),
         }
         await self._database.put(self._open, row)
+        if not before.is_open and began > self._said_at.get(name, -1):
+            self._said_at[name] = now
+            log.warning(f"{name} is down, and its messages wait until it is back: {mask(str(error))}")
         self._known[name] = Circuit(
             name, before.failures + 1, before.opened_at or now, now + wait, str(error)
         )
@@ -214,6 +223,8 @@ class Circuits:
             values = closing.values(failures=0, opened_at=None, retry_at=None, reason=None)
             await self._database.execute(values)
             self._known[name] = Circuit(name)
+            down = describe_span(self._clock.now() - (known.opened_at or self._clock.now()))
+            log.warning(f"{name} is back after {down}")
 
     async def all(self) -> list[Circuit]:
         """For people: which providers are down, since when, and why."""

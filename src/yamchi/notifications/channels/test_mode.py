@@ -3,10 +3,8 @@
 import re
 from dataclasses import replace
 
-from yamchi.clock import Clock
 from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.channels.email.channel import MailboxChannel
-from yamchi.storage.database import Database
 
 TEST_DOMAIN = "test.invalid"
 """A domain that never exists (RFC 6761)."""
@@ -40,13 +38,3 @@ class TestModeChannel(Channel):
         if self.name == "email":
             return address
         return f"{_NOT_ALPHANUMERIC.sub('-', f'{self.name}-{address}').strip('-')[:60].rstrip('-')}@{TEST_DOMAIN}"
-
-
-class TestModeChannels:
-    """Makes the test channel for a real one."""
-
-    def __init__(self, database: Database, sender: str, clock: Clock) -> None:
-        self._mailbox = MailboxChannel(database, sender, clock)
-
-    def of(self, name: str, real: Channel | None) -> TestModeChannel:
-        return TestModeChannel(name, real, self._mailbox)

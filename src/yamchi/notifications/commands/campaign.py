@@ -16,7 +16,7 @@ from yamchi.console.loading import (
     read_json,
     with_plugin,
 )
-from yamchi.console.output import answer, console, number, print_json, progress, table, text
+from yamchi.console.output import answer, console, number, print_json, print_table, progress, table, text
 from yamchi.errors import ConfigurationError, InvalidJob
 from yamchi.notifications.campaigns.model import CampaignIn
 from yamchi.notifications.campaigns.store import Campaigns
@@ -101,7 +101,7 @@ def list_(
         shown.add_row(
             text(one["campaign_id"]), one["state"], one["channel"], *counts, text(one["template_code"])
         )
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command()

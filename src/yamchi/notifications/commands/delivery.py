@@ -5,11 +5,17 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from yamchi.console.loading import AppOption, JsonOption, PageOption, SizeOption, with_plugin
-from yamchi.console.output import answer, console, number, print_fields, print_json, table, text
-from yamchi.errors import InvalidJob
+from yamchi.console.loading import (
+    AppOption,
+    JsonOption,
+    PageOption,
+    SizeOption,
+    check_choice,
+    with_plugin,
+)
+from yamchi.console.output import answer, number, print_fields, print_json, print_table, table, text
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.sending.deliveries import Status
+from yamchi.notifications.sending.statuses import Status
 
 group = typer.Typer(
     help="See what became of messages; cancel one, or decide about one whose answer was lost.\n\n"
@@ -35,8 +41,7 @@ def list_(
 
     Example: [cyan]yamchi delivery list --status UNKNOWN[/]
     """
-    if status not in (None, *STATUSES):
-        raise InvalidJob(f"There is no status {status!r}: choose from {', '.join(STATUSES)}.")
+    check_choice("status", status, STATUSES)
     which = {"status": status, "user_id": user, "campaign_id": campaign}
     found = with_plugin(
         Notifications, app, lambda its: its.deliveries.find(offset=(page - 1) * size, limit=size, **which)
@@ -48,7 +53,7 @@ def list_(
     for one in found:
         tries, why = number(one["attempts"]), text(one["last_error"] or "", 200)
         shown.add_row(one["job_id"], one["status"], one["channel"], text(one["template_code"]), tries, why)
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command()

@@ -10,7 +10,8 @@ from yamchi.console.loading import AppOption, JsonOption, read_json, with_plugin
 from yamchi.console.output import answer
 from yamchi.errors import InvalidJob
 from yamchi.notifications.plugin import Notifications
-from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage
+from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage, canonical_channel
+from yamchi.notifications.templates.model import find_template
 from yamchi.queues.handlers import describe
 
 
@@ -43,6 +44,12 @@ def run(
     except ValidationError as error:
         raise InvalidJob(f"{describe(error)}.") from error
     job_id = str(uuid4())
-    with_plugin(Notifications, app, lambda its: its.service.send_direct(message, job_id))
+
+    async def send(notifications: Notifications) -> None:
+        if template is not None:
+            await find_template(notifications.templates, template, canonical_channel(channel), locale)
+        await notifications.service.send_direct(message, job_id)
+
+    with_plugin(Notifications, app, send)
     said = f"queued as {job_id}; [cyan]yamchi jobs show notifications {job_id}[/] tells what became of it"
     answer({"job_id": job_id}, said, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from yamchi.console.loading import AppOption, JsonOption, read_json, with_plugin
-from yamchi.console.output import console, print_json, say, table, text
+from yamchi.console.output import console, print_json, print_table, say, table, text
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.templates.lint import Finding, lint
 from yamchi.notifications.templates.preview import preview
@@ -37,7 +37,7 @@ def list_(app: AppOption = None, as_json: JsonOption = False) -> None:
             text(one.version, 8),
             text(one.subject or one.title or ""),
         )
-    console.print(shown)
+    print_table(shown)
 
 
 @group.command("preview")
@@ -87,7 +87,7 @@ def lint_(app: AppOption = None, as_json: JsonOption = False) -> None:
             shown.add_row(
                 f"[{color}]{one.level}[/]", text(one.template), str(one.line or ""), text(one.message, 200)
             )
-        console.print(shown)
+        print_table(shown)
     else:
         say("every template can be sent")
     if any(finding.level == "error" for finding in findings):

@@ -10,7 +10,7 @@ from yamchi.clock import Clock
 from yamchi.fields import few
 from yamchi.notifications.people.model import ANY
 from yamchi.notifications.people.quiet_hours import QuietHours, TimeOfDay, read_time
-from yamchi.notifications.schemas.notification_job import ALIASES, CHANNELS
+from yamchi.notifications.schemas.notification_job import CHANNELS, canonical_channel
 from yamchi.notifications.tables import preferences, users
 from yamchi.storage.database import Database
 
@@ -18,7 +18,7 @@ from yamchi.storage.database import Database
 def _is_channel(name: str) -> str:
     if name != ANY and name not in CHANNELS:
         raise ValueError(f"there is no channel {name!r}: choose from {', '.join(CHANNELS)} or {ANY}")
-    return ALIASES.get(name, name)
+    return canonical_channel(name)
 
 
 ChannelOrAny = Annotated[str, AfterValidator(_is_channel)]
@@ -77,17 +77,10 @@ class PreferenceStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        person = database.insert(users)
-        self._person = person.on_conflict_do_nothing()
-        self._quiet = person.on_conflict_do_update(
-            index_elements=["user_id"],
-            set_={name: person.excluded[name] for name in ("quiet_from", "quiet_until", "updated_at")},
-        )
-        choice = database.insert(preferences)
-        self._choose = choice.on_conflict_do_update(
-            index_elements=["user_id", "channel", "category"],
-            set_={name: choice.excluded[name] for name in ("is_allowed", "updated_at")},
-        )
+        self._person = database.insert(users).on_conflict_do_nothing()
+        self._quiet = database.upsert(users, ["user_id"], ["quiet_from", "quiet_until", "updated_at"])
+        choice = ["user_id", "channel", "category"]
+        self._choose = database.upsert(preferences, choice, ["is_allowed", "updated_at"])
 
     async def get(self, user_id: str) -> Preferences:
         """What the person chose; all by default."""
@@ -121,11 +114,20 @@ class PreferenceStore:
 
         await self._database.write(save)
 
-    async def choose(self, user_id: str, channel: str, category: str, is_allowed: bool) -> None:
-        """Set one choice. One about all of a channel takes the place of those about its categories."""
+    async def choose(
+        self, user_id: str, channel: str, category: str, is_allowed: bool, *, if_known: bool = False
+    ) -> None:
+        """Set one choice. One about all of a channel takes the place of those about its categories.
+
+        A person who is not known yet becomes known, unless it is to be set only `if_known`.
+        """
+        known = select(users.c.user_id).where(users.c.user_id == user_id).with_for_update()
 
         def save(connection: Connection) -> None:
-            connection.execute(self._person, self._new_person(user_id))
+            if not if_known:
+                connection.execute(self._person, self._new_person(user_id))
+            elif connection.execute(known).first() is None:
+                return
             if category == ANY:
                 whole = (preferences.c.user_id == user_id) & (preferences.c.channel == channel)
                 connection.execute(delete(preferences).where(whole))

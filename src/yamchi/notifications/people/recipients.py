@@ -78,11 +78,8 @@ class Recipients:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        new = database.insert(users)
         changed = ("email", "phone", "telegram_id", "locale", "timezone", "attributes", "updated_at")
-        self._save = new.on_conflict_do_update(
-            index_elements=["user_id"], set_={name: new.excluded[name] for name in changed}
-        )
+        self._save = database.upsert(users, ["user_id"], changed)
 
     async def get(self, user_id: str) -> Recipient | None:
         return await self._database.get(_found, user_id)

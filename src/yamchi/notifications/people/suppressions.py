@@ -6,12 +6,14 @@ They are fed by permanent failures (no such mailbox, the bot is blocked) and by 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, desc, literal, or_, select, tuple_
+from sqlalchemy import Connection, Row, delete, desc, literal, select, tuple_
 
 from yamchi.clock import Clock, Millis, isoformat
 from yamchi.errors import UnknownJob
+from yamchi.fields import lower_domain
 from yamchi.notifications.tables import suppressions as table
 from yamchi.storage.database import Database
+from yamchi.storage.tables import Moment
 
 Place = tuple[str, str]
 """A channel and an address."""
@@ -74,19 +76,12 @@ def _reasons(connection: Connection, places: Sequence[Place]) -> Mapping[Place, 
 
 
 def _place(channel: str, address: str) -> Place:
-    """As addresses of known people are kept: the domain of an e-mail address means the same in any case."""
-    if channel != "email":
-        return channel, address
-    local, at, domain = address.rpartition("@")
-    return channel, f"{local}{at}{domain.lower()}"
+    return channel, lower_domain(address) if channel == "email" else address
 
 
 def _before(moment: Millis, place: Sequence[str]) -> Any:
-    is_same = table.c.created_at == moment
-    return or_(
-        table.c.created_at < moment,
-        and_(is_same, tuple_(table.c.channel, table.c.address) < tuple_(*map(literal, place))),
-    )
+    columns = (table.c.created_at, table.c.channel, table.c.address)
+    return tuple_(*columns) < tuple_(literal(moment, Moment), *map(literal, place))
 
 
 def shown(row: Row[Any]) -> dict[str, Any]:

@@ -56,6 +56,6 @@ class UnsubscribeLinks:
         return Link(*urlsafe_b64decode(payload).decode().split("\n"))
 
     async def choose(self, link: Link, *, whole_channel: bool, is_allowed: bool) -> None:
-        """Stop the category on the channel, or all of the channel; or let them come again."""
+        """Stop the category on the channel, or all of the channel; or let them come again. Whoever was erased stays so."""
         category = ANY if whole_channel else link.category
-        await self._preferences.choose(link.user_id, link.channel, category, is_allowed)
+        await self._preferences.choose(link.user_id, link.channel, category, is_allowed, if_known=True)

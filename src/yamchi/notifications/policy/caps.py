@@ -22,14 +22,8 @@ class Caps:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        lock = database.insert(cap_turns)
-        self._lock = lock.on_conflict_do_update(
-            index_elements=["user_id", "channel", "category"], set_={"touched_at": lock.excluded.touched_at}
-        )
-        use = database.insert(cap_uses)
-        self._use = use.on_conflict_do_update(
-            index_elements=["job_id"], set_={"used_at": use.excluded.used_at}
-        )
+        self._lock = database.upsert(cap_turns, ["user_id", "channel", "category"], ["touched_at"])
+        self._use = database.upsert(cap_uses, ["job_id"], ["used_at"])
 
     async def claim(self, context: SendContext, cap: Cap) -> Millis | None:
         """Count this message, if there may be one more; else when there may be."""

@@ -12,8 +12,9 @@ from yamchi.notifications.channels.base import NoAddress
 from yamchi.notifications.people.suppressions import Suppressions
 from yamchi.notifications.policy.caps import Caps
 from yamchi.notifications.policy.context import SendContext
-from yamchi.notifications.policy.escalation import ReadReceipts
+from yamchi.notifications.policy.escalation import was_read
 from yamchi.notifications.policy.model import Digest
+from yamchi.storage.database import Database
 
 SILENT = ("database", "ws")
 """Channels that wake nobody: what waits in the inbox is there when the person looks."""
@@ -56,10 +57,10 @@ CheckResult = Send | Hold
 class SendChecks:
     """Decides; writes nothing but the count of a cap."""
 
-    def __init__(self, suppressions: Suppressions, caps: Caps, receipts: ReadReceipts, clock: Clock) -> None:
+    def __init__(self, suppressions: Suppressions, caps: Caps, database: Database, clock: Clock) -> None:
         self._suppressions = suppressions
         self._caps = caps
-        self._receipts = receipts
+        self._database = database
         self._clock = clock
 
     async def decide(self, context: SendContext) -> CheckResult:
@@ -75,7 +76,7 @@ class SendChecks:
 
     async def _needless(self, context: SendContext) -> Suppress | None:
         first = context.policy.unless_read
-        if first and await self._receipts.was_read(first):
+        if first and await was_read(self._database, first):
             return Suppress("The person has read it in the inbox")
         return None
 

@@ -9,13 +9,13 @@ from yamchi.clock import Millis, to_moment
 from yamchi.errors import Outage
 from yamchi.notifications.channels.base import Channel, NoAddress, Recipient
 from yamchi.notifications.channels.circuits import circuit_name
-from yamchi.notifications.channels.test_mode import TestModeChannels
+from yamchi.notifications.channels.email.channel import MailboxChannel
+from yamchi.notifications.channels.test_mode import TestModeChannel
 from yamchi.notifications.people.quiet_hours import zone_of
 from yamchi.notifications.people.recipients import Recipients
 from yamchi.notifications.policy.model import Policy, policy_of
-from yamchi.notifications.schemas.notification_job import ALIASES, NotificationJob, is_test
-from yamchi.notifications.templates.locales import locale_chain
-from yamchi.notifications.templates.model import Rendered, Template, TemplateStore, UnknownTemplate
+from yamchi.notifications.schemas.notification_job import NotificationJob, canonical_channel, is_test
+from yamchi.notifications.templates.model import Rendered, Template, TemplateStore, find_template
 from yamchi.queues.job import Job
 
 BeforeSending = Callable[[], Awaitable[None]]
@@ -96,10 +96,6 @@ class SendContext:
         return zone_of(self.recipient.timezone, self.default_zone)
 
 
-def _channel_name(notification: NotificationJob) -> str:
-    return ALIASES.get(notification.channel, notification.channel)
-
-
 class ContextLoader:
     """Loads what a context needs. People are read in batches; channels and templates are in memory."""
 
@@ -109,17 +105,17 @@ class ContextLoader:
         templates: TemplateStore,
         recipients: Recipients,
         zone: str,
-        test_mode: TestModeChannels,
+        test_mailbox: MailboxChannel,
     ) -> None:
         self._channels = channels
         self._templates = templates
         self._recipients = recipients
         self._zone = zone
-        self._test_mode = test_mode
+        self._test_mailbox = test_mailbox
 
     async def load(self, request: SendRequest) -> SendContext:
         notification = request.notification
-        name = _channel_name(notification)
+        name = canonical_channel(notification.channel)
         channel = self.channel_of(notification)
         if channel is None:
             raise NoAddress(f"The channel {name} is not set up here")
@@ -135,9 +131,9 @@ class ContextLoader:
 
     def channel_of(self, notification: NotificationJob) -> Channel | None:
         """Where the message goes, if that is set up here."""
-        name = _channel_name(notification)
+        name = canonical_channel(notification.channel)
         channel = self._channels.get(name)
-        return self._test_mode.of(name, channel) if is_test(notification) else channel
+        return TestModeChannel(name, channel, self._test_mailbox) if is_test(notification) else channel
 
     async def with_choices(self, recipient: Recipient) -> Recipient:
         """The same with what they opted out of, where the address is a user's id; a message to an address has no quiet hours."""
@@ -150,8 +146,4 @@ class ContextLoader:
         return await self._recipients.get(user_id) or Recipient(user_id)
 
     async def _template(self, job: NotificationJob, channel: str) -> Template:
-        locales = locale_chain(job.locale)
-        found = await self._templates.find(job.template_code, channel, locales)
-        if found is None:
-            raise UnknownTemplate(job.template_code, channel, locales)
-        return found
+        return await find_template(self._templates, job.template_code, channel, job.locale)

@@ -5,7 +5,6 @@ Its id is derived from the first, so that it is queued once however often the fi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from sqlalchemy import Connection, or_, select
 
@@ -19,26 +18,14 @@ from yamchi.storage.database import Database
 INBOX = "database"
 
 
-class ReadReceipts(Protocol):
-    """Tells which messages were read."""
-
-    async def was_read(self, job_id: str) -> bool:
-        """Whether the person has read the message of this job."""
-
-
-class InboxReceipts:
-    """Read receipts of the inbox. An archived message counts as read. Looked up in batches."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def was_read(self, job_id: str) -> bool:
-        return bool(await self._database.get(_read, job_id))
+async def was_read(database: Database, job_id: str) -> bool:
+    """Whether the person has read the message of this job in the inbox. An archived one counts as read. Looked up in batches."""
+    return bool(await database.get(_read, job_id))
 
 
 def _read(connection: Connection, job_ids: Sequence[str]) -> Mapping[str, bool]:
-    was_read = or_(inbox.c.read_at.is_not(None), inbox.c.is_archived)
-    query = select(inbox.c.message_id).where(inbox.c.message_id.in_(job_ids) & was_read)
+    is_read = or_(inbox.c.read_at.is_not(None), inbox.c.is_archived)
+    query = select(inbox.c.message_id).where(inbox.c.message_id.in_(job_ids) & is_read)
     return dict.fromkeys(connection.execute(query).scalars(), True)
 
 

@@ -39,11 +39,8 @@ class RuleStore:
         self._from_table: dict[str, Rule] = {}
         self._unusable: set[str] = set()
         self._view = CachedRead(self._read, clock, MAX_AGE)
-        new = database.insert(rules)
         changed = ("position", "body", "is_enabled", "updated_at")
-        self._save = new.on_conflict_do_update(
-            index_elements=["rule_id"], set_={name: new.excluded[name] for name in changed}
-        )
+        self._save = database.upsert(rules, ["rule_id"], changed)
 
     async def of(self, event_type: str) -> list[Rule]:
         """The rules for events of a type."""

@@ -31,14 +31,16 @@ from yamchi.errors import InvalidJob
 from yamchi.fields import Locale, Name, few
 from yamchi.notifications.channels.base import Channel, Recipient
 from yamchi.notifications.people.recipients import as_template_data
+from yamchi.notifications.policy.escalation import INBOX
 from yamchi.notifications.policy.model import MOST_CHANNELS, Cap, Digest, Escalation, Policy, Span, as_meta
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import (
-    ALIASES,
     CHANNELS,
+    DEFAULT_LOCALE,
     Meta,
     NotificationJob,
     Priority,
+    canonical_channel,
     derived_id,
 )
 from yamchi.notifications.templates.meter import METER, Limits, Meter, Outgrown
@@ -49,8 +51,6 @@ from yamchi.yamlfiles import load_file
 
 log = structlog.get_logger("yamchi.rules")
 
-DEFAULT_LOCALE = "ru"
-INBOX = "database"
 LONGEST_WHEN = 2_000
 
 
@@ -145,15 +145,9 @@ class Rule(BaseModel):
         return self.notify if isinstance(self.notify, list) else [self.notify]
 
 
-class _Expressions(Sandbox):
-    """The sandbox of templates, but what an event lacks is no mistake: it is neither equal to anything nor true."""
+_environment = Sandbox(autoescape=False, undefined=Undefined)
+"""What an event lacks is no mistake: it is neither equal to anything nor true."""
 
-    def __init__(self) -> None:
-        super().__init__(autoescape=False)
-        self.undefined = Undefined
-
-
-_environment = _Expressions()
 _rules = TypeAdapter(list[Rule])
 
 
@@ -215,7 +209,7 @@ class EventRulesHandler:
         if notify.delay or recipient is None:
             return notify.first_of[:1]
         for name in notify.first_of:
-            channel = self._channels.get(ALIASES.get(name, name))
+            channel = self._channels.get(canonical_channel(name))
             if channel is None or channel.address(recipient):
                 return [name]
         return notify.first_of[-1:]

@@ -13,7 +13,7 @@ from yamchi.http.paging import PageNumber, PageSize, Search
 from yamchi.http.problems import documented
 from yamchi.notifications.policy.rules import Rule
 from yamchi.notifications.routes.dependencies import TheNotifications
-from yamchi.notifications.sending.deliveries import Status
+from yamchi.notifications.sending.statuses import Status
 
 router = APIRouter(tags=["notifications"], responses=documented(401, 403, 404, 422, 503))
 
@@ -125,8 +125,7 @@ async def replay_all(notifications: TheNotifications, q: Search = "") -> Done:
 async def replay_letter(
     notifications: TheNotifications, letter_id: Key, corrected: Replay | None = None
 ) -> None:
-    is_corrected = corrected is not None and "data" in corrected.model_fields_set
-    await notifications.dead_letters.replay(letter_id, corrected.data if corrected and is_corrected else ...)
+    await notifications.dead_letters.replay(letter_id, (corrected or Replay()).given)
 
 
 async def _kept_rule(notifications: TheNotifications, rule_id: str) -> dict[str, Any] | None:

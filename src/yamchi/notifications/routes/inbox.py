@@ -9,14 +9,14 @@ from pydantic import BaseModel, Field
 from yamchi.clock import describe_span, isoformat, to_millis
 from yamchi.errors import InvalidJob
 from yamchi.fields import Key, SpanText
-from yamchi.http.access import IN_TURN, TheirId
+from yamchi.http.access import ONE_AT_A_TIME, TheirId
 from yamchi.http.bodies import Done
 from yamchi.http.problems import documented
 from yamchi.notifications.inbox.store import Action, View
-from yamchi.notifications.inbox.tokens import LIFE, LONGEST_LIFE
+from yamchi.notifications.people.tokens import LIFE, LONGEST_LIFE
 from yamchi.notifications.routes.dependencies import TheNotifications
 
-router = APIRouter(tags=["inbox"], responses=documented(401, 403, 404, 422, 503), dependencies=IN_TURN)
+router = APIRouter(tags=["inbox"], responses=documented(401, 403, 404, 422, 503), dependencies=ONE_AT_A_TIME)
 senders = APIRouter(tags=["inbox"], responses=documented(401, 403, 422, 503))
 """What a key that may mint tokens may use."""
 

@@ -25,7 +25,7 @@ from yamchi.http.auth import hostname_of, is_loopback, is_same_origin
 from yamchi.http.failures import Failures, TooManyWrong, address_of
 from yamchi.http.problems import problem
 from yamchi.notifications.inbox.hub import Hub
-from yamchi.notifications.inbox.tokens import Person, PersonTokens
+from yamchi.notifications.people.tokens import Person, PersonTokens
 from yamchi.notifications.plugin import Notifications
 from yamchi.plugins import of_request
 from yamchi.settings import Settings

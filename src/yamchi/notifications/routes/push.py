@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from yamchi.clock import isoformat
 from yamchi.errors import UnknownJob
 from yamchi.fields import Key
-from yamchi.http.access import IN_TURN, TheirId
+from yamchi.http.access import ONE_AT_A_TIME, TheirId
 from yamchi.http.problems import documented
 from yamchi.notifications.channels.push.subscriptions import BrowserSubscription, Subscription
 from yamchi.notifications.routes.dependencies import TheNotifications
@@ -17,7 +17,7 @@ from yamchi.notifications.routes.dependencies import TheNotifications
 if TYPE_CHECKING:
     from yamchi.notifications.channels.push.channel import WebPushChannel
 
-router = APIRouter(tags=["push"], responses=documented(401, 403, 404, 422, 503), dependencies=IN_TURN)
+router = APIRouter(tags=["push"], responses=documented(401, 403, 404, 422, 503), dependencies=ONE_AT_A_TIME)
 pages = APIRouter(tags=["push"], responses=documented(404))
 
 

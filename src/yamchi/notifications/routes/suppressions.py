@@ -9,7 +9,7 @@ from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
 from yamchi.notifications.people.suppressions import shown
 from yamchi.notifications.routes.dependencies import TheNotifications
-from yamchi.notifications.schemas.notification_job import ALIASES, Channel
+from yamchi.notifications.schemas.notification_job import Channel, canonical_channel
 
 router = APIRouter(tags=["suppressions"], responses=documented(401, 403, 404, 422, 503))
 
@@ -54,7 +54,7 @@ async def list_suppressions(
 
 @router.post("/suppressions", status_code=204, summary="Leave an address alone from now on")
 async def add_suppression(notifications: TheNotifications, new: SuppressionIn) -> None:
-    channel = ALIASES.get(new.channel, new.channel)
+    channel = canonical_channel(new.channel)
     await notifications.suppressions.add(channel, new.address, new.reason)
 
 

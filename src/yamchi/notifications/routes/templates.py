@@ -13,8 +13,8 @@ from yamchi.http.audit import changes
 from yamchi.http.problems import documented
 from yamchi.notifications.routes.dependencies import TheNotifications
 from yamchi.notifications.schemas.notification_job import Channel, DirectMessage, DirectOptions
-from yamchi.notifications.templates.locales import locale_chain, normalize_locale
-from yamchi.notifications.templates.model import Format, Template, UnknownTemplate
+from yamchi.notifications.templates.locales import normalize_locale
+from yamchi.notifications.templates.model import Format, Template, find_template
 from yamchi.notifications.templates.preview import preview
 
 router = APIRouter(tags=["templates"], responses=documented(401, 403, 404, 422, 503))
@@ -93,10 +93,7 @@ async def list_templates(notifications: TheNotifications) -> list[TemplateOut]:
 async def show_template(
     notifications: TheNotifications, code: Code, channel: Channel, locale: Locale
 ) -> TemplateOut:
-    found = await notifications.templates.find(code, channel, locale_chain(locale))
-    if found is None:
-        raise UnknownTemplate(code, channel, locale_chain(locale))
-    return TemplateOut.of(found)
+    return TemplateOut.of(await find_template(notifications.templates, code, channel, locale))
 
 
 @router.put(ONE, summary="Keep a new version of a template")
@@ -140,9 +137,7 @@ async def preview_template(
 async def send_test(
     notifications: TheNotifications, code: Code, channel: Channel, locale: Locale, test: TestSend
 ) -> TestSent:
-    template = await notifications.templates.find(code, channel, locale_chain(locale))
-    if template is None:
-        raise UnknownTemplate(code, channel, locale_chain(locale))
+    template = await find_template(notifications.templates, code, channel, locale)
     sample = dict(template.sample or {})
     options = DirectOptions(to=test.to, template=code, locale=locale, data=test.data or sample)
     job_id = str(uuid4())

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.errors import UnknownJob
-from yamchi.http.access import IN_TURN, TheirId
+from yamchi.http.access import ONE_AT_A_TIME, TheirId
 from yamchi.http.audit import changes
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
@@ -19,7 +19,7 @@ from yamchi.notifications.sending.history import HistoryPage
 
 router = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503))
 
-own = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503), dependencies=IN_TURN)
+own = APIRouter(tags=["users"], responses=documented(401, 403, 404, 422, 503), dependencies=ONE_AT_A_TIME)
 """What a person's own pages may use too, with a token of `POST /users/{user_id}/token`: a preference center."""
 
 ONE = "/users/{user_id}"

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from yamchi.fields import Address, JsonObject, Locale, Name, Subject, Words, check_json
 from yamchi.notifications.schemas.notification_job import (
+    DEFAULT_LOCALE,
     MOST_ADDRESSES,
     check_says_something,
     check_split,
@@ -24,7 +25,7 @@ class EmailTask(BaseModel):
     template: Name | None = None
     data: JsonObject = Field(default_factory=dict)
     attachments: list[Any] = Field(default_factory=list)
-    locale: Locale = "ru"
+    locale: Locale = DEFAULT_LOCALE
 
     @model_validator(mode="after")
     def _fits(self) -> "EmailTask":

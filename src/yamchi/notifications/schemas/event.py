@@ -19,6 +19,11 @@ class Event(BaseModel):
     data: JsonObject = Field(default_factory=dict, examples=[{"first_name": "Нуржан", "plan": "pro"}])
     occurred_at: Moment | None = None
 
+    @property
+    def person_id(self) -> str | None:
+        """The id of whom it is about, as tables have it."""
+        return None if self.user_id is None else str(self.user_id)
+
 
 class TrialEvent(Event):
     """An event told with a test key: what it leads to stays in the mailbox."""

@@ -24,8 +24,16 @@ MOST_ADDRESSES = 1_000
 MOST_SPLIT = 64 * 1024 * 1024
 """Bytes of all the jobs that one direct message becomes, which has a job for each address."""
 
+DEFAULT_LOCALE = "ru"
+"""Of a message whose sender and whose person name no language."""
+
 ALIASES = {"browser": "push"}
 """Channels that have two names."""
+
+
+def canonical_channel(name: str) -> str:
+    """The one name of a channel that has two."""
+    return ALIASES.get(name, name)
 
 
 def know_channel(name: str) -> None:
@@ -140,7 +148,7 @@ class DirectOptions(BaseModel):
     subject: Subject | None = None
     text: Words | None = None
     html: Words | None = None
-    locale: Locale = "ru"
+    locale: Locale = DEFAULT_LOCALE
     data: JsonObject = Field(default_factory=dict)
 
     @model_validator(mode="after")

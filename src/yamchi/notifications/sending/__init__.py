@@ -3,6 +3,8 @@
 service.py          an event becomes jobs in the queue
 processor.py        a job becomes a message: start here
 deliveries.py       the table of deliveries: the status of each job, and its attempts
+delivery_views.py   looking at it: one, those of an event, pages
+statuses.py         the statuses, and which of them are final
 retry.py            what a failed attempt means for the delivery
 digests.py          messages that are collected and sent as one
 direct.py           messages to an address instead of a user

@@ -1,79 +1,61 @@
 """The table `notification_delivery`: one row per job with its status, and `delivery_attempts`: one row per attempt."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
 
 import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    FromClause,
-    Row,
-    Select,
     and_,
-    asc,
     bindparam,
     case,
-    desc,
-    func,
     null,
     or_,
     select,
-    union_all,
     update,
 )
 
-from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none, to_moment
+from yamchi.clock import Clock, Millis, to_moment
 from yamchi.errors import UnknownJob, WrongState
 from yamchi.notifications.schemas.notification_job import NOBODY, NotificationJob
 from yamchi.notifications.sending.campaign_counts import CampaignCounts, Place
-from yamchi.notifications.tables import delivery_attempts, notification_delivery
+from yamchi.notifications.sending.delivery_views import DeliveryViews
+from yamchi.notifications.sending.statuses import (
+    BEING_SENT,
+    FINAL,
+    LOST,
+    NOT_AGAIN,
+    NOT_SENT,
+    OVER,
+    WAITING,
+    Outcome,
+    Status,
+    is_being_sent,
+)
+from yamchi.notifications.tables import delivery_attempts
+from yamchi.notifications.tables import notification_delivery as table
 from yamchi.storage.bulkinsert import write_rows
 from yamchi.storage.database import Database, Put, Together
 from yamchi.storage.database import Row as NewRow
 
-Status = Literal["QUEUED", "SENT", "FAILED", "RETRYING", "EXPIRED", "CANCELLED", "SUPPRESSED", "UNKNOWN"]
-Outcome = Literal["sent", "retryable", "permanent", "outage", "unknown"]
 Observer = Callable[[str, str], None]
 """Told of every channel and status that is recorded."""
-
-FINAL: tuple[Status, ...] = ("SENT", "FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
-NOT_SENT: tuple[Status, ...] = ("FAILED", "EXPIRED", "CANCELLED", "SUPPRESSED")
-OVER: tuple[Status, ...] = ("SENT", "CANCELLED", "SUPPRESSED")
-"""What is not sent though its job comes again, as a dead letter that is replayed does."""
-WAITING = ("QUEUED", "RETRYING")
 
 LONGEST_RUN: Millis = 300_000
 """No message takes longer than this, unless its job says so: every request to a provider has a deadline of its own."""
 
-BEING_SENT = "It is being sent"
-"""What is said of a delivery while its provider has the message and has not answered."""
-
-LOST = "It was handed over, and what became of it was not recorded: the provider may have taken it"
-
-INTERRUPTED = "Its job ended while it was being sent: the provider may have taken it"
-
-NOT_AGAIN = "The provider may have taken it, and it is not sent again: its job has expired or was taken out of its queue"
-
-LEFT = (INTERRUPTED, NOT_AGAIN)
-"""What is said of those that are `UNKNOWN` and left to a person on every channel."""
-
 LONGEST_VARIANT = 64
 
-table = notification_delivery
-_STATUSES = select(table.c.job_id, table.c.status).where(
-    table.c.job_id.in_(bindparam("job_ids", expanding=True))
-)
 
-
-class Deliveries:
+class Deliveries(DeliveryViews):
     """Reads and writes in batches. `SENT` is never overwritten; `CANCELLED` only by a final status."""
 
     def __init__(
         self, database: Database, clock: Clock, observe: Observer = lambda channel, status: None
     ) -> None:
-        self._database = database
+        super().__init__(database)
         self._clock = clock
         self._observe = observe
         self.campaign_counts = CampaignCounts(database)
@@ -111,8 +93,6 @@ class Deliveries:
         """Called in the transaction that cancels a job, with its id."""
         self.when_restored: list[Callable[[Connection, str], None]] = []
         """Called in the transaction in which a job is to be sent after all, with its id."""
-
-    # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, connection: Connection, jobs: Sequence[NotificationJob]) -> None:
         """Inside a transaction of the caller: create the rows of jobs that are about to be queued."""
@@ -341,70 +321,6 @@ class Deliveries:
             self._tell_not_sent(connection, [row.job_id for row in found])
         return ended
 
-    # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def status(self, job_id: str) -> Status | None:
-        return await self._database.get(_statuses, job_id)
-
-    async def of_event(self, event_id: str) -> list[Row[Any]]:
-        return (await self.of_events([event_id]))[event_id]
-
-    async def of_events(self, event_ids: Sequence[str]) -> dict[str, list[Row[Any]]]:
-        """The deliveries of each of these events, in one query."""
-        query = select(table).where(table.c.event_id.in_(event_ids)).order_by(asc(table.c.job_id))
-        found: dict[str, list[Row[Any]]] = {event_id: [] for event_id in event_ids}
-        for row in await self._database.rows(query):
-            found[row.event_id].append(row)
-        return found
-
-    async def get(self, job_id: str) -> dict[str, Any]:
-        """One delivery with its attempts, for people and programs."""
-        query = select(table).where(table.c.job_id == job_id)
-        attempts = (
-            select(delivery_attempts)
-            .where(delivery_attempts.c.job_id == job_id)
-            .order_by(asc(delivery_attempts.c.started_at))
-        )
-
-        def look(connection: Connection) -> tuple[Row[Any] | None, Sequence[Row[Any]]]:
-            return connection.execute(query).first(), connection.execute(attempts).all()
-
-        row, tries = await self._database.read(look)
-        if row is None:
-            raise UnknownJob(f"There is no notification {job_id!r}.")
-        return {**shown(row), "job": row.job, "timeline": _timeline(row, tries)}
-
-    async def find(self, *, offset: int = 0, limit: int = 50, **filters: str | None) -> list[dict[str, Any]]:
-        """Deliveries by user_id, status, event_id or campaign_id, newest first."""
-        query = newest({name: value for name, value in filters.items() if value is not None}, offset, limit)
-        rows = await self._database.rows(query)
-        return [shown(row) for row in rows]
-
-
-def _statuses(connection: Connection, job_ids: Sequence[str]) -> Mapping[str, Status]:
-    return dict(connection.execute(_STATUSES, {"job_ids": job_ids}).all())
-
-
-def newest(filters: Mapping[str, str], offset: int, limit: int) -> Select[Any]:
-    """A page of those that pass, newest first. Each status has its newest in an index, so that no list sorts the whole table."""
-    if "user_id" in filters or "event_id" in filters:
-        return _passing(filters).offset(offset).limit(limit)
-    statuses = [filters["status"]] if "status" in filters else get_args(Status)
-    of_each = [
-        _passing({**filters, "status": status}).limit(offset + limit).subquery() for status in statuses
-    ]
-    found = union_all(*(select(one) for one in of_each)).subquery()
-    return _sorted(select(found), found).offset(offset).limit(limit)
-
-
-def _passing(filters: Mapping[str, str]) -> Select[Any]:
-    columns = (column for column in table.c if column.name != "job")
-    return _sorted(select(*columns).where(*(table.c[name] == filters[name] for name in filters)), table)
-
-
-def _sorted(query: Select[Any], source: FromClause) -> Select[Any]:
-    return query.order_by(desc(source.c.created_at), asc(source.c.job_id))
-
 
 def _row(job: NotificationJob, status: Status, now: Millis, *, keep_job: bool = False) -> dict[str, Any]:
     return {
@@ -432,15 +348,6 @@ def _kept_with(user_id: ColumnElement[str | None]) -> ColumnElement[Any]:
     return case((user_id == str(NOBODY), null()), else_=table.c.job)
 
 
-def is_being_sent() -> ColumnElement[bool]:
-    return (table.c.status == "UNKNOWN") & table.c.last_error.is_not_distinct_from(BEING_SENT)
-
-
-def is_left() -> ColumnElement[bool]:
-    """Whether it is not sent again by itself, though its channel may send things again."""
-    return (table.c.status == "UNKNOWN") & func.coalesce(table.c.last_error, "").in_(LEFT)
-
-
 _LEAVE = (
     update(table)
     .where(table.c.job_id.in_(bindparam("job_ids", expanding=True)))
@@ -459,21 +366,3 @@ def _move(moves: Counter[Place], campaign: str, variant: str | None, old: str | 
     if old is not None:
         moves[campaign, variant or "", old] -= 1
     moves[campaign, variant or "", new] += 1
-
-
-def shown(row: Row[Any]) -> dict[str, Any]:
-    names = ("job_id", "channel", "template_code", "user_id", "event_id", "campaign_id", "status", "attempts")
-    more = ("last_error", "provider_message_id", "variant")
-    fields = {name: getattr(row, name) for name in (*names, *more)}
-    for name in ("created_at", "updated_at", "sent_at", "due_at"):
-        fields[name] = isoformat_or_none(getattr(row, name))
-    return fields
-
-
-def _timeline(row: Row[Any], tries: Sequence[Row[Any]]) -> list[dict[str, Any]]:
-    begun: list[dict[str, Any]] = [{"at": isoformat(row.created_at), "what": "queued"}]
-    tried = [
-        {"at": isoformat(one.finished_at), "what": one.outcome, "attempt": one.attempt, "answer": one.answer}
-        for one in tries
-    ]
-    return begun + tried

@@ -18,7 +18,8 @@ from yamchi.notifications.people.quiet_hours import moment_of, read_time
 from yamchi.notifications.policy.context import SendContext
 from yamchi.notifications.policy.model import DAY, Digest, Policy, as_meta
 from yamchi.notifications.schemas.notification_job import Meta, NotificationJob, derived_id
-from yamchi.notifications.sending.deliveries import FINAL, Deliveries
+from yamchi.notifications.sending.deliveries import Deliveries
+from yamchi.notifications.sending.statuses import FINAL, OVER
 from yamchi.notifications.tables import digest_items as items
 from yamchi.notifications.tables import digests as table
 from yamchi.notifications.tables import notification_delivery as delivered
@@ -84,10 +85,10 @@ class Digests:
 
     # ── Collecting ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def collect(self, context: SendContext, digest: Digest) -> NotificationJob:
-        """Store this item in its digest; returns the job that sends the digest. Repeating changes nothing."""
+    async def collect(self, context: SendContext, digest: Digest) -> NotificationJob | None:
+        """Store this item in its digest; returns the job that sends the digest, None if the item is over. Repeating changes nothing."""
         found = await self._database.write(lambda connection: self._collect(connection, context, digest))
-        return _digest_job(context, digest, found.digest_id, found.due_at)
+        return found and _digest_job(context, digest, found.digest_id, found.due_at)
 
     def _collect(self, connection: Connection, context: SendContext, digest: Digest) -> Any:
         job_id = context.job.delivery_id
@@ -95,6 +96,14 @@ class Digests:
         place = place.where(items.c.job_id == job_id)
         if known := connection.execute(place).first():
             return known
+        # Whoever runs its job once more may have looked at it before its digest was told, and comes here after.
+        status = connection.execute(select(delivered.c.status).where(delivered.c.job_id == job_id)).scalar()
+        if status in OVER:
+            return None
+        if (
+            status is None
+        ):  # what another program queued has no row yet, and could not be told from what was never told
+            self._deliveries.queue(connection, [context.job])
         connection.execute(
             self._add, _item(context, self._into(connection, context, digest), self._clock.now())
         )

@@ -30,7 +30,7 @@ from yamchi.notifications.schemas.notification_job import (
 from yamchi.notifications.templates.model import Rendered
 from yamchi.queues.handlers import decode_json, describe
 from yamchi.queues.job import Job
-from yamchi.queues.queue import New
+from yamchi.queues.newjobs import New
 
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

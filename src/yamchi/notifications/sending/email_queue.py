@@ -22,7 +22,7 @@ from yamchi.notifications.sending import direct as directs
 from yamchi.notifications.sending.processor import JobProcessor
 from yamchi.notifications.sending.results import Sent, Split
 from yamchi.queues.job import Job
-from yamchi.queues.queue import New
+from yamchi.queues.newjobs import New
 
 log = structlog.get_logger("yamchi.email")
 

@@ -13,8 +13,8 @@ from yamchi.clock import Clock, Millis, isoformat, isoformat_or_none
 from yamchi.http.cursors import make_cursor, read_cursor
 from yamchi.notifications.channels.base import Channel
 from yamchi.notifications.channels.circuits import Circuits, circuit_name
-from yamchi.notifications.schemas.notification_job import ALIASES
-from yamchi.notifications.sending.deliveries import WAITING, is_being_sent, is_left
+from yamchi.notifications.schemas.notification_job import ALIASES, canonical_channel
+from yamchi.notifications.sending.statuses import WAITING, is_being_sent, is_left
 from yamchi.notifications.tables import notification_delivery as table
 from yamchi.queues.queue import UNATTENDED_AFTER, Queue
 from yamchi.storage.database import Database
@@ -76,7 +76,7 @@ class History:
                 item["why"] = reason
 
     def _circuit_of(self, name: str) -> str:
-        channel = self._channels.get(ALIASES.get(name, name))
+        channel = self._channels.get(canonical_channel(name))
         return circuit_name(channel.name, channel.provider) if channel else ""
 
     async def past(self, user_id: str, cursor: str | None = None, limit: int = 50) -> HistoryPage:
@@ -95,7 +95,7 @@ class History:
         return table.c.status.in_(WAITING) | is_being_sent() | again
 
     def _resends(self, name: str) -> bool:
-        channel = self._channels.get(ALIASES.get(name, name))
+        channel = self._channels.get(canonical_channel(name))
         return channel is not None and channel.resends_unknown
 
 

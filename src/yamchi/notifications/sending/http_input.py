@@ -6,6 +6,7 @@ mailbox instead of being sent.
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import select
 
@@ -83,6 +84,15 @@ class HttpInput:
     async def _is_campaign(self, campaign_id: str) -> bool:
         query = select(campaigns.c.campaign_id).where(campaigns.c.campaign_id == campaign_id)
         return await self._database.first(query) is not None
+
+
+def id_in(data: Any) -> str | None:
+    """The job's id, as a message of another program has it: a NotificationJob sent twice is one, also while neither has left."""
+    given = data.get("job_id") if isinstance(data, dict) and "options" not in data else None
+    try:
+        return str(UUID(given)) if isinstance(given, str) else None
+    except ValueError:
+        return None  # what is wrong with it is said where the data is checked
 
 
 def event_of_test(event: Event) -> TrialEvent:

@@ -6,8 +6,8 @@ The processor decides; this writes. Every method ends in a `Result`, or raises w
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from yamchi.clock import Clock, Millis, to_moment
-from yamchi.errors import EngineUnavailable, Outage, Unrecoverable
+from yamchi.clock import Clock, Millis, as_datetime, to_moment
+from yamchi.errors import EngineUnavailable, Outage, Snooze, Unrecoverable
 from yamchi.notifications.channels.base import AnswerLost, Message, NoAddress, StoredMessage, Unreachable
 from yamchi.notifications.channels.circuits import Circuits
 from yamchi.notifications.people.suppressions import Suppressions
@@ -16,11 +16,12 @@ from yamchi.notifications.policy.escalation import escalation_of
 from yamchi.notifications.policy.fallback import next_channel_job
 from yamchi.notifications.policy.model import Digest, digest_of, policy_of
 from yamchi.notifications.schemas.notification_job import NotificationJob
-from yamchi.notifications.sending.deliveries import INTERRUPTED, Deliveries, Status
+from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.direct import sendable_again
 from yamchi.notifications.sending.results import Collected, Ended, Sent
 from yamchi.notifications.sending.retry import RetryEngine, sentence
+from yamchi.notifications.sending.statuses import INTERRUPTED, Status
 from yamchi.queues.records import storable
 
 LONGEST_PROVIDER_ID = 255
@@ -68,6 +69,8 @@ class Outcomes:
     async def collect(self, context: SendContext, digest: Digest) -> Collected:
         """Keep the message for its digest, and queue the digest's own job."""
         digest_job = await self._digests.collect(context, digest)
+        if digest_job is None:
+            raise Snooze(as_datetime(self._clock.now()), "it was told or cancelled a moment ago")
         await self._enqueue([digest_job])
         due = to_moment(digest_job.send_after) if digest_job.send_after else None
         reason = f"collected for {digest.template}, a digest"

@@ -23,19 +23,20 @@ from yamchi.notifications.policy.checks import Collect, Hold, Send, SendChecks, 
 from yamchi.notifications.policy.context import BeforeSending, ContextLoader, SendContext, SendRequest
 from yamchi.notifications.policy.model import digest_of
 from yamchi.notifications.schemas.notification_job import (
-    ALIASES,
     AnyNotification,
     DirectMessage,
     DirectOptions,
     NotificationJob,
+    canonical_channel,
 )
 from yamchi.notifications.sending import direct as directs
 from yamchi.notifications.sending.composer import Composer
-from yamchi.notifications.sending.deliveries import Deliveries, Status
+from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.sending.digests import Digests
 from yamchi.notifications.sending.outcomes import Outcomes
 from yamchi.notifications.sending.results import Ended, Result, Split
 from yamchi.notifications.sending.retry import sentence
+from yamchi.notifications.sending.statuses import Status
 from yamchi.queues.job import Job
 
 _any_notification: TypeAdapter[NotificationJob | DirectMessage] = TypeAdapter(AnyNotification)
@@ -89,7 +90,7 @@ class JobProcessor:
 
     async def handle_job(self, job: Job[Any]) -> Result:
         """Send one notification. A slow channel holds up its own messages only."""
-        with job.holding(ALIASES.get(job.data.channel, job.data.channel)):
+        with job.holding(canonical_channel(job.data.channel)):
             if isinstance(job.data, DirectMessage):
                 return await self._handle_direct(job, job.data)
             if kept := directs.as_sent(job.data):

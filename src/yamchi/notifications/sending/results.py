@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from yamchi.notifications.sending.deliveries import Status
+from yamchi.notifications.sending.statuses import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from yamchi.errors import Outage, Unrecoverable, YamchiError
 from yamchi.notifications.channels.base import AnswerLost, Channel
-from yamchi.notifications.sending.deliveries import Outcome, Status
+from yamchi.notifications.sending.statuses import Outcome, Status
 from yamchi.queues.records import storable
 from yamchi.queues.verdicts import LONGEST_SENTENCE
 

@@ -26,7 +26,8 @@ from yamchi.notifications.sending.deliveries import Deliveries
 from yamchi.notifications.tables import events, notification_delivery
 from yamchi.perloop import PerLoop
 from yamchi.queues.handlers import describe
-from yamchi.queues.queue import New, Queue
+from yamchi.queues.newjobs import New
+from yamchi.queues.queue import Queue
 from yamchi.queues.records import NewJob
 from yamchi.storage.batching import Batcher
 from yamchi.storage.database import Database
@@ -300,7 +301,7 @@ class NotificationService:
 
 def _is_same(event: Event, kept: Row[Any] | None) -> bool:
     """Whether the event that is kept under this id is of the same type and about the same person."""
-    told = (event.event_type, None if event.user_id is None else str(event.user_id))
+    told = (event.event_type, event.person_id)
     return kept is not None and (kept.event_type, kept.user_id) == told
 
 
@@ -329,7 +330,7 @@ def _event_row(event: Event, now: Millis) -> dict[str, Any]:
     return {
         "event_id": event.event_id,
         "event_type": event.event_type,
-        "user_id": None if event.user_id is None else str(event.user_id),
+        "user_id": event.person_id,
         "data": event.data,
         "occurred_at": to_moment(event.occurred_at) if event.occurred_at else now,
         "received_at": now,

@@ -66,6 +66,10 @@ class FileTemplates:
 
     async def list(self) -> Sequence[Template]:
         """Every template that can be read."""
+        return self.readable()
+
+    def readable(self) -> Sequence[Template]:
+        """The same, at once."""
         self._forget_after_a_while()
         return [
             found for found in (self._try(*place) for place in self._places()) if isinstance(found, Template)
@@ -83,7 +87,8 @@ class FileTemplates:
         files = [self._first("layout.html"), self._first("layout.txt"), self._first("brand.yaml")]
         if self._layout is None or self._layout[0] != tuple(files):
             html, text, brand = ("" if found is None else _text(found[0]) for found in files)
-            self._layout = (tuple(files), Layout(html, text, brand_of(brand, "brand.yaml")))
+            place = str(files[2][0]) if files[2] else "brand.yaml"
+            self._layout = (tuple(files), Layout(html, text, brand_of(brand, place)))
         return self._layout[1]
 
     def _all_folders(self) -> Sequence[Path]:

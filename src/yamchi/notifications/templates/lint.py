@@ -1,4 +1,4 @@
-"""What is wrong with templates, told before a letter fails: `yamchi template lint`.
+"""What is wrong with templates, told before a letter fails: `yamchi template lint`, and in short `yamchi doctor` and `/readyz`.
 
 An `error` would stop letters; a `warning` is likely a mistake. Each finding names the template, the line if there is
 one, and what to do.
@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 from jinja2.exceptions import TemplateSyntaxError
@@ -16,8 +17,15 @@ from jinja2.meta import find_undeclared_variables
 
 from yamchi.notifications.templates.files import FileTemplates
 from yamchi.notifications.templates.letters import HTML, TEXT
-from yamchi.notifications.templates.model import Rendered, Template, TemplateError, TemplateStore
+from yamchi.notifications.templates.model import (
+    Layout,
+    Rendered,
+    Template,
+    TemplateError,
+    TemplateStore,
+)
 from yamchi.notifications.templates.rendering import check, render
+from yamchi.storage.threads import in_own_thread
 
 LOCALES = ("ru", "en", "kk")
 LONGEST_SUBJECT = 78
@@ -53,6 +61,59 @@ async def lint(
     for group in groups.values():
         findings += [*_missing_locales(group, locales), *_differing_variables(group)]
     return sorted(findings, key=lambda finding: (finding.template, finding.level, finding.message))
+
+
+class FileCheck:
+    """The user's own files that can't be used, looked at beside the event loop; what has not changed is not compiled again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = FileTemplates([folder])
+        self._faults: dict[Path, tuple[Template, TemplateError | None]] = {}
+        self._looking = Lock()
+
+    async def problems(self) -> list[str]:
+        """What is wrong, each with file and line."""
+        return await in_own_thread(self._look)
+
+    def _look(self) -> list[str]:
+        with self._looking:
+            try:
+                layout = self._files.layout()
+            except TemplateError as error:
+                return [str(error)]
+            # A layout that can't be used is one mistake, and not one of every letter.
+            return list(self._look_at_layout(layout)) or list(self._look_at_files())
+
+    def _look_at_layout(self, layout: Layout) -> Iterator[str]:
+        for name, environment, source in (("html", HTML, layout.html), ("txt", TEXT, layout.text)):
+            try:
+                environment.from_string(source)
+            except TemplateSyntaxError as error:
+                yield f"{self._folder / 'layout'}.{name}:{error.lineno}: {error.message}."
+
+    def _look_at_files(self) -> Iterator[str]:
+        broken = {path: error for path, error in self._files.broken() if path.is_relative_to(self._folder)}
+        self._faults = {path: (template, self._fault_of(path, template)) for path, template in self._own()}
+        broken |= {path: error for path, (_, error) in self._faults.items() if error}
+        for path, error in sorted(broken.items()):
+            line = f":{error.line}" if error.line else ""
+            yield f"{path}{line}: {error}"
+
+    def _own(self) -> Iterator[tuple[Path, Template]]:
+        for template in self._files.readable():
+            if (path := Path(template.source)).is_relative_to(self._folder):
+                yield path, template
+
+    def _fault_of(self, path: Path, template: Template) -> TemplateError | None:
+        known = self._faults.get(path)
+        if known and known[0] is template:
+            return known[1]
+        try:
+            check(template)
+        except TemplateError as error:
+            return error.with_traceback(None)
+        return None
 
 
 def variables_of(template: Template) -> set[str]:

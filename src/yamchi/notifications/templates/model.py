@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Literal, Protocol
 
 from yamchi.errors import Unrecoverable
+from yamchi.notifications.templates.locales import locale_chain
 
 Format = Literal["html", "text"]
 
@@ -110,3 +111,11 @@ class TemplateStore(Protocol):
 
     async def list(self) -> Sequence[Template]:
         """Every template, in its present version."""
+
+
+async def find_template(store: TemplateStore, code: str, channel: str, locale: str) -> Template:
+    """The template in this language or the next one that has it; `UnknownTemplate` if there is none."""
+    locales = locale_chain(locale)
+    if found := await store.find(code, channel, locales):
+        return found
+    raise UnknownTemplate(code, channel, locales)

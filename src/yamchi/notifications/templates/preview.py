@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import (
     Rendered,
     Template,
     TemplateError,
     TemplateStore,
-    UnknownTemplate,
+    find_template,
 )
 from yamchi.notifications.templates.offloop import render_message
 
@@ -23,9 +22,7 @@ async def preview(
     **variables: Any,
 ) -> Rendered:
     """The message in this language (or the next one that has it)."""
-    template = await store.find(code, channel, locale_chain(locale))
-    if template is None:
-        raise UnknownTemplate(code, channel, locale_chain(locale))
+    template = await find_template(store, code, channel, locale)
     return await render_message(template, sample_of(template) if data is None else data, **variables)
 
 

@@ -70,10 +70,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
-    def __init__(self, *, autoescape: bool) -> None:
+    def __init__(self, *, autoescape: bool, undefined: type[Undefined] = Missing) -> None:
         super().__init__(
             autoescape=autoescape,
-            undefined=Missing,
+            undefined=undefined,
             finalize=_written,
             optimized=False,  # nothing of a template is worked out where no meter runs
             cache_size=0,

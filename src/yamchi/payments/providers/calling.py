@@ -4,7 +4,7 @@ Only a definite no is `Refused`. An answer that says neither yes nor no (a provi
 proxy's page) is `UnknownOutcome`: taken for a no, it would let the same money be asked for or given back again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -22,6 +22,9 @@ TIMEOUT = 30.0
 """Seconds for a whole call; a provider may think for long about a card."""
 
 LARGEST_ANSWER = 4 * 1024 * 1024
+
+Page = tuple[Sequence[Mapping[str, Any]], str | None]
+"""What a page of a list has, and from where the next one begins, if there is one."""
 
 UNREADABLE = (ArithmeticError, AttributeError, InvalidJob, KeyError, TypeError, ValueError)
 """What reading an answer of another shape than the documented one raises."""
@@ -50,15 +53,29 @@ class ProviderApi:
         except UNREADABLE as error:
             raise Unreadable(f"{self._name} gave an answer that can't be read: {error!r}") from error
 
-    def read_each(
-        self, items: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T]
-    ) -> Iterator[T]:
-        """Those of a list that can be read; of each other one a line is logged."""
-        for item in items:
-            try:
-                yield read(item)
-            except UNREADABLE as error:
-                log.warning(f"{self._name} lists a payment that can't be read", error=repr(error))
+    async def list_all(
+        self,
+        path: str,
+        query: Mapping[str, Any],
+        *,
+        cursor: str,
+        read_page: Callable[[Mapping[str, Any]], Page],
+        read: Callable[[Mapping[str, Any]], T],
+    ) -> AsyncIterator[T]:
+        """All that a list has, page by page; of what can't be read a line is logged. `cursor` is the parameter that says from where."""
+        after: str | None = None
+        while True:
+            params = {**query, cursor: after} if after else query
+            items, after = await self.call("GET", path, read_page, params=params)
+            for item in items:
+                try:
+                    found = read(item)
+                except UNREADABLE as error:
+                    log.warning(f"{self._name} lists a payment that can't be read", error=repr(error))
+                else:
+                    yield found
+            if not after:
+                return
 
     async def _ask(self, method: str, path: str, **request: Any) -> Answer:
         try:

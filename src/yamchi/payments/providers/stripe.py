@@ -21,11 +21,10 @@ from yamchi.payments.providers.base import (
     Refused,
     Status,
 )
-from yamchi.payments.providers.calling import ProviderApi
+from yamchi.payments.providers.calling import Page, ProviderApi
 
 T = TypeVar("T")
 
-URL = "https://api.stripe.com/v1"
 PAGE = 100
 TOLERANCE: Millis = 300_000
 """How old a signature may be."""
@@ -51,7 +50,7 @@ class Stripe:
 
     name = "stripe"
 
-    def __init__(self, secret: str, webhook_secret: str | None, url: str = URL) -> None:
+    def __init__(self, secret: str, webhook_secret: str | None, url: str) -> None:
         self._api = ProviderApi("Stripe", url, (secret, ""))
         self._webhook_secret = webhook_secret
 
@@ -85,19 +84,11 @@ class Stripe:
     async def get_refund(self, refund_id: str) -> ProviderRefund:
         return await self._api.call("GET", f"/refunds/{quote(refund_id, safe='')}", _refund)
 
-    async def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
-        query: dict[str, Any] = {
-            "created[gte]": moment // 1000,
-            "limit": PAGE,
-            "expand[]": "data.latest_charge",
-        }
-        while True:
-            items, last = await self._api.call("GET", "/payment_intents", _page, params=query)
-            for payment in self._api.read_each(items, _payment):
-                yield payment
-            if last is None:
-                return
-            query["starting_after"] = last
+    def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
+        query = {"created[gte]": moment // 1000, "limit": PAGE, "expand[]": "data.latest_charge"}
+        return self._api.list_all(
+            "/payment_intents", query, cursor="starting_after", read_page=_page, read=_payment
+        )
 
     def read_webhook(self, headers: Mapping[str, str], body: bytes, now: Millis) -> Notice | None:
         self._verify(headers.get("stripe-signature", ""), body, now)
@@ -136,7 +127,7 @@ class Stripe:
         return await self._api.call("POST", path, read, data=fields, headers={"Idempotency-Key": key})
 
 
-def _page(answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str | None]:
+def _page(answer: Mapping[str, Any]) -> Page:
     """The payments of a page, and after which of them the next one begins."""
     items = answer["data"]
     return items, str(items[-1]["id"]) if answer.get("has_more") and items else None

@@ -21,11 +21,10 @@ from yamchi.payments.providers.base import (
     RefundStatus,
     Status,
 )
-from yamchi.payments.providers.calling import ProviderApi
+from yamchi.payments.providers.calling import Page, ProviderApi
 
 T = TypeVar("T")
 
-URL = "https://api.yookassa.ru/v3"
 PAGE = 100
 _STATUSES: dict[str, Status] = {
     "pending": "pending",
@@ -49,7 +48,7 @@ class YooKassa:
 
     name = "yookassa"
 
-    def __init__(self, shop_id: str, secret: str, url: str = URL) -> None:
+    def __init__(self, shop_id: str, secret: str, url: str) -> None:
         self._api = ProviderApi("YooKassa", url, (shop_id, secret))
 
     async def create(self, payment: NewPayment, key: str) -> ProviderPayment:
@@ -80,15 +79,9 @@ class YooKassa:
     async def get_refund(self, refund_id: str) -> ProviderRefund:
         return await self._api.call("GET", f"/refunds/{quote(refund_id, safe='')}", _refund)
 
-    async def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
-        query: dict[str, Any] = {"created_at.gte": isoformat(moment), "limit": PAGE}
-        while True:
-            items, cursor = await self._api.call("GET", "/payments", _page, params=query)
-            for payment in self._api.read_each(items, _payment):
-                yield payment
-            if not cursor:
-                return
-            query["cursor"] = cursor
+    def since(self, moment: Millis) -> AsyncIterator[ProviderPayment]:
+        query = {"created_at.gte": isoformat(moment), "limit": PAGE}
+        return self._api.list_all("/payments", query, cursor="cursor", read_page=_page, read=_payment)
 
     def read_webhook(self, headers: Mapping[str, str], body: bytes, now: Millis) -> Notice | None:
         try:
@@ -118,7 +111,7 @@ class YooKassa:
         return await self._api.call("POST", path, read, json=body, headers={"Idempotence-Key": key})
 
 
-def _page(answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str | None]:
+def _page(answer: Mapping[str, Any]) -> Page:
     return answer["items"], answer.get("next_cursor")
 
 

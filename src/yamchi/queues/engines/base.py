@@ -14,9 +14,9 @@ Every call takes a batch and either does all of it or raises. The rules an engin
 """
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from yamchi.clock import Millis, Span
 from yamchi.queues.rates import RateLimit
@@ -35,6 +35,8 @@ __all__ = [
     "Page",
     "RateLimit",
     "WorkerInfo",
+    "broker_of",
+    "by_engine",
     "describe_stalled",
     "stalled_verdict",
 ]
@@ -242,3 +244,27 @@ WORKER_TTL: Span = "30s"
 
 KEPT_PERMITS: Millis = 31 * 86_400_000
 """A key that had no permit for this long is forgotten: a rate limit's period may be a month."""
+
+
+def broker_of(engine: Engine) -> Engine:
+    """The engine itself; behind a spool, the broker, whichever of the two is in use."""
+    broker: Engine = getattr(engine, "primary", engine)
+    return broker
+
+
+class HasEngine(Protocol):
+    """What lives on an engine, such as a queue."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+
+T = TypeVar("T", bound=HasEngine)
+
+
+def by_engine(things: Iterable[T]) -> list[tuple[Engine, list[T]]]:
+    """Every engine that one of these lives on, once, with those that do."""
+    found: dict[int, tuple[Engine, list[T]]] = {}
+    for one in things:
+        found.setdefault(id(one.engine), (one.engine, []))[1].append(one)
+    return list(found.values())

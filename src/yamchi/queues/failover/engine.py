@@ -24,7 +24,6 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.wakeups import Wakeup
-from yamchi.queues.failover.doubts import Doubts
 from yamchi.queues.failover.moving import Mover, Owns
 from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.rates import Rates
@@ -46,8 +45,7 @@ class FailoverEngine:
         self._sides = Sides(primary, spool, on_switch)
         self._pauses = Pauses(self._sides)
         self._rates = Rates(self._sides)
-        self._doubts = Doubts(self._sides)
-        self._mover = Mover(self._sides, self._pauses, self._doubts, owns)
+        self._mover = Mover(self._sides, self._pauses, owns)
         self._moving: asyncio.Task[None] | None = None
         self._local: set[tuple[str, str]] = set()
         """Claims that came from the spool, by `_mark`."""
@@ -70,7 +68,6 @@ class FailoverEngine:
         await self._spool.open()
         try:
             await self._primary.open()
-            await self._doubts.settle()
         except EngineUnavailable as error:
             self._sides.switch(to_primary=False, why=f"Error reading from queue: {error}")
         else:
@@ -107,7 +104,7 @@ class FailoverEngine:
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
         return await self._sides.call(
             lambda engine: engine.add(queue, jobs),
-            lambda: self._doubts.note(queue, [job.id for job in jobs]),
+            lambda spool: spool.add_doubtful(queue, jobs),
         )
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
@@ -116,7 +113,7 @@ class FailoverEngine:
             return False
         has_fired = await self._sides.call(
             lambda engine: engine.fire(schedule, moment, queue, job),
-            lambda: self._doubts.note(queue, [job.id]),
+            lambda spool: spool.fire_doubtful(schedule, moment, queue, job),
         )
         self._fired[schedule] = moment
         return has_fired
@@ -177,7 +174,6 @@ class FailoverEngine:
     ) -> None:
         local = await self._spool.exchange(queue, verdicts, want, lease, worker)
         settled = set(local.settled)
-        self._doubts.note_settled(queue, [verdict for verdict in verdicts if verdict.claim.job.id in settled])
         self._local -= {_mark(verdict.claim) for verdict in verdicts if verdict.claim.job.id in settled}
         self._local.update(map(_mark, local.claims))
         got.settled.extend(local.settled)

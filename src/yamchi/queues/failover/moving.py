@@ -2,7 +2,7 @@
 
 In batches: claimed here, added there under its own id, and only then dropped here. A crash at any point repeats a step
 that the ids make harmless. A job that the broker refuses becomes a dead letter in the spool; one that somebody cancels on
-its way is cancelled there. While one process moves a queue, nobody else takes from its spool, so that what comes later is
+its way is cancelled there. Of the jobs in doubt the broker first forgets those that have begun here. While one process moves a queue, nobody else takes from its spool, so that what comes later is
 not begun before what comes earlier.
 """
 
@@ -14,10 +14,9 @@ import structlog
 
 from yamchi.clock import Millis
 from yamchi.errors import EngineError, InvalidJob
-from yamchi.queues.failover.doubts import MOVERS, Doubts
 from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.sides import Sides
-from yamchi.queues.records import Claim, DeadLetter, Failed, JobRecord, NewJob
+from yamchi.queues.records import PENDING, Claim, DeadLetter, Failed, JobRecord, NewJob
 
 log = structlog.get_logger("yamchi.failover")
 
@@ -36,12 +35,11 @@ MOVE_LEASE: Millis = 30_000
 class Mover:
     """Moves the spool and switches back as soon as the broker answers; looks for stragglers ever after."""
 
-    def __init__(self, sides: Sides, pauses: Pauses, doubts: Doubts, owns: Owns) -> None:
+    def __init__(self, sides: Sides, pauses: Pauses, owns: Owns) -> None:
         self._sides = sides
         self._pauses = pauses
-        self._doubts = doubts
         self._owns = owns
-        self._name = f"{MOVERS}{secrets.token_hex(6)}"
+        self._name = f"failover-{secrets.token_hex(6)}"
 
     async def has_work(self) -> bool:
         """Whether the spool holds anything that the broker must have before work goes on there."""
@@ -65,7 +63,6 @@ class Mover:
         queues, noted = await self._spooled_queues(), await self._noted_pauses()
         if (queues or noted or not self._sides.on_primary) and await self._sides.is_primary_back():
             await self._pauses.tell_primary(noted)
-            await self._doubts.settle()
             await self._move(queues)
 
     async def _spooled_queues(self) -> list[str]:
@@ -87,10 +84,25 @@ class Mover:
                 await self._sides.spool.end_move(queue, self._name)
 
     async def _move_queue(self, queue: str) -> int:
-        spool, moved = self._sides.spool, 0
-        while claims := await spool.take_pending(queue, BATCH, MOVE_LEASE, self._name):
+        moved = 0
+        claims = await self._take(queue)
+        await self._settle_doubts(queue)
+        while claims:
             moved += await self._move_batch(queue, claims)
+            claims = await self._take(queue)
         return moved
+
+    async def _take(self, queue: str) -> list[Claim]:
+        return await self._sides.spool.take_pending(queue, BATCH, MOVE_LEASE, self._name)
+
+    async def _settle_doubts(self, queue: str) -> None:
+        """Nothing begins in the spool now: what has begun there is not to begin on the broker."""
+        if begun := await self._sides.spool.doubtful_begun(queue, self._name):
+            primary = self._sides.primary
+            there = await asyncio.gather(*(primary.get(queue, job_id) for job_id in begun))
+            if again := [job.id for job in there if job and job.state in PENDING]:
+                await primary.remove(queue, again)
+            await self._sides.spool.forget_doubts(queue, begun)
 
     async def _move_batch(self, queue: str, claims: Sequence[Claim]) -> int:
         """How many moved. A batch that the broker refuses is halved until the job that it refuses is found."""

@@ -49,21 +49,27 @@ class Sides:
         self._timeout.close()
 
     async def call(
-        self, ask: Callable[[Engine], Awaitable[T]], on_doubt: Callable[[], None] | None = None
+        self,
+        ask: Callable[[Engine], Awaitable[T]],
+        ask_doubtful: Callable[[Spool], Awaitable[T]] | None = None,
     ) -> T:
-        """Ask the engine in use; what the broker did not answer is asked again where it can be done. `on_doubt` is told
-        before the spool does what the broker may have done."""
-        if self.on_primary:
+        """Ask the engine in use; what the broker did not answer is asked again where it can be done. `ask_doubtful` asks
+        the spool for what the broker may have done all the same."""
+        if not self.on_primary:
+            return await ask(self.spool)
+        is_second = False
+        while self.on_primary:
             try:
-                return await self._timeout.wait_for(ask(self.primary))
+                work = ask(self.primary)
+                return await (work if is_second else self._timeout.wait_for(work))
             except (EngineUnavailable, TimeoutError) as error:
-                if await self.is_primary_there():
-                    return await ask(self.primary)
-                why = str(error) or f"{self.primary.type} did not answer within {CALL_SECONDS:g} s"
-                self.switch(to_primary=False, why=why)
-                if on_doubt:
-                    on_doubt()
-        return await ask(self.spool)
+                if not await self.is_primary_there():
+                    why = str(error) or f"{self.primary.type} did not answer within {CALL_SECONDS:g} s"
+                    self.switch(to_primary=False, why=why)
+                elif is_second:
+                    raise
+                is_second = True
+        return await (ask_doubtful or ask)(self.spool)
 
     async def is_primary_there(self) -> bool:
         """One lost connection is not an outage."""

@@ -22,7 +22,7 @@ import orjson
 from yamchi import errors
 from yamchi.observe import logging
 from yamchi.queues.handlers import Handler
-from yamchi.queues.job import Job
+from yamchi.queues.job import Done, Job
 from yamchi.queues.processes.importing import importing
 from yamchi.queues.processes.wire import Hello, Start, WorkerConnection, encode_error
 from yamchi.queues.records import JobRecord, to_json, writable
@@ -49,13 +49,13 @@ class ChildJob(Job[Any]):
     def progress(self, value: Any) -> Awaitable[None]:
         self.record.progress = orjson.dumps(value)
         self._worker.send("progress", value=value)
-        return _done()
+        return Done()
 
     def log(self, *lines: str) -> Awaitable[None]:
         said = [writable(str(line)) for line in lines]
         self.record.logs.extend(said)
         self._worker.send("log", lines=said)
-        return _done()
+        return Done()
 
 
 class _NoQueue:
@@ -194,17 +194,6 @@ def _checked(name: str, result: Any) -> Any:
     except TypeError as error:
         raise errors.Unrecoverable(f"The result of {name} can't be written as JSON: {error}") from error
     return result
-
-
-class _Done:
-    """Something to await that is already over."""
-
-    def __await__(self) -> Any:
-        return iter(())
-
-
-def _done() -> Awaitable[None]:
-    return _Done()
 
 
 if __name__ == "__main__":

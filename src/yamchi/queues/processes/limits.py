@@ -25,6 +25,17 @@ class ProcessLimits:
         return cls(processes, None if memory is None else to_bytes(memory))
 
 
+def limits_of(queue: str, processes: int | None, memory: int | str | None) -> ProcessLimits | None:
+    """What a handler is declared with; None where it runs in the worker itself."""
+    if processes is not None:
+        return ProcessLimits.parse(processes, memory)
+    if memory is not None:
+        raise ConfigurationError(
+            f"Queue {queue} has a memory limit but no processes: only a child process can be limited."
+        )
+    return None
+
+
 def to_bytes(size: int | str) -> int:
     """A number of bytes, or text such as "512MB"."""
     match = _SIZE.fullmatch(str(size).strip())

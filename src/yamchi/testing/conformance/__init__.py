@@ -14,7 +14,10 @@ A test is skipped only by what the engine's own `can` denies, and the skip says 
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{suite}" for suite in ("base", "engine", "management", "processes", "worker"))
+    *(
+        f"{__name__}.{suite}"
+        for suite in ("apps", "base", "engine", "failures", "management", "processes", "worker")
+    )
 )
 
 from yamchi.testing.conformance.engine import EngineSuite  # noqa: E402

@@ -6,16 +6,8 @@ import pytest
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import Capabilities, Engine
-from yamchi.queues.records import (
-    Claim,
-    Completed,
-    DeadLetter,
-    Failed,
-    JobOptions,
-    NewJob,
-    Verdict,
-    new_id,
-)
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import Claim, Completed, DeadLetter, Failed, NewJob, Verdict, new_id
 from yamchi.testing.waiting import eventually
 
 Connect = Callable[[], Awaitable[Engine]]

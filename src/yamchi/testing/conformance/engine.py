@@ -6,7 +6,8 @@ import orjson
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.base import Engine, RateLimit
-from yamchi.queues.records import Backoff, Cancelled, Claim, Completed, Expired, JobOptions, Released, RetryAt
+from yamchi.queues.options import Backoff, JobOptions
+from yamchi.queues.records import Cancelled, Claim, Completed, Expired, Released, RetryAt
 from yamchi.testing.conformance.base import (
     LEASE,
     SHORT,

@@ -6,7 +6,8 @@ from typing import Any
 
 from yamchi.clock import SystemClock
 from yamchi.queues.engines.base import Engine, WorkerInfo
-from yamchi.queues.records import JobOptions, NewJob
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import NewJob
 from yamchi.testing.conformance.base import (
     LEASE,
     Connect,

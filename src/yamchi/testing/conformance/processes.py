@@ -12,9 +12,9 @@ from yamchi.app import Yamchi
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import Job
 from yamchi.settings import Settings
+from yamchi.testing.conformance.apps import in_state, working
 from yamchi.testing.conformance.base import Connect, Suite, needs
 from yamchi.testing.conformance.handlers import Task, behave, count
-from yamchi.testing.conformance.worker import in_state, working
 from yamchi.testing.waiting import eventually
 
 

@@ -20,7 +20,7 @@ const changes = listing({
   columns: [["Who"], ["What"], ["Target"], ["Before → after"], ["Outcome"], ["When", "num"]],
   row: (one) => h("tr", { key: one.id },
     h("td", { class: "id", title: one.address }, h("b", {}, one.who)),
-    h("td", { class: "mono" }, one.action),
+    h("td", { class: "id mono", title: one.action }, one.action),
     h("td", { class: "id mono", title: one.target }, one.target),
     h("td", { class: "clip wide" }, [one.before, one.after].filter(Boolean).join(" → ")),
     h("td", {}, badge(/^[45]/.test(one.outcome) ? "failed" : "plain", one.outcome ?? "not known")),
@@ -52,7 +52,7 @@ function keyTable(keys, context) {
       h("td", { title: key.expires_at ? `until ${exact(key.expires_at)}` : "" }, badge(STATES[key.state] ?? "plain", key.state)),
       h("td", { class: "muted" }, key.last_used_at ? ago(key.last_used_at) : "never"),
       h("td", { class: "muted", title: exact(key.created_at) }, `${ago(key.created_at)} by ${key.created_by}`),
-      h("td", { class: "end" }, key.revoked_at ? null : h("div", { class: "row tight" },
+      h("td", { class: "num end" }, key.revoked_at ? null : h("div", { class: "row tight" },
         h("button", { acts: true, class: "small", type: "button", onclick: () => rotate(key, context) }, "Rotate"),
         h("button", { acts: true, class: "small danger", type: "button", onclick: () => revoke(key, context) }, "Revoke"))))))));
 }
@@ -79,13 +79,13 @@ async function create({ refresh }) {
 }
 
 async function rotate(key, { refresh }) {
-  if (!(await ask(`Give ${key.name} another text?`, "The one of before is good for another hour.", "Rotate", false))) return;
+  if (!(await ask(`Make a new text for the key ${key.name}?`, "The old one works for another hour.", "Rotate", false))) return;
   await attempt(() => post(`/v1/keys/${encodeURIComponent(key.name)}/rotate`, { grace: "1h" }), (made) => { show(made); return "Rotated."; });
   refresh();
 }
 
 async function revoke(key, { refresh }) {
-  if (!(await ask(`Revoke ${key.name}?`, "Whoever uses it is let in no more, from now on.", "Revoke"))) return;
+  if (!(await ask(`Revoke ${key.name}?`, "Whoever uses it is refused from now on.", "Revoke"))) return;
   await attempt(() => request("DELETE", `/v1/keys/${encodeURIComponent(key.name)}`), "Revoked.");
   refresh();
 }

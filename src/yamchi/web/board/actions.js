@@ -14,7 +14,7 @@ export async function addJob(info, initial = {}) {
     yes: "Add job",
     body: () => [
       h("label", {}, "Data (JSON)", h("textarea", { name: "data", spellcheck: "false", value: initial.data ?? "{}" })),
-      h("div", { class: "fields" }, names, field("Delay", "delay", { placeholder: "0s, 30s, 5m" }), field("Priority", "priority", { type: "number", min: 0, max: 10, placeholder: "0–10" }), field("Id", "id", { placeholder: "made for you" })),
+      h("div", { class: "fields" }, names, field("Delay", "delay", { placeholder: "0s, 30s, 5m" }), field("Priority", "priority", { type: "number", min: 0, max: 10, placeholder: "1–10" }), field("Id", "id", { placeholder: "made for you" })),
     ],
     read: (elements) => ({
       data: readJson(elements.data.value),

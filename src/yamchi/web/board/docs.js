@@ -19,7 +19,7 @@ async function start() {
   }
   patch(document.getElementById("view"), [
     h("div", { class: "row" }, h("h1", {}, `${spec.info.title} API`), h("small", {}, spec.info.version), h("span", { class: "grow" }), h("a", { href: "/openapi.json" }, "openapi.json")),
-    h("p", { class: "about" }, spec.info.description.replace(/(\S)\n(\S)/g, "$1 $2")),
+    h("p", { class: "about" }, words(spec.info.description.replace(/(\S)\n(\S)/g, "$1 $2"))),
     ...[...groups].map(([tag, calls]) => h("section", { class: "card section" }, h("h2", {}, tag), calls.map(operation))),
   ]);
 }
@@ -27,14 +27,17 @@ async function start() {
 function operation({ path, method, call }) {
   return h("details", { class: "op" },
     h("summary", {}, h("span", { class: `method ${method}` }, method), h("code", {}, path), h("span", { class: "muted" }, call.summary)),
-    h("div", { class: "body" }, parameters(call), body(call), answers(call), trial(path, method, call)));
+    h("div", { class: "body" }, call.description && h("p", { class: "about" }, words(call.description.replace(/(\S)\n(\S)/g, "$1 $2"))), parameters(call), body(call), answers(call), trial(path, method, call)));
 }
+
+/** A sentence whose `names` are set as code. */
+const words = (text = "") => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
 
 function parameters(call) {
   const rows = call.parameters ?? [];
   if (!rows.length) return null;
   return h("div", {}, h("h3", {}, "Parameters"), h("table", {}, h("tbody", {}, rows.map((row) =>
-    h("tr", {}, h("td", {}, h("code", {}, row.name)), h("td", { class: "muted" }, row.in), h("td", {}, kind(row.schema)), h("td", { class: "muted" }, row.description ?? ""))))));
+    h("tr", {}, h("td", {}, h("code", {}, row.name)), h("td", { class: "muted" }, row.in), h("td", {}, kind(row.schema)), h("td", { class: "muted" }, words(row.description)))))));
 }
 
 function body(call) {
@@ -47,13 +50,13 @@ const bodySchema = (call) => resolve(call.requestBody?.content?.["application/js
 function properties(schema) {
   const rows = Object.entries(schema.properties ?? {});
   return h("table", {}, h("tbody", {}, rows.map(([name, one]) =>
-    h("tr", {}, h("td", {}, h("code", {}, name)), h("td", {}, kind(one)), h("td", { class: "muted" }, one.description ?? (schema.required?.includes(name) ? "required" : ""))))));
+    h("tr", {}, h("td", {}, h("code", {}, name)), h("td", {}, kind(one)), h("td", { class: "muted" }, words(one.description ?? (schema.required?.includes(name) ? "required" : "")))))));
 }
 
 function answers(call) {
   return h("div", {}, h("h3", {}, "Answers"), h("table", {}, h("tbody", {}, Object.entries(call.responses).map(([status, answer]) => {
     const schema = Object.values(answer.content ?? {})[0]?.schema;
-    return h("tr", {}, h("td", {}, h("code", {}, status)), h("td", {}, answer.description), h("td", { class: "muted" }, schema ? kind(schema) : ""));
+    return h("tr", {}, h("td", {}, h("code", {}, status)), h("td", {}, words(answer.description)), h("td", { class: "muted" }, schema ? kind(schema) : ""));
   }))));
 }
 

@@ -18,7 +18,7 @@ export function listing({ path, title, filters = [], ask, columns, row, empty, a
       h("div", { class: "row", key: "head" }, h("h1", {}, title), h("span", { class: "grow" }), above(data, context)),
       h("div", { class: "card", key: "list" },
         filters.length > 0 && h("div", { class: "row tools" }, filters.map((filter) => chooser(path, filter, context.query))),
-        data.items.length ? table(columns, data.items, row, context) : h("p", { class: "empty" }, empty),
+        data.items.length ? table(columns, data.items, row, context) : h("p", { class: "empty" }, filters.some(({ name }) => context.query.get(name)) ? "Nothing matches." : empty),
         turner(path, data.next, context.query)),
     ]),
   };

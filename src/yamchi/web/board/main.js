@@ -74,7 +74,7 @@ function open() {
     } catch (error) {
       if (!isMine()) return;
       say("off", error.status ? "error" : "offline");
-      if (!data || error.status) patch(root, [h("div", { class: "card banner", key: "problem" }, error.message), h("p", { class: "row" }, h("a", { href: "#/" }, "All queues"))]);
+      if (!data || error.status) patch(root, [h("h1", { key: "title" }, view.title(params)), h("div", { class: "card banner", key: "problem", role: "alert" }, error.message), h("p", { class: "row" }, h("a", { href: "#/" }, "All queues"))]);
     }
     clearTimeout(timer);
     if (isMine() && !document.hidden) timer = setTimeout(refresh, view.pause?.(data) ?? PAUSE);

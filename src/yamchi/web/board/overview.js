@@ -16,6 +16,7 @@ export const overview = {
     return { queues, workers };
   },
   render: ({ queues, workers }, { refresh }) => [
+    h("h1", { class: "unseen", key: "title" }, "Queues"),
     h("div", { class: "tiles", key: "tiles" }, tiles(queues, workers)),
     ...problems(queues),
     h("div", { class: "card scroll", key: "queues" }, queues.length ? table(queues, refresh) : h("p", { class: "empty" }, "No queue is declared.")),

@@ -1,5 +1,6 @@
 // Somebody's data on the page: colored when small, cut when large, never parsed as markup.
 
+import { attempt } from "/board/dialogs.js";
 import { h } from "/board/dom.js";
 import { size } from "/board/format.js";
 
@@ -24,8 +25,12 @@ export function section(title, value, name, refresh) {
     isWhole && text.length > LONGEST && h("p", { class: "foot muted" }, `Cut at ${size(LONGEST)} of ${size(text.length)}; the API has all of it.`));
 }
 
+/** Browsers give the clipboard only to pages that came by https or from this machine. */
 function copy(text) {
-  navigator.clipboard?.writeText(text);
+  return attempt(async () => {
+    if (!navigator.clipboard) throw new Error("The browser lets only pages that came by https copy: choose the text and copy it yourself.");
+    await navigator.clipboard.writeText(text);
+  }, "Copied.");
 }
 
 function colored(text) {

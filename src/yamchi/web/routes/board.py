@@ -1,14 +1,18 @@
 """The board's page, its files, and signing in to it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Depends, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from yamchi.http.access import requires
 from yamchi.http.apikeys import digest_of, parts_of
@@ -18,8 +22,14 @@ from yamchi.http.failures import TooManyWrong, address_of
 from yamchi.http.limits import read_form
 from yamchi.http.scopes import Caller
 from yamchi.http.sessions import LIFE
+from yamchi.plugins import BoardPage
 
 BOARD = Path(__file__).parents[1] / "board"
+OWN_PAGES = (
+    BoardPage("Queues", "/queues", "/board/overview.js"),
+    BoardPage("Workers", "/workers", "/board/workers.js"),
+    BoardPage("Access", "/access", "/board/access.js"),
+)
 
 router = APIRouter(include_in_schema=False)
 
@@ -37,6 +47,32 @@ async def board(request: Request) -> Response:
     if not request.state.caller.may_look:
         return RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
     return page("index.html")
+
+
+def typed_addresses(pages: Iterable[BoardPage]) -> list[Route]:
+    """The board's own pages are at `/#/leads`; who types `/leads`, or a page's title, is led there."""
+    within = [page for page in (*OWN_PAGES, *pages) if page.module]
+    names = {f"/{page.title.lower()}": page.path for page in within} | {
+        page.path: page.path for page in within
+    }
+    whole = [Route(name, _TypedAddress(path)) for name, path in names.items()]
+    return [*whole, *(Route(f"{page.path}/{{below:path}}", _TypedAddress(page.path)) for page in within)]
+
+
+@dataclass(frozen=True, slots=True)
+class _TypedAddress:
+    """Leads a browser to a page of the board; for programs there is nothing."""
+
+    path: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        typed = scope.get("raw_path", scope["path"].encode()).decode("latin-1").rstrip("/")
+        place = typed if "below" in request.path_params else self.path
+        search = f"?{request.url.query}" if request.url.query else ""
+        await RedirectResponse(f"/#{place}{search}", HTTPStatus.SEE_OTHER)(scope, receive, send)
 
 
 @router.get("/openapi.json")

@@ -69,7 +69,7 @@ def _services(app: Yamchi) -> list[ServiceHealth]:
             name=one.name,
             state=one.state,
             failures=one.failures,
-            error=None if one.error is None else mask(one.error),
+            error=mask(one.error),
         )
         for one in app.services.running
     ]
@@ -96,10 +96,10 @@ async def scrape(app: Yamchi) -> bytes:
     for view in views:
         up[broker_type(view.queue)] &= view.error is None
     app.metrics.show_zeros(app.queues, [service.name for service in app.services.running])
-    counts = {view.queue.name: view.shown_counts for view in views if view.error is None}
+    counts = {view.queue.name: view.counts for view in views if view.error is None}
     return app.metrics.render(counts, up, [plugin.metrics for plugin in app.plugins.values()])
 
 
 def _shown(state: EngineState) -> EngineHealth:
-    error = None if state.error is None else mask(state.error)
+    error = mask(state.error)
     return EngineHealth(type=state.type, queues=state.queues, ok=error is None, error=error)

@@ -82,6 +82,8 @@ async def _from_outside(queue: ThatQueue, caller: Caller, new: JobIn) -> dict[st
         changed["data"] = await take_in(new.data, caller.is_test)
     if caller.is_test and new.id is not None:
         changed["id"] = id_of_test(new.id, "-")
+    if new.id is None and queue.definition.id_in is not None:
+        changed["id"] = queue.definition.id_in(changed.get("data", new.data))
     return changed
 
 

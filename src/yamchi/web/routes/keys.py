@@ -43,7 +43,7 @@ class KeyIn(BaseModel):
 
 
 class Rotation(BaseModel):
-    """How long the text of before is still good."""
+    """How long the old text still works."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -96,7 +96,7 @@ async def create_key(app: App, access: TheAccess, caller: TheCaller, new: KeyIn)
     return NewKey(key=text, **key.to_dict(app.clock.now()))
 
 
-@router.post("/keys/{name}/rotate", summary="Give a key another text; its sessions of the board end")
+@router.post("/keys/{name}/rotate", summary="Make a new text for a key; its sessions of the board end")
 async def rotate_key(app: App, access: TheAccess, name: Name, how: Rotation | None = None) -> NewKey:
     key, text = await access.keys.rotate(name, grace=how.grace if how else 0)
     return NewKey(key=text, **key.to_dict(app.clock.now()))

@@ -56,8 +56,7 @@ async def show_letter(queue: ThatQueue, letter_id: Key, caller: TheCaller) -> Le
     responses=documented(409),
 )
 async def replay_letter(queue: ThatQueue, letter_id: Key, mended: Replay | None = None) -> None:
-    is_mended = mended is not None and "data" in mended.model_fields_set
-    await queue.dead_letters.replay(letter_id, mended.data if mended and is_mended else ...)
+    await queue.dead_letters.replay(letter_id, (mended or Replay()).given)
 
 
 @router.delete(LETTER, status_code=204, summary="Drop a dead letter")

@@ -7,7 +7,9 @@ from fastapi import APIRouter, Depends, Query, Request
 from yamchi.app import Yamchi
 from yamchi.clock import isoformat
 from yamchi.discovery import all_queues, find_queue
+from yamchi.errors import UnknownQueue
 from yamchi.fields import Name
+from yamchi.http.access import TheCaller
 from yamchi.http.audit import changes
 from yamchi.http.bodies import Done
 from yamchi.http.problems import documented
@@ -29,8 +31,13 @@ App = Annotated[Yamchi, Depends(yamchi_of)]
 Minutes = Annotated[int, Query(ge=1, le=1440, description="Length of the history.")]
 
 
-async def named_queue(app: App, queue: Name) -> Queue:
-    return await find_queue(app, queue)
+async def named_queue(app: App, caller: TheCaller, queue: Name) -> Queue:
+    try:
+        return await find_queue(app, queue)
+    except UnknownQueue:
+        if caller.may_look:
+            raise
+        raise UnknownQueue(f"There is no queue {queue!r}.") from None  # a sender is not told of others
 
 
 ThatQueue = Annotated[Queue, Depends(named_queue)]
@@ -80,7 +87,7 @@ async def list_workers(app: App) -> list[WorkerOut]:
 def _shown(view: QueueView) -> QueueOut:
     queue = view.queue
     return QueueOut(
-        **view.shown_counts,
+        **view.counts,
         name=queue.name,
         type=queue.type,
         paused=view.is_paused,

@@ -5,10 +5,12 @@ import { h } from "/board/dom.js";
 import { exact } from "/board/format.js";
 import { badge, facts, link, listing, timeline, when } from "/board/listing.js";
 
-const KINDS = { NEW: "delayed", CALL_NEEDED: "failed", BOOKED: "active", CONFIRMED: "completed", BOT_ACTIVATED: "active" };
+const KINDS = { NEW: "delayed", CALL_NEEDED: "failed", BOT_STARTED: "active", LESSON_BOOKED: "active", CONFIRMED: "completed", CANCELLED: "cancelled" };
 const path = (id) => `/v1/leads/${encodeURIComponent(id)}`;
 const page = (id) => `#/leads/${encodeURIComponent(id)}`;
 const steps = (lead) => [["bot_activated", "bot"], ["email_1_sent", "letter 1"], ["email_2_sent", "letter 2"], ["confirmed", "confirmed"]].filter(([name]) => lead[name]).map(([, word]) => badge("plain", word));
+const label = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
+const shown = (name, value) => (value === true ? "yes" : /(_at|_datetime)$/.test(name) ? exact(value) : value);
 const status = (lead) => badge(KINDS[lead.status] ?? "plain", lead.status);
 
 export const view = listing({
@@ -35,7 +37,7 @@ export const view = listing({
       h("div", { class: "crumbs", key: "crumbs" }, h("a", { href: "#/leads" }, "Leads"), " / ", lead.source),
       h("div", { class: "row", key: "head" }, h("h1", {}, lead.name ?? lead.id), status(lead)),
       h("div", { class: "columns", key: "columns" },
-        h("div", { class: "stack" }, facts("Lead", Object.entries(lead).filter(([, value]) => typeof value !== "object").map(([name, value]) => [name.replaceAll("_", " "), value === true ? "yes" : value]))),
+        h("div", { class: "stack" }, facts("Lead", Object.entries(lead).filter(([, value]) => typeof value !== "object").map(([name, value]) => [label(name), shown(name, value)]))),
         h("div", { class: "stack" }, timeline("Log", lead.log.map((line) => ["delayed", line.text, line.at, Object.keys(line.data).length > 0 && JSON.stringify(line.data)])))),
     ],
   },

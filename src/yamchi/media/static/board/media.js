@@ -1,8 +1,9 @@
 // The page of media: pictures with their state, where their files are, and what can be done with them.
 
 import { get, request } from "/board/api.js";
-import { told } from "/board/dialogs.js";
+import { attempt, told } from "/board/dialogs.js";
 import { h } from "/board/dom.js";
+import { exact } from "/board/format.js";
 import { placeholderURL } from "/media-page/thumbhash.js";
 
 const at = (id) => document.querySelector(`#${id}`);
@@ -10,12 +11,12 @@ const SIZE = 24;
 const THUMB = 240; // pixels a card shows
 let page = 1;
 
-function button(label, path, method = "POST") {
+function button(label, path, done, method = "POST") {
   const act = async () => {
     await request(method, `/admin/media${path}`);
     await list();
   };
-  return h("button", { type: "button", onclick: () => told(act) }, label);
+  return h("button", { type: "button", onclick: () => attempt(act, done) }, label);
 }
 
 /** The smallest variant that fills a card, over its placeholder. */
@@ -52,18 +53,20 @@ function bytes(size) {
 
 function acts(one) {
   const id = encodeURIComponent(one.id);
+  const name = one.originalFilename;
+  const remove = () => button("Delete", `/${id}`, `${name} is deleted; it can be restored.`, "DELETE");
   const found = {
-    soft_deleted: () => [button("Restore", `/${id}/restore`)],
-    ready: () => [button("Make anew", `/${id}/reprocess`), button("Delete", `/${id}`, "DELETE")],
-    failed: () => [button("Delete", `/${id}`, "DELETE")],
+    soft_deleted: () => [button("Restore", `/${id}/restore`, `${name} is back.`)],
+    ready: () => [button("Make anew", `/${id}/reprocess`, `${name} is made anew.`), remove()],
+    failed: () => [remove()],
     processing: () => [],
   };
   return h("div", { class: "acts" }, ...found[one.status]());
 }
 
 function card(one) {
-  const when = new Date(one.createdAt).toLocaleString();
-  return h("li", { "data-id": one.id },
+  const when = exact(one.createdAt);
+  return h("li", { class: "card", "data-id": one.id },
     frame(one),
     h("b", { class: "name", title: one.id }, one.originalFilename),
     facts(one),
@@ -82,6 +85,7 @@ async function list() {
   if (news !== shown) at("pictures").replaceChildren(...found.items.map(card)); // a card that is the same is left alone
   shown = news;
   at("none").hidden = found.total > 0;
+  at("none").textContent = ["status", "entityType", "userId"].some((name) => at(name).value) ? "No picture matches." : "No pictures yet.";
   at("place").textContent = found.pages > 1 ? `${page} of ${found.pages}` : "";
   at("back").hidden = page <= 1;
   at("on").hidden = page >= found.pages;

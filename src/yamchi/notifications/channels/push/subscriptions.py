@@ -63,11 +63,8 @@ class Subscriptions:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        new = database.insert(table)
         changed = ("user_id", "p256dh", "auth", "device", "updated_at")
-        self._save = new.on_conflict_do_update(
-            index_elements=["subscription_id"], set_={name: new.excluded[name] for name in changed}
-        )
+        self._save = database.upsert(table, ["subscription_id"], changed)
 
     async def of(self, user_id: str) -> Sequence[Subscription]:
         return await self._database.get(_of_people, user_id) or ()

@@ -158,7 +158,7 @@ def _calls(message: Message) -> list[Call]:
         files[0].fields.update(caption=texts.pop(), parse_mode="HTML")
     calls = [*files, *(Call("sendMessage", {"text": text, "parse_mode": "HTML"}) for text in texts)]
     if calls and rendered.buttons:
-        calls[-1].fields["reply_markup"] = {"inline_keyboard": _keyboard(rendered.buttons)}
+        calls[-1].fields["reply_markup"] = {"inline_keyboard": keyboard_of(rendered.buttons)}
     return calls
 
 
@@ -191,7 +191,7 @@ def _attached(file: Attachment) -> Call:
     return Call(method, {}, (name, file))
 
 
-def _keyboard(rows: ButtonRows) -> list[list[dict[str, str]]]:
+def keyboard_of(rows: ButtonRows) -> list[list[dict[str, str]]]:
     return [
         [
             {"text": button.text, "url": button.url}

@@ -3,6 +3,7 @@
 import { get } from "/board/api.js";
 import { told } from "/board/dialogs.js";
 import { h } from "/board/dom.js";
+import { exact } from "/board/format.js";
 
 const list = document.querySelector("#letters");
 const view = document.querySelector("#letter");
@@ -29,7 +30,7 @@ function row(letter) {
   return h("li", {}, h("button", { type: "button", "data-id": letter.message_id, onclick: () => told(() => show(letter.message_id)) },
     h("b", {}, letter.subject || "(no subject)"),
     h("small", {}, letter.recipients.join(", ")),
-    h("small", {}, new Date(letter.received_at).toLocaleString())));
+    h("small", {}, exact(letter.received_at))));
 }
 
 async function refresh() {

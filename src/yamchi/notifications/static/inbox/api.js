@@ -30,6 +30,6 @@ export class InboxApi {
   }
 }
 
-/** person.<expiry>.<user id>.<signature> */
+/** person.<expiry>.<user id>.… */
 const personOf = (token) => token.split(".")[2] ?? "";
 export const expiryOf = (token) => Number(token.split(".")[1]) || 0;

@@ -4,13 +4,13 @@ export const styles = new CSSStyleSheet();
 
 styles.replaceSync(`
 :host {
-  --accent: var(--yamchi-accent, light-dark(#c2560c, #f59042));
+  --accent: var(--yamchi-accent, light-dark(#a84609, #f59042));
   --background: var(--yamchi-background, light-dark(#ffffff, #1e1c1a));
   --hover: var(--yamchi-hover, light-dark(#f6f5f2, #292623));
   --text: var(--yamchi-text, light-dark(#1f1d1a, #ece8e1));
   --muted: var(--yamchi-muted, light-dark(#6b655e, #a8a198));
   --line: var(--yamchi-line, light-dark(#e5e2dc, #38342f));
-  --badge: var(--yamchi-badge, light-dark(#c81e1e, #e5484d));
+  --badge: var(--yamchi-badge, light-dark(#b81a1a, #d4373d));
   --radius: var(--yamchi-radius, 12px);
   color-scheme: light dark;
   display: inline-block;

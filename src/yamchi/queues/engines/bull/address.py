@@ -1,7 +1,7 @@
 """Where Redis is, read from a URL.
 
 redis://user:password@host:6379/0?prefix={bull}
-rediss://host:6380/0?ssl_ca_certs=/etc/ca.pem          TLS; ssl_cert_reqs=none trusts any certificate
+rediss://host:6380/0?ssl_ca_certs=/etc/ca.pem          TLS, its settings by the names that redis-py gives them
 redis+sentinel://host1:26379,host2:26379/mymaster/0     asks the sentinels who the master is (rediss+sentinel too)
 """
 
@@ -13,6 +13,15 @@ from yamchi.errors import ConfigurationError
 
 PORT, SENTINEL_PORT = 6379, 26379
 EXAMPLE = "redis://:password@host:6379/0"
+TLS_OPTIONS = (
+    "ssl_ca_certs",
+    "ssl_ca_path",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "ssl_cert_reqs",
+    "ssl_check_hostname",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +82,27 @@ def _number(what: str, text: str) -> int:
 
 
 def _tls(options: dict[str, str]) -> ssl.SSLContext:
+    if unknown := [name for name in options if name.startswith("ssl_") and name not in TLS_OPTIONS]:
+        raise ConfigurationError(
+            f"A rediss:// URL has no parameter {', '.join(unknown)}: of TLS it has {', '.join(TLS_OPTIONS)}."
+        )
     try:
-        context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+        context = ssl.create_default_context(
+            cafile=options.get("ssl_ca_certs"), capath=options.get("ssl_ca_path")
+        )
         if certificate := options.get("ssl_certfile"):
-            context.load_cert_chain(certificate, options.get("ssl_keyfile"))
+            password = options.get("ssl_password", "")  # without one, OpenSSL would ask at the terminal
+            context.load_cert_chain(certificate, options.get("ssl_keyfile"), password)
     except OSError as error:
         raise ConfigurationError(f"The certificates named in the Redis URL can't be read: {error}") from error
     if options.get("ssl_check_hostname", "").lower() in ("false", "0", "no"):
         context.check_hostname = False
-    if options.get("ssl_cert_reqs", "").lower() in ("none", "cert_none"):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+    match options.get("ssl_cert_reqs", "required").lower().removeprefix("cert_"):
+        case "none":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        case "required" | "optional":  # a server always has one
+            pass
+        case _:
+            raise ConfigurationError("ssl_cert_reqs of the Redis URL is none, optional or required.")
     return context

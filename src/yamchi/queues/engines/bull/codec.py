@@ -19,16 +19,8 @@ import orjson
 from yamchi.clock import Millis, isoformat
 from yamchi.errors import InvalidJob
 from yamchi.queues import foreign
-from yamchi.queues.records import (
-    DEFAULT_OPTIONS,
-    FINISHED,
-    Backoff,
-    DeadLetter,
-    JobOptions,
-    JobRecord,
-    NewJob,
-    State,
-)
+from yamchi.queues.options import DEFAULT_OPTIONS, Backoff, JobOptions
+from yamchi.queues.records import FINISHED, DeadLetter, JobRecord, NewJob, State
 
 UNLIMITED = foreign.MOST_KEPT
 """How many finished jobs BullMQ keeps when nobody says."""
@@ -48,6 +40,9 @@ STATES: Mapping[bytes, State] = {
     b"ym:cancelled": "cancelled",
     b"ym:expired": "expired",
 }
+BEGUN = ("active", "completed", "failed")
+"""States of jobs whose `processedOn` is of the run at hand."""
+
 RESERVED = frozenset({
     "wait", "active", "paused", "prioritized", "delayed", "completed", "failed", "waiting-children", "stalled",
     "stalled-check", "events", "marker", "meta", "id", "pc", "limiter", "repeat",
@@ -269,7 +264,7 @@ def record(queue: str, job_id: str, fields: Hash, state: State, score: float | N
     get = fields.get
     bull_options = bull_options_of(fields, job_id.encode())
     created_at = _created(get(b"timestamp"))
-    run_at = _due(fields, created_at, bull_options)
+    run_at = _due(fields, created_at, bull_options, has_begun=state in BEGUN)
     if score is not None and state == "delayed":
         run_at = foreign.whole(score / 4096, 0, 0, foreign.LATEST)
     result = get(b"returnvalue") if state == "completed" else None
@@ -308,7 +303,7 @@ def claimed(queue: str, job_id: str, fields: Hash, bull_options: BullOptions, wo
         get(b"data", b""),
         "active",
         created_at,
-        _due(fields, created_at, bull_options),
+        _due(fields, created_at, bull_options, has_begun=True),
         bull_options.options,
         0 if priority == b"0" else _our_priority(priority),
         foreign.moment(expires_at) if expires_at else None,
@@ -323,14 +318,17 @@ def claimed(queue: str, job_id: str, fields: Hash, bull_options: BullOptions, wo
     )
 
 
-def _due(fields: Hash, created_at: Millis, bull_options: BullOptions) -> Millis:
-    """When a job is due for the run at hand: BullMQ forgets it once the job is no longer delayed, so we note what moved it."""
-    if moved := foreign.moment(fields.get(b"ymDue")):
-        return moved
-    if not bull_options.delay:
+def _due(fields: Hash, created_at: Millis, bull_options: BullOptions, *, has_begun: bool) -> Millis:
+    """When a job is due for the run at hand: BullMQ forgets it once the job is no longer delayed, so we note what moved it.
+
+    Bull Board promotes without a word of when: then it was due when it began. What put it off came after the run before.
+    """
+    moved = foreign.moment(fields.get(b"ymDue"))
+    if not moved and not bull_options.delay:
         return created_at
-    due, started_at = created_at + bull_options.delay, foreign.moment(fields.get(b"processedOn"))
-    return min(due, started_at or foreign.LATEST)  # Bull Board promotes without a word of when
+    due = moved or created_at + bull_options.delay
+    started_at = foreign.moment(fields.get(b"processedOn")) if has_begun or not moved else None
+    return min(due, started_at or foreign.LATEST)
 
 
 def _name(name: bytes) -> str:

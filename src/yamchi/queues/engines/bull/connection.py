@@ -24,6 +24,10 @@ class ReplyError(Exception):
     """An error that Redis answered."""
 
 
+class ConnectionLost(EngineUnavailable):
+    """Redis, or what is between, has closed a connection."""
+
+
 def pack(*args: Arg) -> bytes:
     """One command as it goes over the wire."""
     return cast("bytes", hiredis.pack_command(args))  # type: ignore[arg-type]
@@ -65,7 +69,7 @@ class Connection(asyncio.Protocol):
     def send(self, commands: Sequence[bytes], timeout: float = ANSWER_SECONDS) -> "asyncio.Future[list[Any]]":
         """Send commands; their answers, errors among them as values."""
         if not self.is_open:
-            raise EngineUnavailable(f"The connection to Redis at {self.where} was lost; trying again.")
+            raise EngineUnavailable(f"The connection to Redis at {self.where} was lost: check that it runs.")
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if not commands:
             future.set_result([])
@@ -111,7 +115,11 @@ class Connection(asyncio.Protocol):
         if deadline > self._loop.time():
             self._watchdog = self._loop.call_at(deadline, self._watch)
         else:
-            self.abort(EngineUnavailable(f"Redis at {self.where} does not answer."))
+            self.abort(
+                EngineUnavailable(
+                    f"Redis at {self.where} has not answered for {ANSWER_SECONDS:g} s: check the server and the network."
+                )
+            )
 
     def _fail(self, error: Exception | None) -> None:
         self.is_open = False
@@ -119,7 +127,10 @@ class Connection(asyncio.Protocol):
         for waiter in waiters:
             if not waiter.receiver.done():
                 waiter.receiver.set_exception(
-                    error or EngineUnavailable(f"The connection to Redis at {self.where} was lost.")
+                    error
+                    or ConnectionLost(
+                        f"The connection to Redis at {self.where} was lost: check that it runs."
+                    )
                 )
                 waiter.receiver.exception()  # whoever asked may be gone; that is not worth a warning
         if self._watchdog:
@@ -180,4 +191,8 @@ def explain(error: ReplyError, where: str) -> EngineError:
         return StorageFull(f"Redis at {where} can't take more: {said}")
     if kind in _AWAY:
         return EngineUnavailable(f"Redis at {where} can't serve now: {said}")
+    if kind == "NOPERM":
+        return EngineError(
+            f"Redis at {where} does not let our user do this ({said}): grant it, or use another user."
+        )
     return EngineError(f"Redis at {where} answered: {said}")

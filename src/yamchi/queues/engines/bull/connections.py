@@ -5,6 +5,7 @@ so a failover is followed; in a cluster the node that holds our keys is found by
 """
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from yamchi.queues.engines.bull.address import Address
 from yamchi.queues.engines.bull.connection import (
     ANSWER_SECONDS,
     Connection,
+    ConnectionLost,
     ReplyError,
     explain,
     pack,
@@ -130,7 +132,12 @@ class Connections:
                 return await self._greet(await self._reach(), name)
         except TimeoutError as error:
             raise EngineUnavailable(
-                f"Redis at {address} does not answer within {CONNECT_SECONDS:g} s: check host and port."
+                f"Redis at {address} does not answer within {CONNECT_SECONDS:g} s: check host, port, and whether it uses TLS."
+            ) from error
+        except ssl.SSLCertVerificationError as error:
+            raise Refused(
+                f"Redis at {address} has a certificate that can't be trusted ({error.verify_message.rstrip('.')}): name its "
+                "CA by ssl_ca_certs in the URL, and the host as the certificate does."
             ) from error
         except OSError as error:
             raise EngineUnavailable(
@@ -157,7 +164,7 @@ class Connections:
     async def _greet(self, connection: Connection, name: str) -> Connection:
         """Say who we are, and go where our keys are."""
         try:
-            replies = await connection.send(self._hello(name))
+            replies = await self._first_replies(connection, name)
             errors = [
                 reply for reply in replies if isinstance(reply, ReplyError) and not _is_unsupported(reply)
             ]
@@ -173,6 +180,15 @@ class Connections:
         return await self._greet(
             await self._open(host or connection.where.rpartition(":")[0], int(port)), name
         )
+
+    async def _first_replies(self, connection: Connection, name: str) -> list[Any]:
+        try:
+            return await connection.send(self._hello(name))
+        except ConnectionLost as error:
+            raise EngineUnavailable(
+                f"Redis at {connection.where} closed the connection before it answered: check that it runs, and whether "
+                "it wants TLS (rediss://) or a certificate of ours (ssl_certfile)."
+            ) from error
 
     def _hello(self, name: str) -> list[bytes]:
         address = self._address

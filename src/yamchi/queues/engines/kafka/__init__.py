@@ -32,9 +32,10 @@ from yamchi.queues.engines.kafka.cluster import Cluster
 from yamchi.queues.engines.kafka.consumer import QueueConsumer
 from yamchi.queues.engines.kafka.control import ControlTopicReader
 from yamchi.queues.engines.kafka.envelope import Message
+from yamchi.queues.engines.kafka.letters import LetterSender
 from yamchi.queues.engines.kafka.producer import SMALLER, DeliveryReport, MessageProducer
 from yamchi.queues.engines.sqlite import management
-from yamchi.queues.records import Completed, DeadLetter, Failed, JobRecord, NewJob, State, Verdict, new_id
+from yamchi.queues.records import Completed, Failed, JobRecord, NewJob, State, Verdict, new_id
 from yamchi.storage.threads import in_own_thread
 
 log = structlog.get_logger("yamchi.kafka")
@@ -64,6 +65,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         self._address = address
         self._cluster = Cluster(address)
         self._producer = MessageProducer(address)
+        self._letters = LetterSender(address, self._file, self._producer, self._prepare)
         self._consumers: dict[str, QueueConsumer] = {}
         self._backlogs: dict[str, tuple[float, dict[int, int], dict[int, int]]] = {}
         self._stalled: dict[str, list[tuple[JobRecord, bool]]] = defaultdict(list)
@@ -137,7 +139,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         await self._prepare(queue)
         created = await self._file.write(lambda db: sending.add(db, queue, jobs, now, round))
         messages = [
-            _message(job, round)
+            Message.of(job, round)
             for job, is_new in zip(jobs, created, strict=True)
             if is_new and (job.run_at or now) <= now
         ]
@@ -151,7 +153,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         """One that can't be sent is refused now: a delayed job would only be found to be too large when it is due."""
         longest = self._producer.longest
         for job in jobs:
-            if len(job.payload) > longest // 2 and (size := _message(job, round).size()) > longest:
+            if len(job.payload) > longest // 2 and (size := Message.of(job, round).size()) > longest:
                 raise InvalidJob(
                     f"Job {job.id} is too large for Kafka ({size:,} bytes of at most {longest:,}): {SMALLER}"
                 )
@@ -166,7 +168,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         fired = await self._file.write(lambda db: sending.fire(db, schedule, moment, queue, job, now, round))
         if fired and (job.run_at or now) <= now:
             try:
-                await self._produce(queue, [_message(job, round)])
+                await self._produce(queue, [Message.of(job, round)])
             except EngineUnavailable as error:
                 log.warning(
                     f"[{queue}:kafka] job {job.id} could not be sent to Kafka, and is sent later: {error}"
@@ -229,7 +231,7 @@ class KafkaEngine(statestore.StateStoreEngine):
 
         for job_id in await self._file.write(op):
             log.error(f"[{queue}:kafka] failed {job_id}: {error}")
-        await self._send_letters_now(queue)
+        await self._letters.send_now(queue)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Nobody waits for this: without it a message would only be sent again, and dropped where it arrives."""
@@ -253,7 +255,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         if want:
             self._consumers[queue].took(len(got.claims), want)
         if any(isinstance(verdict, Failed) for verdict in verdicts):
-            await self._send_letters_now(queue)
+            await self._letters.send_now(queue)
         return got
 
     def _must_be_durable(self, verdicts: Sequence[Verdict]) -> bool:
@@ -263,7 +265,7 @@ class KafkaEngine(statestore.StateStoreEngine):
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
         stalled = self._stalled.pop(queue, []) + await super().recover(queue)
         if any(has_failed for _, has_failed in stalled):
-            await self._send_letters_now(queue)
+            await self._letters.send_now(queue)
         return stalled
 
     async def _read(self, queue: str, lease: Millis) -> None:
@@ -342,36 +344,6 @@ class KafkaEngine(statestore.StateStoreEngine):
     async def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> list[str]:
         return await self._change(queue, lambda db, now: messages.replay(db, queue, jobs, now))
 
-    # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _send_letters_now(self, queue: str) -> None:
-        """The verdict stands whether or not Kafka answers: a letter that can't be sent now is sent by `_maintain`."""
-        try:
-            await self._send_letters(queue, 1 << 62)
-        except YamchiError as error:
-            log.warning(f"[{queue}:kafka] dead letters could not be sent yet: {error}")
-
-    async def _send_letters(self, queue: str, failed_before: Millis) -> None:
-        letters = await self._file.read(lambda db: statestore.unsent_letters(db, queue, failed_before, BATCH))
-        if not letters:
-            return
-        await self._prepare(queue)
-        outgoing = [(letter.id.encode(), letter.body, _letter_headers(letter)) for letter in letters]
-        reports = await self._producer.send(self._address.dead_letters(queue), outgoing)
-        for letter, report in zip(letters, reports, strict=True):
-            if report.is_too_large:
-                log.error(
-                    f"[{queue}:kafka] the dead letter {letter.id} is too large for Kafka: only this machine has it"
-                )
-        done = [
-            letter
-            for letter, report in zip(letters, reports, strict=True)
-            if report.error is None or report.is_too_large
-        ]
-        await self._file.write(lambda db: statestore.letters_sent(db, done))
-        if trouble := self._producer.first_error([one for one in reports if not one.is_too_large]):
-            raise trouble
-
     # ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _maintain(self) -> None:
@@ -409,7 +381,7 @@ class KafkaEngine(statestore.StateStoreEngine):
         due, stuck = now - SEND_ON_AFTER, now - SEND_AGAIN_AFTER
         await self._unless_refused(self._send_on(queue, due))
         await self._unless_refused(self._send_again(queue, stuck))
-        await self._unless_refused(self._send_letters(queue, stuck))
+        await self._unless_refused(self._letters.send(queue, stuck))
 
     async def _send_on(self, queue: str, due: Millis) -> None:
         if await self._file.read(lambda db: sending.any_to_send_on(db, queue, due)):
@@ -434,15 +406,6 @@ class KafkaEngine(statestore.StateStoreEngine):
                 committed = await in_own_thread(self._cluster.committed, queue)
                 await self._file.write(lambda db: partitions.mark_passed(db, queue, committed))  # noqa: B023
                 await self._file.write(lambda db: partitions.forget(db, queue, committed))  # noqa: B023
-
-
-def _message(job: NewJob, round: str) -> Message:
-    options = job.options.encode()
-    return Message(job.id, job.name, job.payload, options, job.priority, job.expires_at, 0, round)
-
-
-def _letter_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
-    return [("yamchi-id", letter.id.encode()), ("yamchi-name", (letter.name or "").encode())]
 
 
 __all__ = ["Address", "KafkaEngine"]

@@ -32,6 +32,7 @@ _SETTLING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
+    KafkaError._NOENT,
 )
 """What a broker says of a topic or group that is new or has just moved, or when it has just been restarted."""
 
@@ -50,7 +51,12 @@ class Cluster:
 
     def connect(self) -> None:
         self._closing.clear()
-        self._admin = AdminClient(self._address.client(error_cb=self._meet))
+        try:
+            self._admin = AdminClient(self._address.client(error_cb=self._meet))
+        except KafkaException as error:
+            raise ConfigurationError(
+                f"The kafka:// URL has a setting that librdkafka does not take: {error.args[0].str()}."
+            ) from error
         self.ping()
 
     def close(self) -> None:

@@ -280,15 +280,15 @@ class QueueConsumer:
             self._committed_at = monotonic()
             self._commit(list(self._positions), wait=False)
 
-    def _commit(self, partitions: Sequence[int], *, wait: bool) -> None:
+    def _commit(self, numbers: Sequence[int], *, wait: bool) -> None:
         """Tell Kafka how far everything is done, and now and then what is done beyond that.
 
         Nobody waits for most of these, so one may have come to nothing: what is waited for is told in full.
         """
-        anew = set(partitions) if wait else self._uncommitted
+        anew = set(numbers) if wait else self._uncommitted
         read = [
             number
-            for number in partitions
+            for number in numbers
             if self._positions[number] > (-1 if number in anew else self._committed[number][0])
         ]
         if not read:

@@ -15,7 +15,7 @@ import structlog
 from yamchi.clock import Millis
 from yamchi.errors import InvalidJob
 from yamchi.queues import foreign
-from yamchi.queues.records import check_id
+from yamchi.queues.records import NewJob, check_id
 
 log = structlog.get_logger("yamchi.kafka")
 
@@ -52,6 +52,12 @@ class Message:
     offset: int = -1
     stamp: Millis = 0
     """When it was written, by Kafka's own record: an offset alone does not survive a topic made anew."""
+
+    @classmethod
+    def of(cls, job: NewJob, round: str) -> "Message":
+        """A new job, for its first delivery."""
+        options = job.options.encode()
+        return cls(job.id, job.name, job.payload, options, job.priority, job.expires_at, 0, round)
 
     def headers(self) -> Headers:
         """What differs from the defaults, after the id and the name."""
@@ -127,7 +133,9 @@ _read_name = lru_cache(maxsize=256)(_read_text)
 
 @lru_cache(maxsize=256)
 def _read_options(given: bytes) -> str:
-    fields = orjson.loads(given[:LONGEST_OPTIONS])
+    if len(given) > LONGEST_OPTIONS:
+        raise ValueError("options out of bounds")
+    fields = orjson.loads(given)
     known = foreign.options(fields)
     if any(fields[name] not in (None, known.get(name)) for name in OPTION_FIELDS if name in fields):
         raise ValueError("options out of bounds")

@@ -10,7 +10,8 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues.engines.kafka.messages import PENDING
-from yamchi.queues.engines.sqlite.working import drop_logs, recover
+from yamchi.queues.engines.sqlite.retention import drop_logs
+from yamchi.queues.engines.sqlite.working import recover
 from yamchi.queues.engines.statestore import Db, shift
 from yamchi.queues.records import JobRecord
 

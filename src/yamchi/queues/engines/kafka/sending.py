@@ -12,6 +12,7 @@ from yamchi.queues.engines.kafka.envelope import AGAIN, Message
 from yamchi.queues.engines.kafka.messages import ON_ITS_WAY, WITHDRAWN
 from yamchi.queues.engines.sqlite import adding, management, working
 from yamchi.queues.engines.sqlite.rows import CLAIMED
+from yamchi.queues.engines.sqlite.settling import Settlement, settle
 from yamchi.queues.engines.statestore import Db, among, shift
 from yamchi.queues.records import DeadLetter, Failed, NewJob
 
@@ -97,9 +98,7 @@ def forget_withdrawn(db: Db, queues: Sequence[str], now: Millis) -> None:
     )
 
 
-def refuse(
-    db: Db, queue: str, job_ids: Sequence[str], error: str, token: str, now: Millis
-) -> working.Settlement:
+def refuse(db: Db, queue: str, job_ids: Sequence[str], error: str, token: str, now: Millis) -> Settlement:
     """Kafka will never take these jobs: they have failed, as if they had been claimed for that."""
     rows = db.execute(
         f"SELECT {CLAIMED} FROM jobs WHERE queue = ? AND state = 'sent' AND id IN (SELECT value FROM json_each(?))",
@@ -112,7 +111,7 @@ def refuse(
         [(queue, held.job.id) for held in claims],
     )
     failed = [Failed(held, error, DeadLetter.of_job(held.job, error, now)) for held in claims]
-    return working.settle(db, queue, failed, now)
+    return settle(db, queue, failed, now)
 
 
 _UNHELD = (

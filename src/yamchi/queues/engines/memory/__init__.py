@@ -77,6 +77,18 @@ class MemoryEngine(MadeAnew):
             self._schedules[schedule] = moment
             return (await self.add(queue, [job]))[0]
 
+    async def add_doubtful(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        """Add jobs that another engine may have too."""
+        with self._lock:
+            self._contents[queue].doubtful.update(job.id for job in jobs)
+            return await self.add(queue, jobs)
+
+    async def fire_doubtful(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
+        """The same for a moment of a schedule."""
+        with self._lock:
+            self._contents[queue].doubtful.add(job.id)
+            return await self.fire(schedule, moment, queue, job)
+
     async def begin_schedule(self, schedule: str, moment: Millis) -> None:
         self._schedules.setdefault(schedule, moment)
 
@@ -125,12 +137,25 @@ class MemoryEngine(MadeAnew):
             return [content.claim(entry, lease, mover, now) for entry in pending[:want]]
 
     async def spooled(self, mover: str) -> list[str]:
-        """Queues of which something waits here, or is on its way elsewhere by another mover."""
+        """Queues of which something waits here or is in doubt, or is on its way elsewhere by another mover."""
         return [
             queue
             for queue, content in self._contents.items()
-            if any(content.counts[state] for state in PENDING) or content.mover not in (None, mover)
+            if any(content.counts[state] for state in PENDING)
+            or content.doubtful
+            or content.mover not in (None, mover)
         ]
+
+    async def doubtful_begun(self, queue: str, mover: str) -> list[str]:
+        """Of the jobs that another engine may have too, those that have begun here, the forgotten ones too."""
+        with self._lock:
+            content = self._contents[queue]
+            return [job_id for job_id in content.doubtful if content.has_begun(job_id, mover)]
+
+    async def forget_doubts(self, queue: str, job_ids: Sequence[str]) -> None:
+        """The other engine has them no longer."""
+        with self._lock:
+            self._contents[queue].doubtful.difference_update(job_ids)
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         """Forget claimed jobs that have been moved elsewhere; which of them somebody had asked to stop by then."""
@@ -140,6 +165,7 @@ class MemoryEngine(MadeAnew):
             for entry in entries:
                 del content.active[entry.job.id]
                 content.forget(entry.job.id)
+                content.doubtful.discard(entry.job.id)
             return [entry.job.id for entry in entries if entry.cancelling]
 
     async def end_move(self, queue: str, mover: str) -> None:
@@ -147,6 +173,7 @@ class MemoryEngine(MadeAnew):
         with self._lock:
             content, now = self._contents[queue], self._clock.now()
             for entry in [entry for entry in content.active.values() if entry.job.worker == mover]:
+                content.doubtful.add(entry.job.id)
                 content.settle(
                     Released(Claim(entry.job, entry.token or "", has_permit=entry.has_permit)), now
                 )

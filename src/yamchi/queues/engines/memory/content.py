@@ -13,6 +13,7 @@ from yamchi.clock import Millis
 from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.records import (
     FINISHED,
+    PENDING,
     STATES,
     Cancelled,
     Claim,
@@ -64,27 +65,16 @@ class QueueContent:
     paused: bool = False
     noted_pause: bool | None = None
     mover: str | None = None
+    doubtful: set[str] = field(default_factory=set)
     wakeup: Wakeup = field(default_factory=Wakeup)
 
     def add(self, queue: str, new: NewJob, now: Millis) -> bool:
         if new.id in self.jobs:
             return False
-        run_at = now if new.run_at is None else new.run_at
-        job = JobRecord(
-            new.id,
-            queue,
-            new.name,
-            new.payload,
-            "waiting",
-            now,
-            run_at,
-            new.options,
-            new.priority,
-            new.expires_at,
-        )
+        job = new.as_added(queue, now)
         entry = self.jobs[new.id] = Entry(job, next(self.numbers))
-        self.counts["waiting"] += 1
-        self.put(entry, run_at, now)
+        self.counts[job.state] += 1
+        self.put(entry, job.run_at, now)
         return True
 
     @property
@@ -180,6 +170,11 @@ class QueueContent:
 
     def forget(self, job_id: str) -> None:
         self.leave(self.jobs.pop(job_id))
+
+    def has_begun(self, job_id: str, mover: str) -> bool:
+        """Whether a job is here no longer, or neither waits nor is in this mover's hands."""
+        entry = self.jobs.get(job_id)
+        return entry is None or (entry.job.state not in PENDING and entry.job.worker != mover)
 
     def next_due(self) -> Millis | None:
         """When the next delayed job is due; None while nobody may start it."""

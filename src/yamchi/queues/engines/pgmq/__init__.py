@@ -4,8 +4,7 @@
 """
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -32,7 +31,8 @@ from yamchi.queues.engines.batching import AddBatcher
 from yamchi.queues.engines.pgmq import adding, leasing, letters, management, ratelimits, working
 from yamchi.queues.engines.pgmq.bounds import Place, ScanResult
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
-from yamchi.queues.engines.pgmq.listening import EVENTS, WAKE, Listener, events_of, read_events, write_events
+from yamchi.queues.engines.pgmq.events import EventSender, events_of, read_events
+from yamchi.queues.engines.pgmq.listening import WAKE, Listener
 from yamchi.queues.engines.pgmq.rows import STEP
 from yamchi.queues.engines.pgmq.scanning import Scanner
 from yamchi.queues.engines.pgmq.schema import install, prepare_queue
@@ -47,9 +47,6 @@ log = structlog.get_logger("yamchi.pgmq")
 
 T = TypeVar("T")
 Work = Callable[[Connection, Tables], Awaitable[T]]
-
-LISTENERS_CHECKED_SECONDS = 1.0
-"""How often to look whether another process listens for events."""
 
 TIDY_SECONDS, TIDY_AFTER_ADDS = 10.0, 5_000
 """Ids of messages that others took are looked for this often in a worker (seconds), and after so many adds."""
@@ -76,20 +73,20 @@ class PgmqEngine(MadeAnew):
     def __init__(self, url: str, clock: Clock) -> None:
         self._connections = Connections(url)
         self._clock = clock
-        self._origin = secrets.token_hex(6)
+        self._sender = EventSender(self._connections)
         self._loops = PerLoop(
             lambda: _Loop(Listener(self._connections, self._note_put), AddBatcher(self._write))
         )
         self._tables: dict[str, Tables] = {}
         self._queues: dict[str, str] = {}
         self._incomplete: set[str] = set()
-        self._listened_to_until = self._asked_at = 0.0
         self._tidied: dict[str, tuple[float, int]] = {}
         self._added: dict[str, int] = {}
         self._keep: dict[str, int] = {}
         self._scanner = Scanner(self._do, clock)
 
     async def open(self) -> None:
+        await self._connections.refuse_shared_sessions()
         async with self._connections.lend() as db:
             await install(db, self._connections)
 
@@ -173,7 +170,7 @@ class PgmqEngine(MadeAnew):
             if settled:
                 if keep := last_kept(settled, "completed"):
                     self._keep[queue] = keep
-                await self._send_events(events_of(queue, settled))
+                await self._sender.send(events_of(queue, settled))
         return got
 
     async def _take_up(
@@ -217,7 +214,7 @@ class PgmqEngine(MadeAnew):
         stalled = await self._do(queue, lambda db, tables: leasing.recover(db, tables, position))
         with self._beside(queue, is_spared=bool(stalled)):
             if stalled:
-                await self._send_events(Event("stalled", queue, job.id, job.name) for job, _ in stalled)
+                await self._sender.send(Event("stalled", queue, job.id, job.name) for job, _ in stalled)
             await self._trim(queue)
             if self._may_tidy(queue, TIDY_SECONDS):
                 await self._tidy(queue)
@@ -305,7 +302,7 @@ class PgmqEngine(MadeAnew):
         job = claim.job
 
         if await self._do(job.queue, lambda db, tables: management.progress(db, tables, claim, value)):
-            await self._send_events([Event("progress", job.queue, job.id, job.name, value)])
+            await self._sender.send([Event("progress", job.queue, job.id, job.name, value)])
 
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
         async with self._connections.lend() as db:
@@ -350,12 +347,8 @@ class PgmqEngine(MadeAnew):
         await listener.ready()
         with listener.reading() as inbox:
             while True:
-                await self._execute(
-                    "INSERT INTO yamchi.listeners VALUES (%(origin)s, statement_timestamp()) "
-                    "ON CONFLICT (origin) DO UPDATE SET seen_at = excluded.seen_at",
-                    origin=self._origin,
-                )
-                async for event, left_out in read_events(inbox, self._origin, timeout=10):
+                await self._sender.announce()
+                async for event, left_out in read_events(inbox, self._sender.origin, timeout=10):
                     yield await self._filled(event) if left_out else event
 
     async def _filled(self, event: Event) -> Event:
@@ -365,25 +358,6 @@ class PgmqEngine(MadeAnew):
             return event
         value = job.result if event.type == "completed" else orjson.dumps(job.failed_reason)
         return Event(event.type, event.queue, event.job_id, event.name, value)
-
-    async def _send_events(self, events: Iterable[Event]) -> None:
-        """Tell other processes, if any listens: finding that out costs a look a second. Events are made only if one does."""
-        now = asyncio.get_running_loop().time()
-        must_ask = now - self._asked_at > LISTENERS_CHECKED_SECONDS
-        if not (must_ask or now < self._listened_to_until):
-            return
-        async with self._connections.lend() as db:
-            if must_ask:
-                self._asked_at = now
-                heard = await db.execute(
-                    "SELECT 1 FROM yamchi.listeners WHERE origin <> %s AND seen_at > statement_timestamp() - interval '30 s'",
-                    (self._origin,),
-                )
-                is_heard = await heard.fetchone()
-                self._listened_to_until = now + 2 * LISTENERS_CHECKED_SECONDS if is_heard else 0.0
-            if now < self._listened_to_until:
-                for note in write_events(self._origin, events):
-                    await db.execute("SELECT pg_notify(%s, %s)", (EVENTS, note))
 
     # ── How statements are run ────────────────────────────────────────────────────────────────────────────────────
 

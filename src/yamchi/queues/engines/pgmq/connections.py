@@ -33,6 +33,9 @@ MOST_CONNECTIONS = 8
 ANSWER_SECONDS = 60.0
 """A call that has not answered by then never will, in seconds."""
 
+POOLER_LOOKS = 3
+"""Where others use a pooler too, one look may find each of our connections with a session of its own."""
+
 # A network that swallows packets is noticed in half a minute, not in PostgreSQL's two hours.
 _NETWORK = {
     "connect_timeout": "10",
@@ -71,7 +74,10 @@ class Connections:
         try:
             given: dict[str, Any] = conninfo_to_dict(url)
         except psycopg.Error as error:
-            raise ConfigurationError(f"The PostgreSQL URL can't be read: {_first_line(error)}.") from error
+            said = _first_line(error)
+            if "percent-encoded" in said:  # it shows the password
+                said = "in a password, write % as %25"
+            raise ConfigurationError(f"The PostgreSQL URL can't be read: {said}.") from None
         self._conninfo = make_conninfo(**{**_NETWORK, **given})
         self.host = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}"
         self.user = str(given.get("user") or "the current user")
@@ -103,6 +109,20 @@ class Connections:
         connection.prepared_max = 1_000
         await connection.execute(_SESSION)
         return connection
+
+    async def refuse_shared_sessions(self) -> None:
+        """A pooler that lends a session for one transaction would mix up the statements that its users have prepared."""
+        async with self.lend() as one:
+            if await _backend(one) == one.info.backend_pid:
+                return  # PostgreSQL itself
+            async with self.lend() as other:
+                for _ in range(POOLER_LOOKS):
+                    first, second, again = [await _backend(session) for session in (one, other, one)]
+                    if first == second or first != again:
+                        raise ConfigurationError(
+                            f"PostgreSQL at {self.host} is reached through a pooler that lends a session for one "
+                            "transaction or statement: connect to PostgreSQL itself, or to a pooler in session mode."
+                        )
 
     async def close(self) -> None:
         here, others = self._pools.take_all()
@@ -184,6 +204,10 @@ def _explain_connection(said: str, where: str, at: Connections) -> EngineUnavail
         return EngineUnavailable(
             f"{where} has no free connection: raise max_connections, or run fewer workers."
         )
+    if "SSL" in said or "certificate" in said:
+        return EngineUnavailable(
+            f"{where} can't be reached by TLS ({said}): correct sslmode and sslrootcert in QUEUE_URL."
+        )
     return EngineUnavailable(
         f"{where} can't be reached ({said}): check that it runs, and the host and port in QUEUE_URL."
     )
@@ -196,6 +220,14 @@ def _first_line(error: BaseException) -> str:
 
 def _is_ready(connection: Connection) -> bool:
     return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+async def _backend(connection: Connection) -> int:
+    """The process of the server that answers; a pooler has given a number of its own when it was connected to."""
+    cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _has_data(connection: Connection) -> bool:

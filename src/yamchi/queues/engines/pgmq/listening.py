@@ -4,26 +4,23 @@ import asyncio
 import random
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-import orjson
 import structlog
 
 from yamchi.errors import YamchiError
 from yamchi.observe.lasting import LastingTrouble
-from yamchi.queues.engines.base import Event
 from yamchi.queues.engines.pgmq.bounds import Place
 from yamchi.queues.engines.pgmq.connections import Connection, Connections
-from yamchi.queues.engines.pgmq.rows import clean
-from yamchi.queues.records import Cancelled, Completed, Expired, Failed, Verdict
+from yamchi.queues.engines.pgmq.events import EVENTS
 
 log = structlog.get_logger("yamchi.pgmq")
 
-WAKE, EVENTS = "yamchi_wake", "yamchi_events"
+WAKE = "yamchi_wake"
 _PLACE = re.compile("u?-?[0-9]{1,18}")
-LONGEST_BYTES = 7_000
-"""PostgreSQL carries 8,000 bytes in a notification."""
+LONGEST_PAUSE_SECONDS = 1.0
+"""Between tries to listen: when PostgreSQL is back, whoever waits for a notification waits so long."""
 
 
 class Listener:
@@ -82,7 +79,7 @@ class Listener:
                 trouble.meet(f"[pgmq] can't listen for notifications: {error}")
             self._is_listening.clear()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, 5.0)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     async def _read_notifications(self, connection: Connection) -> None:
         self._is_listening.set()
@@ -109,62 +106,3 @@ def read_places(note: str) -> tuple[str, list[Place]]:
         for place in places
         if _PLACE.fullmatch(place)
     ]
-
-
-# ── Events on the wire ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def events_of(queue: str, verdicts: Iterable[Verdict]) -> Iterator[Event]:
-    """What verdicts tell."""
-    for verdict in verdicts:
-        job = verdict.claim.job
-        match verdict:
-            case Completed(result=result):
-                yield Event("completed", queue, job.id, job.name, result)
-            case Failed(error=error):
-                yield Event("failed", queue, job.id, job.name, orjson.dumps(clean(error)))
-            case Expired():
-                yield Event("expired", queue, job.id, job.name)
-            case Cancelled():
-                yield Event("cancelled", queue, job.id, job.name)
-
-
-def write_events(origin: str, events: Iterable[Event]) -> Iterator[str]:
-    """Events as notifications, each within PostgreSQL's limit; a value too long for that is left out, and says so."""
-    batch: list[bytes] = []
-    room = LONGEST_BYTES
-    for event in events:
-        body = _write(event)
-        if len(body) > LONGEST_BYTES:
-            body = orjson.dumps([event.type, event.queue, event.job_id, event.name, None, True])
-        if len(body) > room and batch:
-            yield _wrap(origin, batch)
-            batch, room = [], LONGEST_BYTES
-        batch.append(body)
-        room -= len(body) + 1
-    if batch:
-        yield _wrap(origin, batch)
-
-
-def _write(event: Event) -> bytes:
-    value = None if event.value is None else event.value.decode()
-    return orjson.dumps([event.type, event.queue, event.job_id, event.name, value, False])
-
-
-def _wrap(origin: str, batch: Sequence[bytes]) -> str:
-    return orjson.dumps([origin, [orjson.Fragment(body) for body in batch]]).decode()
-
-
-async def read_events(
-    inbox: "asyncio.Queue[str]", origin: str, timeout: float
-) -> AsyncIterator[tuple[Event, bool]]:
-    """Events of others, each with whether its value was left out; ends when nothing came for a while."""
-    while True:
-        try:
-            async with asyncio.timeout(timeout):
-                sender, events = orjson.loads(await inbox.get())
-        except TimeoutError:
-            return
-        if sender != origin:
-            for kind, queue, job_id, name, value, left_out in events:
-                yield Event(kind, queue, job_id, name, None if value is None else value.encode()), left_out

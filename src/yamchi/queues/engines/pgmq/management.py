@@ -25,7 +25,8 @@ from yamchi.queues.engines.pgmq.rows import (
 )
 from yamchi.queues.engines.pgmq.tables import Tables
 from yamchi.queues.engines.pgmq.working import trim
-from yamchi.queues.records import FINISHED, STATES, Claim, JobOptions, JobRecord, State, first_kept
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import FINISHED, STATES, Claim, JobRecord, State, first_kept
 
 Rows = list[tuple[Any, ...]]
 

@@ -15,7 +15,8 @@ import orjson
 
 from yamchi.clock import Millis
 from yamchi.queues import foreign
-from yamchi.queues.records import Claim, JobOptions, JobRecord, NewJob
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import Claim, JobRecord, NewJob
 
 STEP: Millis = 10 * 365 * 86_400_000
 """How far back a step of priority moves a message that is due."""

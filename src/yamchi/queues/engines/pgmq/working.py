@@ -35,8 +35,8 @@ from yamchi.queues.engines.pgmq.rows import (
 from yamchi.queues.engines.pgmq.rows import claim as read_claim
 from yamchi.queues.engines.pgmq.scanning import SEEING, read_scan, seen, span
 from yamchi.queues.engines.pgmq.tables import Tables
+from yamchi.queues.options import MOST_KEPT
 from yamchi.queues.records import (
-    MOST_KEPT,
     Cancelled,
     Claim,
     Completed,

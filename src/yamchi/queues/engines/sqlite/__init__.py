@@ -9,11 +9,10 @@ import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, TypeVar
 
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.perloop import PerLoop
@@ -29,8 +28,10 @@ from yamchi.queues.engines.base import (
     WorkerInfo,
 )
 from yamchi.queues.engines.batching import AddBatcher
-from yamchi.queues.engines.sqlite import adding, management, working
+from yamchi.queues.engines.sqlite import adding, eventlog, management, ratelimits, working
+from yamchi.queues.engines.sqlite.eventlog import LISTENER_TTL
 from yamchi.queues.engines.sqlite.schema import MIGRATIONS
+from yamchi.queues.engines.sqlite.settling import Settlement
 from yamchi.queues.engines.sqlite.within import within
 from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.forking import MadeAnew
@@ -38,15 +39,13 @@ from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, V
 from yamchi.storage.sqlite import SqliteFile
 from yamchi.storage.threads import in_own_thread
 
+T = TypeVar("T")
+
 POLL_SECONDS = 0.01
 """How often to look whether another process has committed, while somebody waits for jobs."""
 
 EVENTS_POLL_SECONDS = 0.05
 """The same while somebody only wants to hear of them: a worker whose slots are all taken should work, not look."""
-
-KEPT_EVENTS = 2_000
-LISTENER_TTL: Millis = 30_000
-"""Events are written for a listener that has announced itself within this time."""
 
 
 class SqliteEngine(MadeAnew):
@@ -106,6 +105,27 @@ class SqliteEngine(MadeAnew):
         self._wake_up(queue)
         return fired
 
+    async def add_doubtful(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        """Add jobs that another engine may have too."""
+        now = self._clock.now()
+        return await self._do_doubtful(queue, jobs, lambda db: adding.add(db, queue, jobs, now))
+
+    async def fire_doubtful(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
+        """The same for a moment of a schedule."""
+        now = self._clock.now()
+        return await self._do_doubtful(
+            queue, [job], lambda db: adding.fire(db, schedule, moment, queue, job, now)
+        )
+
+    async def _do_doubtful(self, queue: str, jobs: Sequence[NewJob], work: Callable[[working.Db], T]) -> T:
+        def op(db: working.Db) -> T:
+            adding.note_doubts(db, queue, [job.id for job in jobs])
+            return work(db)
+
+        done = await self._file.write(op)
+        self._wake_up(queue)
+        return done
+
     async def begin_schedule(self, schedule: str, moment: Millis) -> None:
         statement = "INSERT OR IGNORE INTO schedules VALUES (?, ?)"
         await self._file.write(lambda db: db.execute(statement, (schedule, moment)).rowcount)
@@ -123,7 +143,7 @@ class SqliteEngine(MadeAnew):
         token, now = self._new_token(), self._clock.now()
         self._wakeups[queue].clear()
 
-        def op(db: working.Db) -> tuple[Exchange, working.Settlement | None, Millis | None]:
+        def op(db: working.Db) -> tuple[Exchange, Settlement | None, Millis | None]:
             got, outcome = working.exchange(db, queue, verdicts, want, lease, worker, token, now)
             if outcome and outcome.ended:
                 self._write_events(db, outcome.events())
@@ -158,7 +178,7 @@ class SqliteEngine(MadeAnew):
                 self._write_events(db, [*events, *outcome.events()])
             return stalled
 
-        if not await self._file.read(lambda db: _any_overdue(db, queue, now)):
+        if not await self._file.read(lambda db: working.any_overdue(db, queue, now)):
             return []
         stalled = await self._file.write(op)
         self._wake_up(queue)
@@ -172,8 +192,16 @@ class SqliteEngine(MadeAnew):
         )
 
     async def spooled(self, mover: str) -> list[str]:
-        """Queues of which something waits here, or is on its way elsewhere by another mover."""
+        """Queues of which something waits here or is in doubt, or is on its way elsewhere by another mover."""
         return await self._file.read(lambda db: working.spooled(db, mover))
+
+    async def doubtful_begun(self, queue: str, mover: str) -> list[str]:
+        """Of the jobs that another engine may have too, those that have begun here, the forgotten ones too."""
+        return await self._file.read(lambda db: working.doubtful_begun(db, queue, mover))
+
+    async def forget_doubts(self, queue: str, job_ids: Sequence[str]) -> None:
+        """The other engine has them no longer."""
+        await self._file.write(lambda db: working.forget_doubts(db, queue, job_ids))
 
     async def drop(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         """Forget claimed jobs that have been moved elsewhere; which of them somebody had asked to stop by then."""
@@ -224,10 +252,10 @@ class SqliteEngine(MadeAnew):
 
     async def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> list[Millis]:
         now = self._clock.now()
-        return await self._file.write(lambda db: working.reserve(db, queue, limit, keys, now))
+        return await self._file.write(lambda db: ratelimits.reserve(db, queue, limit, keys, now))
 
     async def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> None:
-        await self._file.write(lambda db: working.refund(db, queue, limit, key, permits))
+        await self._file.write(lambda db: ratelimits.refund(db, queue, limit, key, permits))
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
         return _among(claims, await self._file.read(lambda db: management.cancelled(db, queue)))
@@ -317,21 +345,21 @@ class SqliteEngine(MadeAnew):
     # ── Events and wake-ups ───────────────────────────────────────────────────────────────────────────────────────
 
     async def events(self) -> AsyncIterator[Event]:
-        last = await self._file.read(_last_event)
+        last = await self._file.read(eventlog.last)
         announced = 0
         self._listening += 1
         try:
             while True:
-                if self._clock.now() - announced > LISTENER_TTL / 2:
-                    announced = self._clock.now()
-                    await self._listen()
+                if (now := self._clock.now()) - announced > LISTENER_TTL / 2:
+                    announced = now
+                    await self._file.write(partial(eventlog.announce, origin=self._origin, now=now))
                 self._poll_within(EVENTS_POLL_SECONDS)
                 self._has_events.clear()
-                rows = await self._file.read(lambda db, after=last: _events_after(db, after))  # type: ignore[misc]
+                rows = await self._file.read(partial(eventlog.after, last=last))
                 for n, origin, body in rows:
                     last = n
                     if origin != self._origin:
-                        for event in _decode_events(body):
+                        for event in eventlog.decode(body):
                             yield event
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LISTENER_TTL / 2_000):
@@ -339,30 +367,8 @@ class SqliteEngine(MadeAnew):
         finally:
             self._listening -= 1
 
-    async def _listen(self) -> None:
-        """Say that somebody here listens, so that other processes write their events down."""
-        now = self._clock.now()
-        await self._file.write(
-            lambda db: (
-                db.execute("INSERT OR REPLACE INTO listeners VALUES (?, ?)", (self._origin, now)).rowcount
-            )
-        )
-
     def _write_events(self, db: working.Db, events: Iterable[Event]) -> None:
-        """Write events down for other processes, if any listens: else it costs one look."""
-        since = self._clock.now() - LISTENER_TTL
-        listening = db.execute(
-            "SELECT 1 FROM listeners WHERE origin <> ? AND seen_at > ?", (self._origin, since)
-        )
-        if not listening.fetchone():
-            return
-        body = orjson.dumps(
-            [(e.type, e.queue, e.job_id, e.name, e.value and e.value.decode()) for e in events]
-        )
-        last = (
-            db.execute("INSERT INTO events (origin, body) VALUES (?, ?)", (self._origin, body)).lastrowid or 0
-        )
-        db.execute("DELETE FROM events WHERE n < ?", (last - KEPT_EVENTS,))
+        eventlog.write(db, self._origin, events, self._clock.now())
 
     async def _change(self, queue: str, op: Callable[[working.Db, Millis], list[str]]) -> list[str]:
         now = self._clock.now()
@@ -392,7 +398,7 @@ class SqliteEngine(MadeAnew):
 
     def _look(self, db: working.Db) -> None:
         """Wake up only where there is something to do: commits of other queues must not wake idle workers."""
-        if (last := _last_event(db)) != self._last_event:
+        if (last := eventlog.last(db)) != self._last_event:
             self._last_event = last
             self._has_events.set()
         for queue, due, is_waiting in working.work_of(db, self._wakeups):
@@ -401,26 +407,6 @@ class SqliteEngine(MadeAnew):
                 self._wake_up(queue)
 
 
-def _any_overdue(db: working.Db, queue: str, now: Millis) -> bool:
-    statement = "SELECT 1 FROM jobs WHERE queue = ? AND state = 'active' AND lease_until < ? LIMIT 1"
-    return db.execute(statement, (queue, now)).fetchone() is not None
-
-
 def _among(claims: Sequence[Claim], job_ids: Iterable[str]) -> list[str]:
     ours = {held.job.id for held in claims}
     return [job_id for job_id in job_ids if job_id in ours]
-
-
-def _last_event(db: working.Db) -> int:
-    return int(db.execute("SELECT coalesce(max(n), 0) FROM events").fetchone()[0])
-
-
-def _events_after(db: working.Db, last: int) -> list[tuple[int, str, bytes]]:
-    return db.execute("SELECT n, origin, body FROM events WHERE n > ? ORDER BY n", (last,)).fetchall()
-
-
-def _decode_events(body: bytes) -> list[Event]:
-    return [
-        Event(kind, queue, id, name, value and value.encode())
-        for kind, queue, id, name, value in orjson.loads(body)
-    ]

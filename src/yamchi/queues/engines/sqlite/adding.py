@@ -41,6 +41,11 @@ def _add_chunk(db: Db, rows: list[tuple[Any, ...]]) -> list[bool]:
     return [True] * CHUNK if added == CHUNK else each_or_all(db, _ADD_ONE, rows)
 
 
+def note_doubts(db: Db, queue: str, job_ids: Sequence[str]) -> None:
+    """Remember that another engine may have these jobs too."""
+    db.executemany("INSERT OR IGNORE INTO doubts VALUES (?, ?)", [(queue, job_id) for job_id in job_ids])
+
+
 def _row(queue: str, job: NewJob, now: Millis) -> tuple[Any, ...]:
     run_at = now if job.run_at is None else job.run_at
     state: State = "delayed" if run_at > now else "waiting"

@@ -10,19 +10,10 @@ import orjson
 from yamchi.clock import Millis
 from yamchi.queues.engines.base import KEPT_PERMITS, LetterPage, Minute, Page, WorkerInfo
 from yamchi.queues.engines.sqlite.adding import add
-from yamchi.queues.engines.sqlite.rows import COLUMNS, record, shift
-from yamchi.queues.engines.sqlite.working import BATCH, drop_finished, drop_logs, forget, trim
-from yamchi.queues.records import (
-    FINISHED,
-    STATES,
-    Claim,
-    DeadLetter,
-    JobOptions,
-    JobRecord,
-    NewJob,
-    State,
-    first_kept,
-)
+from yamchi.queues.engines.sqlite.retention import drop_finished, drop_logs, forget, trim
+from yamchi.queues.engines.sqlite.rows import BATCH, COLUMNS, record, shift
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import FINISHED, STATES, Claim, DeadLetter, JobRecord, NewJob, State, first_kept
 
 Db = sqlite3.Connection
 

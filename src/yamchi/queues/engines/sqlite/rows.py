@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from yamchi.clock import Millis
-from yamchi.queues.records import Claim, JobOptions, JobRecord, State
+from yamchi.queues.options import JobOptions
+from yamchi.queues.records import Claim, JobRecord, State
 
 COLUMNS = (
     "seq, id, name, payload, state, created_at, run_at, options, rank, expires_at, attempts_made, progress, result, "
@@ -17,6 +18,12 @@ CLAIMED = (
     "seq, id, name, payload, created_at, run_at, options, rank, expires_at, attempts_made + (state <> 'active'), "
     "progress, slotted"
 )
+
+HELD = "WHERE seq = ? AND token = ? AND state = 'active'"
+"""The job of a claim, if it is still the claim's."""
+
+BATCH = 1_000
+"""At most this many rows are promoted or trimmed at a time, so that no transaction is long."""
 
 
 def record(queue: str, row: tuple[Any, ...]) -> JobRecord:

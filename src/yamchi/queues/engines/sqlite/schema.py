@@ -58,4 +58,5 @@ MIGRATIONS = (
     "CREATE INDEX turn_by_time ON turns(next)",
     "CREATE TABLE carried (queue TEXT PRIMARY KEY, carrier TEXT NOT NULL, until INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE noted_pauses (queue TEXT PRIMARY KEY, is_paused INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE doubts (queue TEXT, id TEXT, PRIMARY KEY (queue, id)) WITHOUT ROWID",
 )

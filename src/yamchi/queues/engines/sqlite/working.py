@@ -1,249 +1,22 @@
-"""The SQL of working: settle, claim, renew, recover. Each function runs inside a transaction.
+"""The SQL of working: claim, renew, recover. Each function runs inside a transaction.
 
 Cost of an exchange of n jobs: one statement for the settlements, one that trims, two that claim, whatever n is.
 """
 
 import sqlite3
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import orjson
 
 from yamchi.clock import Millis
-from yamchi.queues.engines.base import Event, Exchange, RateLimit, stalled_verdict
-from yamchi.queues.engines.sqlite.rows import CLAIMED, claim, count, each_or_all, shift
-from yamchi.queues.records import (
-    FINISHED,
-    PENDING,
-    Cancelled,
-    Claim,
-    Completed,
-    DeadLetter,
-    Expired,
-    Failed,
-    JobRecord,
-    Released,
-    RetryAt,
-    State,
-    Verdict,
-    last_kept,
-)
+from yamchi.queues.engines.base import Exchange, stalled_verdict
+from yamchi.queues.engines.sqlite.adding import note_doubts
+from yamchi.queues.engines.sqlite.rows import BATCH, CLAIMED, HELD, claim, each_or_all, shift
+from yamchi.queues.engines.sqlite.settling import Settlement, drop_held, settle
+from yamchi.queues.records import PENDING, Claim, Failed, JobRecord, Released, Verdict
 
 Db = sqlite3.Connection
-Ending = Literal["completed", "failed", "expired", "cancelled"]
-BATCH = 1_000
-"""At most this many rows are promoted or trimmed at a time, so that no transaction is long."""
-
-# ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_MINE = "WHERE seq = ? AND token = ? AND state = 'active'"
-_FREE = "token = NULL, lease_until = NULL"
-# The jobs of one claim share a token, so that one statement settles all of them: ?1 is {"<seq>": <result>, …}.
-_DONE = (
-    "UPDATE jobs SET state = 'completed', finished_at = ?3, result = CAST(done.value AS BLOB), "
-    f"failed_reason = NULL, {_FREE} FROM json_each(?1) AS done "
-    "WHERE seq = CAST(done.key AS INTEGER) AND token = ?2 AND state = 'active'"
-)
-_DROP = f"DELETE FROM jobs {_MINE}"
-_END = f"UPDATE jobs SET state = ?, finished_at = ?, failed_reason = ?, stacktrace = ?, {_FREE} {_MINE}"
-# A job that somebody asked to stop does not go back to the queue, whatever its verdict.
-_BACK = (
-    "UPDATE jobs SET state = iif(cancelling, 'cancelled', iif(?1 > ?2, 'delayed', 'waiting')), "
-    "finished_at = iif(cancelling, ?2, NULL), run_at = ?1, attempts_made = attempts_made - ?3, slotted = ?4, "
-    f"failed_reason = coalesce(?5, failed_reason), stacktrace = coalesce(?6, stacktrace), {_FREE} "
-    "WHERE seq = ?7 AND token = ?8 AND state = 'active' RETURNING state"
-)
-
-
-@dataclass(slots=True)
-class Settlement:
-    """What came of a batch of verdicts."""
-
-    queue: str
-    settled: list[str] = field(default_factory=list)
-    ended: list[tuple[Ending, JobRecord, bytes | None]] = field(default_factory=list)
-    woken: bool = False
-
-    def events(self) -> Iterator[Event]:
-        """Made when somebody listens, and only then."""
-        return (Event(how, self.queue, job.id, job.name, value) for how, job, value in self.ended)
-
-
-def settle(db: Db, queue: str, verdicts: Sequence[Verdict], now: Millis) -> Settlement:
-    outcome = Settlement(queue)
-    moved: Counter[State] = Counter()
-    done = [verdict for verdict in verdicts if isinstance(verdict, Completed)]
-    if done:
-        _settle_done(db, done, now, outcome, moved)
-    for verdict in verdicts:
-        if not isinstance(verdict, Completed):
-            _settle_one(db, verdict, now, outcome, moved)
-    if outcome.settled:
-        moved["active"] -= len(outcome.settled)
-        shift(db, queue, moved)
-        how_many = Counter(how for how, _, _ in outcome.ended)
-        _note_minute(db, queue, how_many["completed"], how_many["failed"], now)
-        _trim(db, queue, verdicts, moved)
-    return outcome
-
-
-def _settle_done(
-    db: Db, done: list[Completed], now: Millis, outcome: Settlement, moved: Counter[State]
-) -> None:
-    kept: dict[str, list[Completed]] = defaultdict(list)
-    dropped: list[Completed] = []
-    for verdict in done:
-        keeps = verdict.claim.job.options.keep_completed
-        (kept[verdict.claim.token] if keeps else dropped).append(verdict)
-    mine = [verdict for token, verdicts in kept.items() for verdict in _complete(db, token, verdicts, now)]
-    moved["completed"] += len(mine)
-    if dropped:
-        gone = _drop_held(db, [verdict.claim for verdict in dropped])
-        mine += [verdict for verdict, is_mine in zip(dropped, gone, strict=True) if is_mine]
-    outcome.settled += [verdict.claim.job.id for verdict in mine]
-    outcome.ended += [("completed", verdict.claim.job, verdict.result) for verdict in mine]
-
-
-def _drop_held(db: Db, claims: Sequence[Claim]) -> list[bool]:
-    """Forget jobs with their logs; which of them were still held."""
-    mine = each_or_all(db, _DROP, [(held.key, held.token) for held in claims])
-    drop_logs(db, [(held.key,) for held, is_mine in zip(claims, mine, strict=True) if is_mine])
-    return mine
-
-
-def _complete(db: Db, token: str, verdicts: list[Completed], now: Millis) -> list[Completed]:
-    """Those of the verdicts that still held their jobs. Nearly always all of them; else they are tried one by one."""
-    results = {verdict.claim.key: verdict.result and verdict.result.decode() for verdict in verdicts}
-    db.execute("SAVEPOINT together")
-    settled = db.execute(_DONE, (_json(results), token, now)).rowcount
-    if settled != len(verdicts):
-        db.execute("ROLLBACK TO together")
-    db.execute("RELEASE together")
-    if settled == len(verdicts):
-        return verdicts
-    if len(verdicts) == 1:
-        return []
-    return [verdict for verdict in verdicts if _complete(db, token, [verdict], now)]
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def _settle_one(db: Db, verdict: Verdict, now: Millis, outcome: Settlement, moved: Counter[State]) -> None:
-    held, job = verdict.claim, verdict.claim.job
-    value: bytes | None = None
-    match verdict:
-        case RetryAt(moment=moment, error=error, stacktrace=trace):
-            state = _put_back(db, (moment, now, 0, 0, error, trace, held.key, held.token))
-            value = orjson.dumps(error)
-        case Released(until=until, reason=reason, has_permit=has_permit):
-            state = _put_back(
-                db, (until or job.run_at, now, 1, int(has_permit), reason, None, held.key, held.token)
-            )
-        case Failed(error=error, letter=letter, stacktrace=trace):
-            state = _end(db, "failed", now, error, trace, held)
-            value = orjson.dumps(error)
-            if state:
-                write_letter(db, letter)
-        case Expired():
-            state = _end(db, "expired", now, None, None, held)
-        case Cancelled():
-            state = _end(db, "cancelled", now, None, None, held)
-        case Completed():
-            raise AssertionError("completed jobs are settled together")
-        case _:
-            assert_never(verdict)
-    if not state:
-        return
-    outcome.settled.append(job.id)
-    if state in ("failed", "expired", "cancelled"):
-        outcome.ended.append((state, job, value))
-        if not job.options.keep(state):
-            forget(db, [(held.key,)])
-            return
-    moved[state] += 1
-    outcome.woken |= state in ("waiting", "delayed")
-
-
-def forget(db: Db, seqs: Sequence[tuple[int]]) -> None:
-    """Remove jobs with their logs: a new job may get the number of one that is gone."""
-    db.executemany("DELETE FROM jobs WHERE seq = ?", seqs)
-    drop_logs(db, seqs)
-
-
-def _put_back(db: Db, values: tuple[Any, ...]) -> State | None:
-    row = db.execute(_BACK, values).fetchone()
-    return row[0] if row else None
-
-
-def _end(
-    db: Db, state: State, now: Millis, error: str | None, trace: str | None, held: Claim
-) -> State | None:
-    changed = db.execute(_END, (state, now, error, trace, held.key, held.token)).rowcount
-    return state if changed else None
-
-
-def write_letter(db: Db, letter: DeadLetter) -> None:
-    db.execute(
-        "INSERT OR REPLACE INTO dead_letters VALUES (?, ?, ?, ?, ?, ?)",
-        (letter.queue, letter.id, letter.name, letter.body, letter.error, letter.failed_at),
-    )
-
-
-def _note_minute(db: Db, queue: str, completed: int, failed: int, now: Millis) -> None:
-    if not completed and not failed:
-        return
-    minute = now - now % 60_000
-    added = db.execute(
-        "INSERT INTO minutes VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-        "completed = completed + excluded.completed, failed = failed + excluded.failed",
-        (queue, minute, completed, failed),
-    )
-    if added.rowcount:
-        db.execute("DELETE FROM minutes WHERE queue = ? AND minute < ?", (queue, minute - 7 * 86_400_000))
-
-
-def _trim(db: Db, queue: str, verdicts: Sequence[Verdict], moved: Counter[State]) -> None:
-    """Keep the last so many finished jobs, as the options of the latest verdict say whose job is kept."""
-    for state in FINISHED:
-        if moved[state]:
-            trim(db, queue, state, last_kept(verdicts, state), BATCH)
-
-
-def trim(db: Db, queue: str, state: State, keep: int, limit: int) -> None:
-    """Drop the oldest finished jobs of a state beyond how many are kept, no more of them than the limit."""
-    surplus = count(db, queue, state) - keep
-    if surplus > 0:
-        drop_finished(db, queue, state, min(surplus, limit))
-
-
-_OLDEST = (
-    "SELECT seq FROM jobs WHERE queue = ?1 AND state = ?2 AND finished_at IS NOT NULL AND finished_at <= ?3 "
-    "ORDER BY finished_at, seq LIMIT ?4"
-)
-
-
-def drop_finished(db: Db, queue: str, state: State, limit: int, before: Millis | None = None) -> int:
-    """Remove the oldest finished jobs of a state."""
-    values = (queue, state, 1 << 62 if before is None else before, limit)
-    if has_logs(db):
-        drop_logs(db, db.execute(_OLDEST, values).fetchall())
-    gone = db.execute(f"DELETE FROM jobs WHERE seq IN ({_OLDEST})", values).rowcount
-    shift(db, queue, {state: -gone})
-    return gone
-
-
-def has_logs(db: Db) -> bool:
-    return db.execute("SELECT 1 FROM job_logs LIMIT 1").fetchone() is not None
-
-
-def drop_logs(db: Db, seqs: Sequence[tuple[int]]) -> None:
-    if seqs and has_logs(db):
-        db.executemany("DELETE FROM job_logs WHERE seq = ?", seqs)
-
 
 # ── Claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,7 +47,7 @@ def hold(
 ) -> list[Claim]:
     """Claim these rows of `CLAIMED`; the kept counts are the caller's."""
     if rows:
-        db.execute(_HOLD, (token, now + lease, worker, now, _json([row[0] for row in rows])))
+        db.execute(_HOLD, (token, now + lease, worker, now, orjson.dumps([row[0] for row in rows]).decode()))
     return [claim(queue, row, token, worker, now) for row in rows]
 
 
@@ -299,11 +72,14 @@ def take_pending(
     return claims
 
 
-_SPOOLED = f"SELECT queue FROM counts WHERE state IN {PENDING} AND n > 0 UNION SELECT queue FROM carried WHERE carrier <> ?"
+_SPOOLED = (
+    f"SELECT queue FROM counts WHERE state IN {PENDING} AND n > 0 UNION SELECT queue FROM doubts "
+    "UNION SELECT queue FROM carried WHERE carrier <> ?"
+)
 
 
 def spooled(db: Db, mover: str) -> list[str]:
-    """Queues of which something waits, or that another mover holds, or died holding."""
+    """Queues of which something waits or is in doubt, or that another mover holds, or died holding."""
     return [queue for (queue,) in db.execute(_SPOOLED, (mover,))]
 
 
@@ -317,16 +93,33 @@ def mover_of(db: Db, queue: str, now: Millis) -> str | None:
 
 
 def drop(db: Db, queue: str, claims: Sequence[Claim]) -> None:
-    shift(db, queue, {"active": -sum(_drop_held(db, claims))})
+    shift(db, queue, {"active": -sum(drop_held(db, claims))})
+    forget_doubts(db, queue, [held.job.id for held in claims])
+
+
+_DOUBTFUL_BEGUN = (
+    "SELECT doubts.id FROM carried JOIN doubts USING (queue) LEFT JOIN jobs USING (queue, id) "
+    f"WHERE queue = ?1 AND carrier = ?2 AND (state IS NULL OR state NOT IN {PENDING} AND worker IS NOT ?2)"
+)
+
+
+def doubtful_begun(db: Db, queue: str, mover: str) -> list[str]:
+    """Of the jobs in doubt those that neither wait nor are in this mover's hands, if the queue is."""
+    return [job_id for (job_id,) in db.execute(_DOUBTFUL_BEGUN, (queue, mover))]
+
+
+def forget_doubts(db: Db, queue: str, job_ids: Sequence[str]) -> None:
+    db.executemany("DELETE FROM doubts WHERE queue = ? AND id = ?", [(queue, job_id) for job_id in job_ids])
 
 
 _CARRIED = f"SELECT token, worker, started_at, {CLAIMED} FROM jobs WHERE queue = ? AND state = 'active' AND worker = ?"
 
 
 def end_move(db: Db, queue: str, mover: str, now: Millis) -> None:
-    """What was taken and not dropped waits again, where it was; whoever works here may go on."""
+    """What was taken and not dropped waits again, where it was, though it may have arrived; whoever works here may go on."""
     claims = [claim(queue, row[3:], *row[:3]) for row in db.execute(_CARRIED, (queue, mover))]
     if claims:
+        note_doubts(db, queue, [held.job.id for held in claims])
         settle(db, queue, [Released(held, has_permit=held.has_permit) for held in claims], now)
     db.execute("DELETE FROM carried WHERE queue = ? AND carrier = ?", (queue, mover))
 
@@ -368,8 +161,13 @@ def work_of(db: Db, queues: Iterable[str]) -> list[tuple[str, Millis | None, boo
 
 def renew(db: Db, claims: Sequence[Claim], until: Millis) -> list[str]:
     rows = [(until, held.key, held.token) for held in claims]
-    mine = each_or_all(db, f"UPDATE jobs SET lease_until = ? {_MINE}", rows)
+    mine = each_or_all(db, f"UPDATE jobs SET lease_until = ? {HELD}", rows)
     return [held.job.id for held, is_mine in zip(claims, mine, strict=True) if is_mine]
+
+
+def any_overdue(db: Db, queue: str, now: Millis) -> bool:
+    statement = "SELECT 1 FROM jobs WHERE queue = ? AND state = 'active' AND lease_until < ? LIMIT 1"
+    return db.execute(statement, (queue, now)).fetchone() is not None
 
 
 _OVERDUE = (
@@ -399,22 +197,3 @@ def exchange(
     outcome = settle(db, queue, verdicts, now) if verdicts else None
     claims = take(db, queue, want, lease, worker, token, now) if want > 0 else []
     return Exchange(outcome.settled if outcome else [], claims), outcome
-
-
-# ── Permits under a rate limit ────────────────────────────────────────────────────────────────────────────────────
-
-
-def reserve(db: Db, queue: str, limit: RateLimit, keys: Sequence[str], now: Millis) -> list[Millis]:
-    permits = []
-    for key in keys:
-        row = db.execute("SELECT next FROM turns WHERE queue = ? AND key = ?", (queue, key)).fetchone()
-        permit, following = limit.take(row[0] if row else 0.0, now)
-        db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?)", (queue, key, following))
-        permits.append(permit)
-    return permits
-
-
-def refund(db: Db, queue: str, limit: RateLimit, key: str, permits: int) -> None:
-    db.execute(
-        "UPDATE turns SET next = next - ? WHERE queue = ? AND key = ?", (limit.spacing * permits, queue, key)
-    )

@@ -43,6 +43,7 @@ class Rest:
             "Content-Type": "application/json",
         }
         self._client = Client("supabase", "Supabase", headers=headers, timeout=REQUEST_SECONDS)
+        self._took_the_key = False
 
     async def send(self, queue: str, bodies: Sequence[bytes], *, suffix: str = "") -> list[int]:
         """Messages at once; their numbers, in the same order."""
@@ -98,6 +99,7 @@ class Rest:
                 f"Supabase at {self.project} can't be reached ({error}): check SUPABASE_URL and the network."
             ) from error
         if answer.is_success:
+            self._took_the_key = True
             return answer.content or b"null"
         raise self._explain(answer, function, str(body["queue_name"]))
 
@@ -115,15 +117,16 @@ class Rest:
     def _explain(self, answer: Answer, function: str, queue: str) -> EngineError | InvalidJob:
         code, said = _read_error(answer)
         if answer.status in (401, 403):
-            return EngineUnavailable(
-                f"Supabase at {self.project} refused the key: correct SUPABASE_SERVICE_ROLE_KEY."
-            )
+            # At the start this is a mistake in the settings; later on it may be a key that is being changed.
+            kind = EngineUnavailable if self._took_the_key else EngineError
+            return kind(f"Supabase at {self.project} refused the key: correct SUPABASE_SERVICE_ROLE_KEY.")
         if code in ("PGRST106", "PGRST202"):
             return EngineError(
                 f"Supabase at {self.project} does not expose pgmq_public: "
                 "switch on 'Expose Queues via PostgREST' under Integrations, Queues, Settings."
             )
         if code == "42P01":
+            self._took_the_key = True
             return NoSuchQueue(
                 f"Supabase has no queue {queue}: create it under Queues, or run SELECT pgmq.create('{queue}');"
             )
