@@ -56,6 +56,21 @@ async def test_a_loop_that_waits_for_something_else_is_not_blamed(log: StringIO)
     assert "compute_for" not in log.getvalue()
 
 
+async def test_what_holds_the_loop_up_while_a_pause_is_told_of_is_seen_too() -> None:
+    """A line of the log lets go of Python's lock, which another thread may then keep for as long as it likes."""
+    told: list[float] = []
+
+    def observe(pause: float, busy: float) -> None:
+        told.append(busy)
+        if len(told) == 1:
+            compute_for(0.3)
+
+    watching = asyncio.create_task(LoopWatchdog(observe, tick=0.02, threshold=0.2).run())
+    await eventually(lambda: len(told) >= 2)
+    watching.cancel()
+    assert told[1] >= 0.2
+
+
 async def test_a_thread_that_keeps_the_lock_of_python_is_our_own_pause_too() -> None:
     """An expression that takes the cube of its text does not let go while it matches."""
     metrics = Metrics()

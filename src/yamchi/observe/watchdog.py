@@ -49,12 +49,14 @@ class LoopWatchdog:
         )
         thread.start()
         try:
+            worked = time.process_time()
             while True:
-                began, worked = time.monotonic(), time.process_time()
                 await asyncio.sleep(self._tick)
-                self._ticked_at = time.monotonic()
+                # From tick to tick, without a gap: what holds the loop up while a pause is told of is part of the next one.
+                began, self._ticked_at = self._ticked_at, time.monotonic()
+                before, worked = worked, time.process_time()
                 pause = max(self._ticked_at - began - self._tick, 0.0)
-                self._tell(pause, min(time.process_time() - worked, pause))
+                self._tell(pause, min(worked - before, pause))
         finally:
             self._stop.set()
 
