@@ -200,12 +200,12 @@ class WorkerSuite(FailureSuite):
     async def test_graceful_stop_gives_back_what_is_not_done(
         self, app: Yamchi, queue: str, make_app: MakeApp, engine: Engine
     ) -> None:
-        started = asyncio.Event()
+        may_finish = asyncio.Event()
         finished: list[str] = []
 
         @app.job(queue)
         async def mixed(job: Job[str]) -> None:
-            started.set()
+            await may_finish.wait()
             await asyncio.sleep(0.3 if job.data == "short" else 60)
             finished.append(job.data)
 
@@ -213,8 +213,8 @@ class WorkerSuite(FailureSuite):
         impatient._definitions = app._definitions
         await app.queue(queue).add_many([New("short", id="short"), New("endless", id="endless")])
         async with working(impatient):
-            await asyncio.wait_for(started.wait(), 20)
             await eventually(lambda: _active(app, queue, 2))
+            may_finish.set()
         assert finished == ["short"]
         back = await app.queue(queue).job("endless")
         assert (back.state, back.attempts_made) == ("waiting", 0)
