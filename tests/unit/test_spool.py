@@ -112,6 +112,17 @@ async def test_what_a_dead_mover_left_is_run_first(shared: SqliteEngine, clock: 
     assert {claim.job.attempts_made for claim in claims} == {1}
 
 
+async def test_what_began_here_when_a_move_took_too_long_stays_in_doubt(
+    shared: SqliteEngine, clock: MovableClock
+) -> None:
+    slow = await shared.take_pending("q", 5, LEASE, "slow")
+    await clock.advance(LEASE / 1000 + 1)
+    assert _ids(await _taken(shared)) == FIVE
+    await shared.drop("q", slow)
+    await shared.take_pending("q", 5, LEASE, "b")
+    assert await shared.doubtful_begun("q", "b") == FIVE
+
+
 class Broker(SqliteEngine):
     """A broker that can be away."""
 

@@ -2,8 +2,8 @@
 
 In batches: claimed here, added there under its own id, and only then dropped here. A crash at any point repeats a step
 that the ids make harmless. A job that the broker refuses becomes a dead letter in the spool; one that somebody cancels on
-its way is cancelled there. Of the jobs in doubt the broker first forgets those that have begun here. While one process moves a queue, nobody else takes from its spool, so that what comes later is
-not begun before what comes earlier.
+its way is cancelled there. Of the jobs in doubt the broker first forgets those that have begun here. While one process moves
+a queue, nobody else takes from its spool, so that what comes later is not begun before what comes earlier.
 """
 
 import asyncio

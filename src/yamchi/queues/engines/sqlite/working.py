@@ -93,8 +93,10 @@ def mover_of(db: Db, queue: str, now: Millis) -> str | None:
 
 
 def drop(db: Db, queue: str, claims: Sequence[Claim]) -> None:
-    shift(db, queue, {"active": -sum(drop_held(db, claims))})
-    forget_doubts(db, queue, [held.job.id for held in claims])
+    """One that is held no longer may have begun here, and stays in doubt."""
+    dropped = [held.job.id for held, is_mine in zip(claims, drop_held(db, claims), strict=True) if is_mine]
+    shift(db, queue, {"active": -len(dropped)})
+    forget_doubts(db, queue, dropped)
 
 
 _DOUBTFUL_BEGUN = (
