@@ -66,6 +66,8 @@ LEAST_READ = 16 * 1024
 
 LOOK_FOR_UNREAD_EVERY = 10.0
 
+NO_WEBSOCKET = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
 
 class Connections:
     """The connections of one server that wait, and those that are unread, longest first."""
@@ -236,6 +238,8 @@ class OpenWebSocket(InParts, TracksUnread, WebSocketsSansIOProtocol):
             self._is_slowed = True
             self.loop.call_at(self._counted_since + 1, self._hurry)
         super().handle_events()
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self._refuse()
 
     async def receive(self) -> Any:
         """As uvicorn's, which would read on though something is left."""
@@ -244,6 +248,11 @@ class OpenWebSocket(InParts, TracksUnread, WebSocketsSansIOProtocol):
             self.read_paused = False
             self.go_on_soon()
         return message
+
+    def _refuse(self) -> None:
+        """The parser of WebSockets takes less than that of HTTP, and uvicorn would leave what it refused open for ever."""
+        self.transport.write(b"".join(self.conn.data_to_send()) or NO_WEBSOCKET)
+        self.transport.close()
 
     def _hurry(self) -> None:
         self._is_slowed = False
@@ -348,12 +357,13 @@ class LimitedProtocol(InParts, TracksUnread, HttpToolsProtocol):
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        if self.pipeline:
-            self._answered = self.pipeline[-1][0]
+        following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self.flow.is_held:
             self.go_on_soon()
-        if not self.pipeline and not self.transport.is_closing():
+        if following is not None:
+            self._answered = following
+        elif not self.transport.is_closing():
             self._wait()
 
     def handle_websocket_upgrade(self) -> None:

@@ -57,7 +57,7 @@ class InParts(asyncio.Protocol):
 
     def _go_on(self) -> None:
         self._next = None
-        if self._left and not self.must_wait:
+        if self._left and not self.must_wait and not self.transport.is_closing():
             part, self._left = self._left[: self.LARGEST_PART], self._left[self.LARGEST_PART :]
             self.parse(part)
         if self.transport.is_closing():
