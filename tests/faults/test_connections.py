@@ -105,6 +105,18 @@ async def test_too_large_headers_are_answered_431(server: Process, headers: byte
     assert answer.count(b"HTTP/1.1") == 1
 
 
+@pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 3])
+async def test_a_trailer_is_no_header(server: Process, before: bytes) -> None:
+    """A proxy that sets X-Forwarded-For, or takes Authorization away, looks at headers only."""
+    connection = await Connection.to(server)
+    await connection.send(
+        before + b"POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+        b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
+    )
+    assert b"HTTP/1.1 401 " in await connection.rest()
+
+
 async def test_an_address_without_end_is_refused(server: Process) -> None:
     connection = await Connection.to(server)
     await connection.send(b"GET /" + b"a" * (LARGEST_HEADERS * 2) + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")

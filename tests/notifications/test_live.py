@@ -318,6 +318,27 @@ async def test_a_page_lives_as_long_as_its_token_unless_it_brings_another(embedd
             assert await two.is_closed() == (4401, "This token is another person's.")
 
 
+async def test_a_page_of_an_erased_person_hears_nothing_of_who_has_the_id_next(embedded: Yamchi) -> None:
+    clock = embedded.clock
+    assert isinstance(clock, MovableClock)
+    async with serving(embedded) as url:
+        async with (
+            OpenedPage(url, await token_of(embedded, USER)) as page,
+            OpenedPage(url, await token_of(embedded, OTHER)) as neighbor,
+        ):
+            await page.hears("welcome")
+            await neighbor.hears("welcome")
+            await clock.advance("1s")
+            await embedded.notifications.erasure.erase(USER)
+            await clock.advance("25s")
+            assert await page.is_closed() == (4401, "The person of this token has been erased.")
+            await neighbor.hears("ping")
+        async with OpenedPage(url, await token_of(embedded, USER)) as later:
+            await later.hears("welcome")
+            await clock.advance("25s")
+            await later.hears("ping")
+
+
 @pytest.mark.parametrize(
     ("said", "code"),
     [

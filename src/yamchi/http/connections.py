@@ -348,6 +348,7 @@ class LimitedProtocol(InParts, TracksUnread, HttpToolsProtocol):
         if self._received + self._part > LARGEST_HEADERS or len(self.headers) > MOST_HEADERS:
             self._check_size()
         self._stop_waiting()
+        self.scope["headers"] = self.headers.copy()  # the parser adds trailers to its own, which no proxy has looked at
         super().on_headers_complete()
         if not self.pipeline:
             self._answered = self.cycle

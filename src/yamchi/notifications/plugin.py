@@ -117,7 +117,7 @@ class Notifications(Plugin):
         self.persons = PersonTokens(self.signer, TableKeys(database, clock), clock)
         self.feed = Feed(database, clock)
         self.inbox = Inbox(database, self.feed, clock)
-        self.hub = Hub(self.feed, self.inbox, clock)
+        self.hub = Hub(self.feed, self.inbox, self.persons, clock)
         self.template_files = FileCheck(settings.home / "templates")
         self.templates = VersionedTemplates(database, FileTemplates([settings.home / "templates"]), clock)
         self.rules = RuleStore(

@@ -3,6 +3,7 @@
 They lie in Redis where that is the engine, under the very names given, so that other programs see them; else in a table.
 """
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from sqlalchemy import BigInteger, Connection, Text, case, delete, or_, select
@@ -14,6 +15,8 @@ from yamchi.storage.tables import keys as table
 
 LONGEST_NAME = 512
 PRUNE_EVERY: Millis = 60_000
+AT_ONCE = 500
+"""Names in one statement, which the smallest database takes."""
 
 
 class Keys(Protocol):
@@ -47,6 +50,15 @@ class TableKeys:
         query = select(table.c.value).where(table.c.name == name, self._lasts())
         value: str | None = await self._database.value(query)
         return value
+
+    async def get_some(self, names: Iterable[str]) -> dict[str, str]:
+        """The values of those that are there."""
+        wanted, found = tuple(names), dict[str, str]()
+        for start in range(0, len(wanted), AT_ONCE):
+            some = table.c.name.in_(wanted[start : start + AT_ONCE])
+            rows = await self._database.rows(select(table.c.name, table.c.value).where(some, self._lasts()))
+            found |= {row.name: row.value for row in rows}
+        return found
 
     async def set(self, name: str, value: str, ttl: Span | None = None) -> None:
         row = {"name": check_name(name), "value": value, "expires_at": self._end(ttl)}

@@ -19,6 +19,7 @@ from yamchi.clock import Clock, Millis
 from yamchi.errors import EngineError
 from yamchi.notifications.inbox.feed import BATCH, Feed, News
 from yamchi.notifications.inbox.store import Inbox, Item
+from yamchi.notifications.people.tokens import ERASED, PersonTokens
 
 log = structlog.get_logger("yamchi.inbox")
 
@@ -46,6 +47,8 @@ class Page(Protocol):
     """An open page."""
 
     user_id: str
+    minted_at: Millis
+    """When its token was made."""
     since: int | None
     """The last number it has seen, if it has been here before."""
 
@@ -58,14 +61,18 @@ class Page(Protocol):
     def beat(self, frame: str, now: Millis) -> None:
         """Send a ping, or close the page if its token has expired."""
 
+    def refuse(self, why: str) -> None:
+        """Close the page: its token is good for nothing any more."""
+
 
 class Hub:
     """The open pages of this process, by person."""
 
-    def __init__(self, feed: Feed, inbox: Inbox, clock: Clock) -> None:
+    def __init__(self, feed: Feed, inbox: Inbox, persons: PersonTokens, clock: Clock) -> None:
         self.limits = Limits()
         self._feed = feed
         self._inbox = inbox
+        self._persons = persons
         self._clock = clock
         self._pages: dict[str, set[Page]] = defaultdict(set)
         self._joining: dict[Page, None] = {}
@@ -219,8 +226,20 @@ class Hub:
     async def _keep_beating(self) -> None:
         while True:
             await self._clock.sleep(self.limits.heartbeat)
+            await self._refuse_erased()
             for page in self.pages:
                 page.beat(PING, self._clock.now())
+
+    async def _refuse_erased(self) -> None:
+        """Who was erased since a token was made may be there again, with messages that its page is not to hear."""
+        pages = self.pages
+        try:
+            erased = await self._persons.erased({page.user_id for page in pages})
+        except EngineError:
+            return  # nothing is heard meanwhile, which `_follow` has said
+        for page in pages:
+            if page.minted_at < erased.get(page.user_id, 0):
+                page.refuse(ERASED)
 
 
 def _told(news: News, items: Mapping[str, Item], unread: Mapping[str, int]) -> str | None:

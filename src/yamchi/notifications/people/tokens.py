@@ -3,6 +3,7 @@
 person.<expiry in milliseconds>.<user id>.<when it was minted, in 12 hexadecimal digits><signature>
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
@@ -17,13 +18,15 @@ PURPOSE = "token of a person"
 MINTED_DIGITS = 12
 LIFE: Millis = 15 * 60_000
 LONGEST_LIFE: Millis = 24 * 3_600_000
+ERASED = "The person of this token has been erased."
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Whose token it is, and until when."""
+    """Whose token it is, since when, and until when."""
 
     user_id: str
+    minted_at: Millis
     expires_at: Millis
 
 
@@ -54,9 +57,16 @@ class PersonTokens:
         if int(expiry) <= self._clock.now():
             raise TokenRefused("This token has expired: let your backend mint another.", is_forged=False)
         erased_at = await self._keys.get(_erased(user_id))
-        if erased_at is not None and int(minted, 16) < int(erased_at):
-            raise TokenRefused("The person of this token has been erased.", is_forged=False)
-        return Person(user_id, int(expiry))
+        minted_at = int(minted, 16)
+        if erased_at is not None and minted_at < int(erased_at):
+            raise TokenRefused(ERASED, is_forged=False)
+        return Person(user_id, minted_at, int(expiry))
+
+    async def erased(self, user_ids: Collection[str]) -> Mapping[str, Millis]:
+        """Which of them were erased as long ago as a token may last, and when. One may be somebody again since."""
+        names = {_erased(user_id): user_id for user_id in user_ids}
+        found = await self._keys.get_some(names)
+        return {names[name]: int(erased_at) for name, erased_at in found.items()}
 
     async def revoke(self, user_id: str) -> None:
         """The person is erased: refuse every token that was minted before."""

@@ -54,7 +54,7 @@ class OpenPage:
     def __init__(self, websocket: WebSocket, hub: Hub, person: Person, since: int | None) -> None:
         self.user_id = person.user_id
         self.since = since
-        self.expires_at = person.expires_at
+        self.minted_at, self.expires_at = person.minted_at, person.expires_at
         self._websocket = websocket
         self._hub = hub
         self._pending: deque[str | End] = deque()
@@ -73,14 +73,17 @@ class OpenPage:
 
     def beat(self, frame: str, now: Millis) -> None:
         if self.expires_at <= now:
-            self.end(End(BAD_TOKEN, "This token has expired: let your backend mint another."))
+            self.refuse("This token has expired: let your backend mint another.")
         else:
             self.offer(frame)
 
     def renew(self, person: Person) -> None:
         if person.user_id != self.user_id:
             raise End(BAD_TOKEN, "This token is another person's.")
-        self.expires_at = person.expires_at
+        self.minted_at, self.expires_at = person.minted_at, person.expires_at
+
+    def refuse(self, why: str) -> None:
+        self.end(End(BAD_TOKEN, why))
 
     def end(self, end: End) -> None:
         """Say why and close; what was waiting is dropped, and told again when the page comes back."""
