@@ -1,35 +1,38 @@
 """An engine that opens itself when it is first used, so that declaring queues costs nothing and needs no `await`.
 
 It is opened on one event loop, its home: a call from another one (the lease keeper's) does not open it.
-Every method of the contract is written out, so that mypy sees what is missing. Once the engine is open, a call costs one
-function more and no coroutine.
+Every method of the contract is listed, so that mypy sees what is missing. Once the engine is open, a call costs one function more
+and no coroutine.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from yamchi.clock import Millis
 from yamchi.errors import EngineError, EngineUnavailable
-from yamchi.queues.engines.base import (
-    Capabilities,
-    Engine,
-    Event,
-    Exchange,
-    LetterPage,
-    Minute,
-    Page,
-    RateLimit,
-    WorkerInfo,
-    broker_of,
-)
+from yamchi.queues.engines.base import Capabilities, Engine, Event, broker_of
 from yamchi.queues.forking import begin_anew_after_fork
-from yamchi.queues.records import Claim, DeadLetter, JobRecord, NewJob, State, Verdict
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Coro = Coroutine[Any, Any, T]
+
+
+def _passed_on(
+    method: Callable[Concatenate[Engine, P], Coro[T]],
+) -> Callable[Concatenate["LazyEngine", P], Coro[T]]:
+    """A method of `LazyEngine` that calls this one of its engine."""
+    name = method.__name__
+
+    def call(self: "LazyEngine", /, *given: P.args, **named: P.kwargs) -> Coro[T]:
+        if not self.is_open:
+            return self._open_and_call(name, *given, **named)
+        answer: Coro[T] = getattr(self._engine, name)(*given, **named)
+        return answer
+
+    return call
 
 
 class LazyEngine:
@@ -146,118 +149,46 @@ class LazyEngine:
         await self._close_at(old)
         await self._engine.open()
 
-    def _call(self, ask: Callable[[Engine], Coro[T]]) -> Coro[T]:
-        return ask(self._engine) if self.is_open else self._open_and_call(ask)
-
-    async def _open_and_call(self, ask: Callable[[Engine], Coro[T]]) -> T:
+    async def _open_and_call(self, method: str, *given: Any, **named: Any) -> Any:
         await self.open()
-        return await ask(self._engine)
+        return await getattr(self._engine, method)(*given, **named)
 
     # ── The contract ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ping(self) -> Coro[None]:
-        return self._call(lambda engine: engine.ping())
-
-    def add(self, queue: str, jobs: Sequence[NewJob]) -> Coro[list[bool]]:
-        return self._call(lambda engine: engine.add(queue, jobs))
-
-    def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> Coro[bool]:
-        return self._call(lambda engine: engine.fire(schedule, moment, queue, job))
-
-    def begin_schedule(self, schedule: str, moment: Millis) -> Coro[None]:
-        return self._call(lambda engine: engine.begin_schedule(schedule, moment))
-
-    def last_fired(self, schedule: str) -> Coro[Millis | None]:
-        return self._call(lambda engine: engine.last_fired(schedule))
-
-    def exchange(
-        self, queue: str, verdicts: Sequence[Verdict], want: int, lease: Millis, worker: str
-    ) -> Coro[Exchange]:
-        return self._call(lambda engine: engine.exchange(queue, verdicts, want, lease, worker))
-
-    def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> Coro[list[str]]:
-        return self._call(lambda engine: engine.renew(queue, claims, lease))
-
-    def recover(self, queue: str) -> Coro[list[tuple[JobRecord, bool]]]:
-        return self._call(lambda engine: engine.recover(queue))
-
-    def wake(self, queue: str, timeout: Millis) -> Coro[None]:
-        return self._call(lambda engine: engine.wake(queue, timeout))
-
-    def reserve(self, queue: str, limit: RateLimit, keys: Sequence[str]) -> Coro[list[Millis]]:
-        return self._call(lambda engine: engine.reserve(queue, limit, keys))
-
-    def refund(self, queue: str, limit: RateLimit, key: str, permits: int) -> Coro[None]:
-        return self._call(lambda engine: engine.refund(queue, limit, key, permits))
-
-    def cancelled(self, queue: str, claims: Sequence[Claim]) -> Coro[list[str]]:
-        return self._call(lambda engine: engine.cancelled(queue, claims))
-
-    def heartbeat(self, worker: WorkerInfo | str) -> Coro[None]:
-        return self._call(lambda engine: engine.heartbeat(worker))
-
-    def get(self, queue: str, job_id: str) -> Coro[JobRecord | None]:
-        return self._call(lambda engine: engine.get(queue, job_id))
-
-    def page(self, queue: str, state: State | None, search: str, offset: int, limit: int) -> Coro[Page]:
-        return self._call(lambda engine: engine.page(queue, state, search, offset, limit))
-
-    def counts(self, queue: str) -> Coro[dict[State, int]]:
-        return self._call(lambda engine: engine.counts(queue))
-
-    def history(self, queue: str, minutes: int) -> Coro[list[Minute]]:
-        return self._call(lambda engine: engine.history(queue, minutes))
-
-    def queues(self) -> Coro[list[str]]:
-        return self._call(lambda engine: engine.queues())
-
-    def workers(self) -> Coro[list[WorkerInfo]]:
-        return self._call(lambda engine: engine.workers())
-
-    def remove(self, queue: str, job_ids: Sequence[str]) -> Coro[list[str]]:
-        return self._call(lambda engine: engine.remove(queue, job_ids))
-
-    def cancel(self, queue: str, job_ids: Sequence[str]) -> Coro[dict[str, State]]:
-        return self._call(lambda engine: engine.cancel(queue, job_ids))
-
-    def promote(self, queue: str, job_ids: Sequence[str]) -> Coro[list[str]]:
-        return self._call(lambda engine: engine.promote(queue, job_ids))
-
-    def retry(self, queue: str, job_ids: Sequence[str]) -> Coro[list[str]]:
-        return self._call(lambda engine: engine.retry(queue, job_ids))
-
-    def update(self, queue: str, job_id: str, payload: bytes) -> Coro[bool]:
-        return self._call(lambda engine: engine.update(queue, job_id, payload))
-
-    def progress(self, claim: Claim, value: bytes) -> Coro[None]:
-        return self._call(lambda engine: engine.progress(claim, value))
-
-    def log(self, queue: str, job_id: str, lines: Sequence[str]) -> Coro[None]:
-        return self._call(lambda engine: engine.log(queue, job_id, lines))
-
-    def pause(self, queue: str) -> Coro[None]:
-        return self._call(lambda engine: engine.pause(queue))
-
-    def resume(self, queue: str) -> Coro[None]:
-        return self._call(lambda engine: engine.resume(queue))
-
-    def paused(self, queue: str) -> Coro[bool]:
-        return self._call(lambda engine: engine.paused(queue))
-
-    def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> Coro[int]:
-        return self._call(lambda engine: engine.clean(queue, state, older_than, limit))
-
-    def letters(self, queue: str, search: str, offset: int, limit: int) -> Coro[LetterPage]:
-        return self._call(lambda engine: engine.letters(queue, search, offset, limit))
-
-    def letter(self, queue: str, letter_id: str) -> Coro[DeadLetter | None]:
-        return self._call(lambda engine: engine.letter(queue, letter_id))
-
-    def replay(self, queue: str, jobs: Mapping[str, NewJob]) -> Coro[list[str]]:
-        return self._call(lambda engine: engine.replay(queue, jobs))
-
-    def purge(self, queue: str, letter_ids: Sequence[str] | None) -> Coro[int]:
-        return self._call(lambda engine: engine.purge(queue, letter_ids))
+    ping = _passed_on(Engine.ping)
+    add = _passed_on(Engine.add)
+    fire = _passed_on(Engine.fire)
+    begin_schedule = _passed_on(Engine.begin_schedule)
+    last_fired = _passed_on(Engine.last_fired)
+    exchange = _passed_on(Engine.exchange)
+    renew = _passed_on(Engine.renew)
+    recover = _passed_on(Engine.recover)
+    wake = _passed_on(Engine.wake)
+    reserve = _passed_on(Engine.reserve)
+    refund = _passed_on(Engine.refund)
+    cancelled = _passed_on(Engine.cancelled)
+    heartbeat = _passed_on(Engine.heartbeat)
+    get = _passed_on(Engine.get)
+    page = _passed_on(Engine.page)
+    counts = _passed_on(Engine.counts)
+    history = _passed_on(Engine.history)
+    queues = _passed_on(Engine.queues)
+    workers = _passed_on(Engine.workers)
+    remove = _passed_on(Engine.remove)
+    cancel = _passed_on(Engine.cancel)
+    promote = _passed_on(Engine.promote)
+    retry = _passed_on(Engine.retry)
+    update = _passed_on(Engine.update)
+    progress = _passed_on(Engine.progress)
+    log = _passed_on(Engine.log)
+    pause = _passed_on(Engine.pause)
+    resume = _passed_on(Engine.resume)
+    paused = _passed_on(Engine.paused)
+    clean = _passed_on(Engine.clean)
+    letters = _passed_on(Engine.letters)
+    letter = _passed_on(Engine.letter)
+    replay = _passed_on(Engine.replay)
+    purge = _passed_on(Engine.purge)
 
     async def events(self) -> AsyncIterator[Event]:
         await self.open()
