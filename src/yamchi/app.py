@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import structlog
 
-from yamchi.clock import LATEST, Clock, Span, SystemClock, in_short, to_millis
+from yamchi.clock import LATEST, Clock, SystemClock, in_short, to_millis
 from yamchi.errors import ConfigurationError, InvalidJob, UnknownQueue, some_of
 from yamchi.hosting import PluginHost
 from yamchi.observe.logging import configure_unless_done
@@ -18,11 +18,10 @@ from yamchi.plugins import Plugin, find_plugins
 from yamchi.queues.blocking import Sync
 from yamchi.queues.composing import Engines
 from yamchi.queues.cron import CronLine, Schedule, run_id
-from yamchi.queues.engines.base import Engine, RateLimit
+from yamchi.queues.engines.base import Engine
 from yamchi.queues.forking import begin_anew_after_fork
-from yamchi.queues.handlers import Handler, KeyOf, QueueDefinition, QueueOptions
+from yamchi.queues.handlers import Handler, QueueDefinition, QueueOptions
 from yamchi.queues.job import HandlerFunction
-from yamchi.queues.options import BackoffLike
 from yamchi.queues.processes.limits import check_importable, limits_of
 from yamchi.queues.queue import Queue
 from yamchi.queues.records import check_name
@@ -86,35 +85,10 @@ class Yamchi:
 
     # ── Declaring ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def define(
-        self,
-        queue: str,
-        *,
-        concurrency: int | None = None,
-        attempts: int | None = None,
-        backoff: BackoffLike | None = None,
-        timeout: Span | None = None,
-        keep_completed: int | None = None,
-        keep_failed: int | None = None,
-        rate: RateLimit | str | None = None,
-        key_rate: RateLimit | str | None = None,
-        key: KeyOf | None = None,
-        topic: str | None = None,
-    ) -> QueueDefinition:
+    def define(self, queue: str, **options: Unpack[QueueOptions]) -> QueueDefinition:
         """Declare a queue, or say more about one. A process that only adds jobs needs no handlers, just this."""
         known = self._definitions.get(queue) or self._declare(queue)
-        known.refine(
-            concurrency=concurrency,
-            attempts=attempts,
-            backoff=backoff,
-            timeout=timeout,
-            keep_completed=keep_completed,
-            keep_failed=keep_failed,
-            rate=rate,
-            key_rate=key_rate,
-            key=key,
-            topic=topic,
-        )
+        known.refine(**options)
         known.concurrency = self.settings.concurrency(queue, known.concurrency)
         return known
 
