@@ -122,15 +122,17 @@ async def test_the_whole_contract(
 
     homeless = _with_new_id(welcome, user_id=str(uuid4()))
     expired = _with_new_id(welcome, expires_at="2025-11-14T12:35:11Z")
-    later = _with_new_id(welcome, send_after=(datetime.now(UTC) + timedelta(seconds=3)).isoformat())
+    send_after = datetime.now(UTC) + timedelta(seconds=3)
+    later = _with_new_id(welcome, send_after=send_after.isoformat())
     for message in (homeless, expired, later):
         await send(message)
     await reaches(homeless, "FAILED")
     await reaches(expired, "EXPIRED")
-    assert await app.notifications.deliveries.status(later["job_id"]) != "SENT"
+    status = await app.notifications.deliveries.status(later["job_id"])
+    assert status != "SENT" or datetime.now(UTC) >= send_after, "a busy machine may take longer to come here"
     await reaches(later, "SENT")
     sent = await app.notifications.deliveries.get(later["job_id"])
-    assert datetime.fromisoformat(sent["sent_at"]) >= datetime.fromisoformat(later["send_after"])
+    assert datetime.fromisoformat(sent["sent_at"]) >= send_after
 
     mail_server.answers.extend(["451 later", "451 later"])
     stubborn = _with_new_id(welcome)

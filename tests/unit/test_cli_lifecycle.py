@@ -13,8 +13,8 @@ import httpx2
 import pytest
 from tests.processes import DEADLINE, Process
 
-SOON = 8.0
-"""Seconds within which an idle process must be gone: far from the 30 it grants to running jobs."""
+LONG = "1h"
+"""What running jobs are granted: a process that waits for it at its end does not end in time for the test."""
 
 APP = """
 import asyncio, threading, time
@@ -74,14 +74,14 @@ def state(home: Path, queue: str, job_id: str) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_serves_everything_and_stops_at_once_when_idle(start, number):
-    process = start("up", "--port", "0")
+    process = start("up", "--port", "0", SHUTDOWN_TIMEOUT=LONG)
     url = process.url
     assert "<title>Yamchi</title>" in httpx2.get(f"{url}/").text
     assert httpx2.get(f"{url}/healthz").json() == {"status": "ok"}
     assert httpx2.get(f"{url}/readyz").status_code == 200
     assert "yamchi_queue_jobs" in httpx2.get(f"{url}/metrics").text
     assert "jobs add hello" in process.said
-    assert process.end(number) < SOON
+    process.end(number)
     assert process.process.returncode == 0
 
 
@@ -96,11 +96,11 @@ def test_up_runs_the_jobs_that_come_in_over_http(start):
 
 
 def test_api_runs_no_jobs(start):
-    process = start("api", "--port", "0")
+    process = start("api", "--port", "0", SHUTDOWN_TIMEOUT=LONG)
     jobs = f"{process.url}/api/queues/hello/jobs"
     httpx2.post(jobs, json={"data": {}, "id": "h1"})
     assert httpx2.get(f"{process.url}/api/workers").json() == []
-    assert process.end(signal.SIGTERM) < SOON
+    process.end(signal.SIGTERM)
 
 
 def test_a_port_in_use_is_one_sentence(start):
@@ -114,7 +114,7 @@ def test_a_port_in_use_is_one_sentence(start):
 
 
 def test_a_worker_says_the_four_lines(start):
-    process = start("worker")
+    process = start("worker", SHUTDOWN_TIMEOUT=LONG)
     process.wait_to_say(r"Starting queue processing cycle\.\.\.")
     assert process.said.splitlines()[:4] == [
         "[INFO] Queue Worker started",
@@ -122,17 +122,17 @@ def test_a_worker_says_the_four_lines(start):
         "[INFO] Max tasks per cycle: 10",
         "[INFO] Starting queue processing cycle...",
     ]
-    assert process.end(signal.SIGTERM) < SOON
+    process.end(signal.SIGTERM)
     assert process.process.returncode == 0
 
 
 def test_a_worker_serves_its_metrics(start):
-    process = start("worker", "--metrics-port", "0")
+    process = start("worker", "--metrics-port", "0", SHUTDOWN_TIMEOUT=LONG)
     url = process.wait_to_say(r"Metrics on (http://localhost:\d+)/metrics")[1]
     process.wait_to_say("Starting queue processing cycle")
     assert "yamchi_queue_jobs" in httpx2.get(f"{url}/metrics").text
     assert httpx2.get(f"{url}/api/queues").status_code == 404
-    assert process.end(signal.SIGTERM) < SOON
+    process.end(signal.SIGTERM)
 
 
 def test_json_logs_are_json_from_the_first_line(start):
@@ -158,7 +158,7 @@ def test_a_job_that_takes_too_long_goes_back_without_costing_an_attempt(start, o
     add(own_home, "slow", "600", "--id", "s1")
     process = start("worker", "--app", "shop:app", "--queues", "slow", SHUTDOWN_TIMEOUT="0.2s")
     process.wait_for((own_home / "started").exists, "the job")
-    assert process.end(signal.SIGTERM) < SOON
+    process.end(signal.SIGTERM)
     shown = state(own_home, "slow", "s1")
     assert "waiting" in shown
     assert re.search(r"attempts_made\s+0", shown)
@@ -166,11 +166,11 @@ def test_a_job_that_takes_too_long_goes_back_without_costing_an_attempt(start, o
 
 def test_a_second_signal_ends_at_once(start, own_home):
     add(own_home, "slow", "600", "--id", "s1")
-    process = start("worker", "--app", "shop:app", "--queues", "slow")
+    process = start("worker", "--app", "shop:app", "--queues", "slow", SHUTDOWN_TIMEOUT=LONG)
     process.wait_for((own_home / "started").exists, "the job")
     process.process.send_signal(signal.SIGINT)
     process.wait_to_say("Ctrl.C again ends at once")
-    assert process.end(signal.SIGINT) < SOON
+    process.end(signal.SIGINT)
     assert process.process.returncode == 130
 
 
@@ -178,7 +178,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_process(start, own_home):
     add(own_home, "stuck", "null", "--id", "s1")
     process = start("worker", "--app", "shop:app", "--queues", "stuck", SHUTDOWN_TIMEOUT="0.2s")
     process.wait_for((own_home / "started").exists, "the job")
-    assert process.end(signal.SIGTERM) < SOON
+    process.end(signal.SIGTERM)
     assert process.process.returncode == 0
 
 

@@ -18,6 +18,7 @@ from yamchi import Job, Worker, Yamchi
 from yamchi.clock import Millis, SystemClock
 from yamchi.errors import EngineUnavailable
 from yamchi.observe.logging import configure
+from yamchi.queues import leases
 from yamchi.queues.engines.base import Exchange, RateLimit
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
@@ -313,7 +314,10 @@ async def test_an_engine_that_appears_late_is_used_when_it_does(tmp_path: Path) 
         await eventually(lambda: done == [job.id])
 
 
-async def test_a_worker_is_listed_as_soon_as_it_runs(tmp_path: Path, said: StringIO) -> None:
+async def test_a_worker_is_listed_as_soon_as_it_runs(
+    tmp_path: Path, said: StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "HEARTBEAT", 3_600_000)  # so it is not the second heartbeat that lists it
     app = Yamchi(Settings(home=tmp_path, plugins=()))
 
     @app.job("mail")
@@ -321,7 +325,7 @@ async def test_a_worker_is_listed_as_soon_as_it_runs(tmp_path: Path, said: Strin
         """Nothing to do."""
 
     async with working(app):
-        await eventually(lambda: _listed(app), within=3)
+        await eventually(lambda: _listed(app))
     assert not await _listed(app)
     await app.close()
     assert "could not be tended" not in said.getvalue()

@@ -20,16 +20,21 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_task_goes_on() -> 
     assert await timeout.wait_for(asyncio.sleep(0, "next")) == "next"
 
 
-async def test_each_call_has_its_own_deadline() -> None:
-    timeout = CallTimeout(SHORT)
-
-    async def late() -> str:
-        await asyncio.sleep(SHORT / 2)
-        return await timeout.wait_for(asyncio.sleep(SHORT * 0.8, "in time"))
-
-    slow, fine = await asyncio.gather(timeout.wait_for(forever()), late(), return_exceptions=True)
-    assert isinstance(slow, TimeoutError)
-    assert fine == "in time"
+async def test_each_call_has_its_own_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeout, loop, answer = CallTimeout(SHORT), asyncio.get_running_loop(), asyncio.Event()
+    now = began = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)  # so that only one of the two deadlines has passed
+    slow = asyncio.create_task(timeout.wait_for(forever()))
+    await asyncio.sleep(0)
+    now = began + SHORT / 2
+    fine = asyncio.create_task(timeout.wait_for(answer.wait()))
+    await asyncio.sleep(0)
+    now = began + SHORT
+    with pytest.raises(TimeoutError):
+        await slow
+    answer.set()
+    assert await fine
+    timeout.close()
 
 
 async def test_a_call_that_began_later_is_given_up_later() -> None:

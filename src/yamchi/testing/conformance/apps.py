@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from yamchi.app import Yamchi
 from yamchi.queues.engines.base import Engine
 from yamchi.queues.job import Job
+from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
 from yamchi.testing.conformance.base import Suite
 
@@ -39,12 +40,12 @@ class AppSuite(Suite):
 
 
 @asynccontextmanager
-async def working(*apps: Yamchi) -> AsyncIterator[None]:
+async def working(*apps: Yamchi) -> AsyncIterator[list[Worker]]:
     """Workers of these applications, stopped gracefully at the end."""
     workers = [app.worker() for app in apps]
     tasks = [asyncio.create_task(worker.run()) for worker in workers]
     try:
-        yield
+        yield workers
     finally:
         for worker in workers:
             worker.stop()

@@ -4,7 +4,7 @@ import asyncio
 
 import orjson
 
-from yamchi.clock import SystemClock
+from yamchi.clock import Millis, SystemClock
 from yamchi.queues.engines.base import Engine, RateLimit
 from yamchi.queues.options import Backoff, JobOptions
 from yamchi.queues.records import Cancelled, Claim, Completed, Expired, Released, RetryAt
@@ -26,6 +26,8 @@ from yamchi.testing.conformance.base import (
 from yamchi.testing.waiting import eventually
 
 now = SystemClock().now
+LONG: Millis = 3_600_000
+"""A wait that ends by itself long after the test has given up."""
 
 
 class EngineSuite(Suite):
@@ -128,20 +130,20 @@ class EngineSuite(Suite):
     async def test_wake_comes_for_a_new_job(self, connect: Connect, engine: Engine, queue: str) -> None:
         other = await connect() if engine.can.shared else engine
         await claim(engine, queue)
-        waking = asyncio.create_task(engine.wake(queue, 30_000))
+        waking = asyncio.create_task(engine.wake(queue, LONG))
         await asyncio.sleep(0)
         await other.add(queue, [new_job()])
-        await asyncio.wait_for(waking, 10)
+        await asyncio.wait_for(waking, 20)
         assert len(await claim_all(engine, queue, 1)) == 1
 
     async def test_wake_comes_when_a_delayed_job_is_due(self, engine: Engine, queue: str) -> None:
-        await engine.add(queue, [new_job(run_at=now() + 1_000)])
-        assert await claim(engine, queue) == []
-
-        times = 0
-        async with asyncio.timeout(8):
-            while not await claim(engine, queue):
-                await engine.wake(queue, 10_000)
+        due = now() + 1_000
+        await engine.add(queue, [new_job(run_at=due)])
+        early, times = await claim(engine, queue), 0
+        assert early == [] or now() >= due, "a slow machine may look too late to tell"
+        async with asyncio.timeout(20):
+            while not early and not await claim(engine, queue):
+                await engine.wake(queue, LONG)
                 times += 1
         assert times <= 20, "who waits does not ask all the time"
 
@@ -253,8 +255,10 @@ class EngineSuite(Suite):
     async def test_a_snoozed_job_waits_and_has_its_attempt_back(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("nap")])
         (held,) = await claim_all(engine, queue, 1)
-        await settle(engine, queue, [Released(held, now() + 250, "Outage: down", has_permit=True)])
-        assert await state_of(engine, queue, "nap") == "delayed"
+        due = now() + 250
+        await settle(engine, queue, [Released(held, due, "Outage: down", has_permit=True)])
+        state = await state_of(engine, queue, "nap")
+        assert state == "delayed" or now() >= due, "a slow machine may look too late to tell"
         (second,) = await claim_all(engine, queue, 1)
         assert second.job.attempts_made == 1
         assert second.has_permit
@@ -326,8 +330,16 @@ class EngineSuite(Suite):
 
     async def test_a_renewed_lease_holds(self, engine: Engine, queue: str) -> None:
         await engine.add(queue, [new_job("long")])
-        held = await claim_all(engine, queue, 1, lease=SHORT)
-        assert await engine.renew(queue, held, LEASE) == ["long"]
+        held: list[Claim] = []
+
+        async def renewed() -> bool:
+            """A slow machine may come too late for the first lease: then the job is given back, and claimed again."""
+            held[:], ends = await claim_all(engine, queue, 1, lease=SHORT), now() + SHORT
+            kept = await engine.renew(queue, held, LEASE)
+            assert kept == ["long"] or now() >= ends
+            return bool(kept) or not await eventually(lambda: engine.recover(queue))
+
+        await eventually(renewed)
         deadline = now() + 2 * SHORT
         while now() < deadline:
             assert await engine.recover(queue) == []

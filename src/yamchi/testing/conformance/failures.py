@@ -46,7 +46,7 @@ class FailureSuite(AppSuite):
     async def test_a_retry_occupies_no_slot(self, app: Yamchi, queue: str) -> None:
         done: list[str] = []
 
-        @app.job(queue, concurrency=1, backoff="10s")
+        @app.job(queue, concurrency=1, backoff="1h")
         async def sometimes(job: Job[str]) -> None:
             if job.data == "bad":
                 raise ValueError("later")

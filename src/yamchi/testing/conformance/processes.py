@@ -90,7 +90,7 @@ class ProcessSuite(Suite):
         job = await app.queue(queue).add(Task(do="hang", file=str(file)))
         after = await app.queue(queue).add(Task(do="answer"))
         async with working(app):
-            await eventually(lambda: file.exists() and file.read_text().isdigit())
+            await eventually(lambda: file.exists() and file.read_text().isdigit(), within=60)
             await job.cancel()
             await _ended(job, "cancelled")
             await _ended(after, "completed")

@@ -200,20 +200,20 @@ class WorkerSuite(FailureSuite):
     async def test_graceful_stop_gives_back_what_is_not_done(
         self, app: Yamchi, queue: str, make_app: MakeApp, engine: Engine
     ) -> None:
-        may_finish = asyncio.Event()
-        finished: list[str] = []
+        may_finish, finished = asyncio.Event(), list[str]()
 
         @app.job(queue)
         async def mixed(job: Job[str]) -> None:
-            await may_finish.wait()
-            await asyncio.sleep(0.3 if job.data == "short" else 60)
+            await (may_finish.wait() if job.data == "short" else asyncio.Event().wait())
             finished.append(job.data)
 
         impatient = make_app(engine, shutdown_timeout=timedelta(seconds=1))
         impatient._definitions = app._definitions
         await app.queue(queue).add_many([New("short", id="short"), New("endless", id="endless")])
-        async with working(impatient):
+        async with working(impatient) as (worker,):
             await eventually(lambda: _active(app, queue, 2))
+            worker.stop()
+            await eventually(lambda: worker.runners[0].jobs.is_stopping)
             may_finish.set()
         assert finished == ["short"]
         back = await app.queue(queue).job("endless")
