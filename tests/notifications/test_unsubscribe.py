@@ -8,8 +8,9 @@ import httpx2
 import pytest
 
 from tests.notifications.conftest import USER
-from tests.notifications.harness import Harness, open_harness
+from tests.notifications.harness import Harness, ScriptedChannel, open_harness
 from tests.services.mail import MailServer
+from yamchi.notifications.channels.base import Recipient
 
 PUBLIC = "https://notify.example.com"
 
@@ -119,6 +120,32 @@ async def test_a_letter_makes_nobody_anew_who_was_erased(
     assert (await stranger.post(link, data={"List-Unsubscribe": "One-Click"})).status_code == 200
     assert (await harness.client.get(f"/users/{USER}")).status_code == 404
     assert await allowed(harness) == {}
+
+
+class Pager(ScriptedChannel):
+    """A channel that knows by itself where people are."""
+
+    def address(self, recipient: Recipient) -> str | None:
+        return recipient.user_id
+
+
+@pytest.mark.parametrize("scope", ["category", "channel"])
+async def test_who_is_known_to_nobody_but_their_channel_is_heard(
+    harness: Harness, stranger: httpx2.AsyncClient, scope: str
+) -> None:
+    """Nobody put them as a user, as for the inbox, push, and channels of one's own nobody must."""
+    pager, person = Pager("sms"), "6c1a1f0e-5a6b-4c3d-9e2f-000000000042"
+    harness.app.notifications.register(pager)
+    (harness.app.settings.home / "templates" / "news" / "sms.en.txt").parent.mkdir(parents=True)
+    (harness.app.settings.home / "templates" / "news" / "sms.en.txt").write_text("{{ unsubscribe_url }}")
+    await harness.notify("news", channel="sms", user_id=person)
+    await harness.app.drain()
+    (message,) = pager.sent
+    assert message.unsubscribe_url
+    assert (await stranger.post(message.unsubscribe_url, data={"scope": scope})).status_code == 200
+    await harness.notify("news", channel="sms", user_id=person)
+    await harness.app.drain()
+    assert len(pager.sent) == 1
 
 
 @pytest.mark.parametrize(("locale", "said"), [("ru", "Только «Рекомендации»"), ("kk", "Тек «Ұсыныстар»")])

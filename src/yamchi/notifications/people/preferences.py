@@ -11,6 +11,7 @@ from yamchi.fields import few
 from yamchi.notifications.people.model import ANY
 from yamchi.notifications.people.quiet_hours import QuietHours, TimeOfDay, read_time
 from yamchi.notifications.schemas.notification_job import CHANNELS, canonical_channel
+from yamchi.notifications.tables import notification_delivery as deliveries
 from yamchi.notifications.tables import preferences, users
 from yamchi.storage.database import Database
 
@@ -119,15 +120,14 @@ class PreferenceStore:
     ) -> None:
         """Set one choice. One about all of a channel takes the place of those about its categories.
 
-        A person who is not known yet becomes known, unless it is to be set only `if_known`.
+        A person who is not known yet becomes known; with `if_known` only one to whom something was sent, for whoever was
+        erased stays so.
         """
-        known = select(users.c.user_id).where(users.c.user_id == user_id).with_for_update()
 
         def save(connection: Connection) -> None:
-            if not if_known:
-                connection.execute(self._person, self._new_person(user_id))
-            elif connection.execute(known).first() is None:
+            if if_known and not _is_known(connection, user_id):
                 return
+            connection.execute(self._person, self._new_person(user_id))
             if category == ANY:
                 whole = (preferences.c.user_id == user_id) & (preferences.c.channel == channel)
                 connection.execute(delete(preferences).where(whole))
@@ -150,6 +150,13 @@ class PreferenceStore:
     def _new_person(self, user_id: str) -> dict[str, Any]:
         now = self._clock.now()
         return {"user_id": user_id, "attributes": {}, "created_at": now, "updated_at": now}
+
+
+def _is_known(connection: Connection, user_id: str) -> bool:
+    """Whether there is anything of theirs. What is found stays until the transaction ends: an erasure waits for it."""
+    places = (users.c.user_id, deliveries.c.user_id)
+    looks = (select(place).where(place == user_id).limit(1).with_for_update() for place in places)
+    return any(connection.execute(look).first() for look in looks)
 
 
 def _quiet(start: str | None, until: str | None) -> Quiet | None:

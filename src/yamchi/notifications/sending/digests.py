@@ -100,9 +100,8 @@ class Digests:
         status = connection.execute(select(delivered.c.status).where(delivered.c.job_id == job_id)).scalar()
         if status in OVER:
             return None
-        if (
-            status is None
-        ):  # what another program queued has no row yet, and could not be told from what was never told
+        if status is None:
+            # What another program queued has no row yet: it could not be told from what was never told.
             self._deliveries.queue(connection, [context.job])
         connection.execute(
             self._add, _item(context, self._into(connection, context, digest), self._clock.now())
