@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from yamchi.errors import EngineUnavailable, InvalidJob
+from yamchi.errors import ConfigurationError, EngineUnavailable, InvalidJob
 from yamchi.queues.engines.memory import MemoryEngine
 from yamchi.queues.engines.sqlite import SqliteEngine
-from yamchi.queues.failover import Spool, with_failover
+from yamchi.queues.failover import Spool, moving, with_failover
 from yamchi.queues.options import JobOptions
 from yamchi.queues.records import Claim, NewJob
 from yamchi.testing import MovableClock, eventually
@@ -256,3 +256,31 @@ async def test_a_job_that_the_broker_refuses_does_not_hold_up_the_others(
     assert (refused.state, refused.failed_reason) == ("failed", "The broker can't keep job 3.")
     assert [letter.id for letter in (await engine.letters("q", "", 0, 10)).letters] == ["3"]
     await engine.close()
+
+
+class RefusingBroker(AbsentBroker):
+    """A broker that answers, and takes our password or certificate no longer."""
+
+    looks = 0
+
+    async def open(self) -> None:
+        self.looks += 1
+        if self.looks == 1:
+            raise EngineUnavailable("Nobody answers.")
+        raise ConfigurationError("The broker refuses the password: correct it in the URL.")
+
+
+async def test_a_broker_that_refuses_us_is_told_of_once(
+    shared: SqliteEngine, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "PROBE_SECONDS", 0.01)
+    broker = RefusingBroker(tmp_path / "broker.db", clock)
+    engine = with_failover(broker, shared, lambda origin, target: None, lambda queue: True)
+    with capture_logs() as lines:
+        await engine.open()
+        await eventually(lambda: broker.looks > 5)
+        await engine.close()
+    told = [line for line in lines if line["log_level"] in ("warning", "error") and "moved" in line["event"]]
+    assert [line["event"] for line in told] == [
+        "the spool can't be moved: The broker refuses the password: correct it in the URL."
+    ]

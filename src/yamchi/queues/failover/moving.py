@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from yamchi.clock import Millis
-from yamchi.errors import EngineError, InvalidJob
+from yamchi.errors import ConfigurationError, EngineError, InvalidJob
+from yamchi.observe.lasting import LastingTrouble
 from yamchi.queues.failover.pauses import Pauses
 from yamchi.queues.failover.sides import Sides
 from yamchi.queues.records import PENDING, Claim, DeadLetter, Failed, JobRecord, NewJob
@@ -46,15 +47,18 @@ class Mover:
         return bool(await self._spooled_queues() or await self._noted_pauses())
 
     async def run(self) -> None:
-        looks = 0
+        looks, trouble = 0, LastingTrouble(log)
         while True:
             await asyncio.sleep(PROBE_SECONDS)
             try:
                 await self._look()
                 if self._sides.on_primary and looks % PAUSES_EVERY == 0:
                     await self._pauses.copy_to_spool()
+                trouble.end()
             except EngineError as error:
                 log.debug("the spool could not be moved yet", error=str(error))
+            except ConfigurationError as error:  # such as a password or a certificate that has been changed
+                trouble.meet(f"the spool can't be moved: {error}")
             except Exception:
                 log.exception("the spool could not be moved; trying again")
             looks += 1
