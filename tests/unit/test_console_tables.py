@@ -44,3 +44,10 @@ def test_what_does_not_fit_goes_on_below(printed: io.StringIO) -> None:
     ]
     assert [len(line) - len(line.lstrip()) for line in lines] == [0, 4, 0, 4, 0, 4]
     assert lines[3].index("12") == lines[5].index("1") - 1, "numbers end in one column"
+
+
+def test_what_just_fits_is_not_cut(printed: io.StringIO) -> None:
+    made = output.table("id", "name", "kind", "data")
+    made.add_row(ID, "x" * 36, "mail", "y" * 90)
+    output.print_table(made)
+    assert printed.getvalue().splitlines()[2] == f"{ID}  {'x' * 36}  mail"

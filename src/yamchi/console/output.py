@@ -99,7 +99,7 @@ def _print_interleaved(parts: Sequence[Sequence[Column]]) -> None:
     printed = []
     for place, columns in enumerate(parts):
         indent = " " * INDENT if place else ""
-        room = console.width - len(indent) - GAP * len(columns)
+        room = console.width - len(indent) - GAP * (len(columns) - 1)
         one = Table(header_style="bold", box=None, pad_edge=False, padding=(0, GAP, 0, 0))
         for column in columns:
             width = min(_width(column), room)
