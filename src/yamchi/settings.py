@@ -10,8 +10,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeGuard, TypeVar
 from urllib.parse import quote, unquote
 
 from dotenv import dotenv_values
@@ -50,6 +51,7 @@ from yamchi.settingtypes import (
     lower,
     read_level,
 )
+from yamchi.textfiles import read_text
 
 F = TypeVar("F", bound="FeatureSettings")
 
@@ -69,8 +71,6 @@ class Environment(BaseModel):
             super().__init__(**_values_of(fields, _read_variables(env_file)) | given)
         except ValidationError as error:
             raise ConfigurationError(_explain(error)) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{env_file} can't be read: {error}.") from error
 
     def required(self, variable: str) -> str:
         """The value of a variable that the part which asks for it can't do without."""
@@ -330,8 +330,13 @@ class Settings(Environment):
 
 def _read_variables(env_file: Path | None) -> dict[str, str]:
     """What is set, by its name in lower case. The environment wins over the file, and an empty value is no value."""
-    in_file = dotenv_values(env_file) if env_file and env_file.is_file() else {}
+    in_file = dotenv_values(stream=StringIO(read_text(env_file))) if _is_set(env_file) else {}
     return {name.lower(): value for place in (in_file, os.environ) for name, value in place.items() if value}
+
+
+def _is_set(env_file: Path | None) -> TypeGuard[Path]:
+    """Whether there is such a file. A folder `.env` is none: many keep Python's packages in one of that name."""
+    return env_file is not None and os.path.lexists(env_file) and not env_file.is_dir()
 
 
 def _values_of(fields: Mapping[str, FieldInfo], found: Mapping[str, str]) -> dict[str, Any]:

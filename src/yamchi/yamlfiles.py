@@ -16,8 +16,8 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from yamchi.errors import ConfigurationError
+from yamchi.textfiles import LONGEST, UnreadableFile, read_text
 
-LONGEST = 1024 * 1024  # characters
 MOST_PARTS = 100_000
 DEEPEST = 50
 LONGEST_NUMBER = 64
@@ -97,10 +97,9 @@ class Document:
 def load_file(path: Path) -> Document:
     """The document in this file."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidDocument(str(path), None, f"it can't be read: {reason}") from error
+        text = read_text(path)
+    except UnreadableFile as error:
+        raise InvalidDocument(str(path), None, f"it can't be read: {error.reason}") from error
     return load(text, str(path))
 
 

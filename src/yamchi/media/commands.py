@@ -40,7 +40,7 @@ def import_folder(
 
     Example: [cyan]yamchi media import ./photos --entity-type company_photo[/]
     """
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     imported = with_plugin(Media, app, lambda media: _import(media, found, entity_type, is_quiet=as_json))
     if as_json:
         print_json(

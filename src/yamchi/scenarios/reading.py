@@ -7,7 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from yamchi import textfiles
 from yamchi.scenarios.definition import Definition
+from yamchi.textfiles import UnreadableFile
 from yamchi.yamlfiles import Document, InvalidDocument, load, load_file
 
 SUFFIXES = (".yaml", ".yml")
@@ -28,15 +30,14 @@ def read_text(text: str, source: str = "scenario") -> Definition:
 
 def paths_in(folder: Path) -> list[Path]:
     """The files of scenarios. Editors keep files of their own beside them, whose names begin with a dot."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if path.suffix in SUFFIXES and not path.name.startswith("."))
+    return [path for path in textfiles.paths_in(folder) if path.suffix in SUFFIXES and path.name[:1] != "."]
 
 
 def named_in(path: Path) -> str:
     """The scenario that a file is about, though it can't be used: by the line that says so, or by the file's own name."""
     try:
-        found = _NAMED.search(path.read_text(errors="replace"))
-    except OSError:
+        found = _NAMED.search(textfiles.read_text(path, errors="replace"))
+    except UnreadableFile:
         found = None
     return found[1] if found else path.stem
 

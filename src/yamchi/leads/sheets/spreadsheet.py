@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from yamchi.errors import ConfigurationError, MissingExtra, Outage, Unrecoverable
 from yamchi.leads.outside import Lost
+from yamchi.textfiles import UnreadableFile, read_text
 
 T = TypeVar("T")
 
@@ -93,11 +94,11 @@ def _client(credentials: str, url: str) -> Any:
 def read_account(text: str) -> dict[str, Any]:
     """A service account's key: JSON, or the file that has it."""
     try:
-        given = text if text.lstrip().startswith("{") else Path(text).read_text()
+        given = text if text.lstrip().startswith("{") else read_text(Path(text))
         found = json.loads(given)
-    except OSError as error:
+    except UnreadableFile as error:
         raise ConfigurationError(
-            f"SHEETS_CREDENTIALS: {text} can't be read ({error.strerror}): it should be the JSON file of a service account."
+            f"SHEETS_CREDENTIALS: {text} can't be read ({error.reason}): it should be the JSON file of a service account."
         ) from None
     except ValueError:
         raise ConfigurationError(

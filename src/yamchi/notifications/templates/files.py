@@ -15,6 +15,7 @@ from typing import TypeVar
 from yamchi.notifications.templates.locales import normalize_locale
 from yamchi.notifications.templates.model import Format, Layout, Template, TemplateError
 from yamchi.notifications.templates.reading import brand_of, read_template
+from yamchi.textfiles import UnreadableFile, paths_in, read_text
 
 SHIPPED = Path(__file__).parents[1] / "defaults" / "templates"
 
@@ -158,26 +159,30 @@ def _read(path: Path, code: str, channel: str, locale: str, layout: Layout) -> T
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise TemplateError(f"The template file {path} can't be read: {reason}.") from None
+        return read_text(path)
+    except UnreadableFile as error:
+        raise TemplateError(f"The template file {path} can't be read: {error.reason}.") from None
 
 
 def _list(folder: Path) -> Listing:
     listing: Listing = {}
-    for path in sorted(folder.iterdir()):  # .htm, .html, .txt: of two files for one message, HTML comes first
+    for path in _paths_in(folder):  # .htm, .html, .txt: of two files for one message, HTML comes first
         found = _NAME.fullmatch(path.name)
         locale = found and normalize_locale(found["locale"])
-        if found and locale and path.is_file():
+        if found and locale:
             listing.setdefault((found["channel"], locale), path)
     return listing
 
 
 def _codes(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and _CODE.fullmatch(path.name))
+    return [path.name for path in _paths_in(folder) if path.is_dir() and _CODE.fullmatch(path.name)]
+
+
+def _paths_in(folder: Path) -> list[Path]:
+    try:
+        return paths_in(folder)
+    except UnreadableFile as error:
+        raise TemplateError(f"The folder of templates {error}") from None
 
 
 def _stamp(path: Path) -> Stamp | None:
