@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from html import escape
 from pathlib import Path
+from urllib.parse import unquote
 
 import httpx2
 import pytest
@@ -279,6 +281,35 @@ async def test_the_pages_of_features_are_found_too(typed, place):
 async def test_no_page_is_made_up(client):
     assert (await client.get("/nowhere", headers=BROWSER)).status_code == 404
     assert (await client.get("/leadsome", headers=BROWSER)).status_code == 404
+
+
+@pytest.mark.parametrize("typed", ["/nowhere", "/board/nothing.js", "/queue%22%3E%3Cscript%3E"])
+async def test_a_browser_that_is_led_nowhere_gets_a_page_with_the_way_back(client, typed):
+    answer = await client.get(typed, headers=BROWSER)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert f"There is no page at <code>{escape(unquote(typed))}</code>." in answer.text
+    assert '<a href="/">To the board</a>' in answer.text
+    assert "<script" not in answer.text
+    assert (await client.head(typed, headers=BROWSER)).status_code == 404
+    long = await client.get(f"/{'x' * 5_000}", headers=BROWSER)
+    assert "x" * 100 in long.text
+    assert len(long.text) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/nowhere", {}),
+        ("GET", "/nowhere", {"accept": "application/json"}),
+        ("POST", "/nowhere", BROWSER),
+        ("GET", "/api/nowhere", BROWSER),
+        ("GET", "/api/queues/nowhere", BROWSER),
+    ],
+)
+async def test_a_program_that_is_led_nowhere_gets_a_problem(client, method, path, headers):
+    answer = await client.request(method, path, headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert answer.json()["title"] == "Not Found"
 
 
 async def test_the_field_is_named(client):

@@ -121,7 +121,7 @@ def install_problems(web: FastAPI) -> None:
     """Let every error leave as a problem."""
     web.add_exception_handler(YamchiError, _on_yamchi_error)
     web.add_exception_handler(RequestValidationError, _on_bad_request)
-    web.add_exception_handler(HTTPException, _on_http_error)
+    web.add_exception_handler(HTTPException, on_http_error)
     web.add_exception_handler(ClientDisconnect, _on_disconnect)
     web.add_exception_handler(Exception, _on_surprise)
 
@@ -155,7 +155,7 @@ async def _on_bad_request(_request: Request, error: Exception) -> Response:
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"The request can't be understood: {sentence}.", fields)
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
+async def on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.detail == UNREADABLE:
         return problem(

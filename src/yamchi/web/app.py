@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
@@ -64,6 +65,7 @@ def create_app(yamchi: Yamchi) -> FastAPI:
     web.router.routes.extend(board.typed_addresses(yamchi.brought(lambda plugin: plugin.pages())))
     _describe_problems(web)
     install_problems(web)
+    web.add_exception_handler(HTTPStatus.NOT_FOUND, board.no_such_page)
     _guard(web, yamchi, brought, files)
     _work_out(web.routes)
     return web

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from html import escape
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
@@ -14,14 +15,16 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from yamchi.http.access import requires
+from yamchi.http.access import is_guarded, requires
 from yamchi.http.apikeys import digest_of, parts_of
 from yamchi.http.audit import Entry
 from yamchi.http.auth import COOKIE, AccessControl
 from yamchi.http.failures import TooManyWrong, address_of
 from yamchi.http.limits import read_form
+from yamchi.http.problems import on_http_error
 from yamchi.http.scopes import Caller
 from yamchi.http.sessions import LIFE
+from yamchi.observe.logging import mask
 from yamchi.plugins import BoardPage
 
 BOARD = Path(__file__).parents[1] / "board"
@@ -30,6 +33,8 @@ OWN_PAGES = (
     BoardPage("Workers", "/workers", "/board/workers.js"),
     BoardPage("Access", "/access", "/board/access.js"),
 )
+
+LONGEST_SHOWN = 120  # characters of an address
 
 router = APIRouter(include_in_schema=False)
 
@@ -67,7 +72,7 @@ class _TypedAddress:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+        if not _is_from_a_browser(request):
             raise HTTPException(HTTPStatus.NOT_FOUND)
         typed = scope.get("raw_path", scope["path"].encode()).decode("latin-1").rstrip("/")
         place = typed if "below" in request.path_params else self.path
@@ -147,6 +152,20 @@ async def _note(access: AccessControl, caller: Caller, action: str, address: str
     entry = Entry(caller.name, action, address=address)
     await access.audit.begin(entry)
     await access.audit.finish(entry, "done")
+
+
+async def no_such_page(request: Request, error: Exception) -> Response:
+    """What is typed and leads nowhere is answered with a page; a program, and whoever asks the API, gets the problem."""
+    is_unknown = isinstance(error, HTTPException) and error.detail == HTTPStatus.NOT_FOUND.phrase
+    path: str = request.scope["path"]
+    if not is_unknown or is_guarded(path) or not _is_from_a_browser(request):
+        return await on_http_error(request, error)
+    shown = path if len(path) <= LONGEST_SHOWN else f"{path[:LONGEST_SHOWN]}…"
+    return page("nothing.html", HTTPStatus.NOT_FOUND, {"<!-- path -->": escape(mask(shown))})
+
+
+def _is_from_a_browser(request: Request) -> bool:
+    return request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", "")
 
 
 def _refused(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Response:
