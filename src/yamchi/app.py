@@ -50,8 +50,8 @@ CRON_QUEUE = "cron"
 class Yamchi:
     """An application: its queues, its handlers, and the engines they live on.
 
-    Settings come from the environment and `.env` unless given. Nothing is opened before it is used. `plugins` are classes
-    of features of your own, beside those that ship; `app.<name>` is a feature by its name.
+    Settings come from the environment and `.env` unless given. Nothing is opened before it is used. `plugins` are the classes
+    of your own features, in addition to those that ship; `app.<name>` is the feature of that name.
     """
 
     def __init__(
@@ -203,15 +203,15 @@ class Yamchi:
         return self._host.services_of(plugin)
 
     def brought(self, what: Callable[[Plugin], Iterable[T]], by: Iterable[Plugin] | None = None) -> list[T]:
-        """What the plugins bring of a kind. One that fails of it brings nothing, and is in `failed_plugins`."""
+        """Ask every plugin, or some, and collect the answers. A plugin that fails adds nothing and is in `failed_plugins`."""
         return self._host.brought(what, by)
 
     def serve(self) -> None:
-        """Let the workers of this application do the features' work. Workers see to it themselves; again does nothing."""
+        """Add the features' handlers, services and cron jobs, once. `worker` calls this."""
         self._host.serve()
 
     async def erase(self, user_id: str) -> dict[str, int]:
-        """Forget a person in every feature; what was found, by kind. One that fails keeps no other from it; then call again."""
+        """Forget a person in every feature; how much was found, by kind. After an error call it again."""
         return await self._host.erase(user_id)
 
     @cached_property
@@ -234,14 +234,14 @@ class Yamchi:
 
     @cached_property
     def signer(self) -> "Signer":
-        """Signs what comes back through strangers' hands, with SECRET_KEY or a key that all processes share."""
+        """Signs links and tokens, with SECRET_KEY or a key that all processes share."""
         from yamchi.http.signing import Signer
 
         return Signer(self.database, self.settings.secret_key, self.settings.secret_key_previous)
 
     @cached_property
     def links(self) -> "Links":
-        """Signed links: for one purpose, for a while, and if wanted only once."""
+        """Signed links: each has one purpose and a lifetime, and may work only once."""
         from yamchi.http.links import Links
 
         return Links(self.signer, self.keys, self.clock, self.settings.public_url)
@@ -276,7 +276,7 @@ class Yamchi:
         ]
 
     def worker(self, queues: Iterable[str] | None = None) -> Worker:
-        """A worker for these queues, or for all that have handlers. Features' services run where their queues are worked on."""
+        """A worker for these queues, or for all that have handlers. It runs the services of features whose queues it works on."""
         self.serve()
         chosen = (
             [self.queue(name) for name in queues]
@@ -308,7 +308,7 @@ class Yamchi:
         await self.worker(queues).run()
 
     def listen(self) -> None:
-        """Let `queue.on` hear of other processes too. `on` and workers do this by themselves where an event loop runs."""
+        """Pass events of other processes to the listeners of `queue.on`. `on` and workers call this where an event loop runs."""
         if self._remote is None:
             self._remote = RemoteEvents(self._queues, self.services)
         self._remote.start()
@@ -320,12 +320,12 @@ class Yamchi:
             self.listen()
 
     async def _hear_while_working(self) -> None:
-        """Only where somebody called `queue.on`: reading the events of all costs a worker on Redis a third more."""
+        """Only if `queue.on` was called: a worker on Redis that reads all events costs a third more."""
         if self._wants_remote:
             self.listen()
 
     async def _settle(self) -> None:
-        """The event loop that runs here is where the application is used, unless another one is: what `app.sync` began comes here."""
+        """Use the application on this event loop, unless it runs on another one: engines that `app.sync` opened move here."""
         if self._engines.is_settled:
             return
         remote, self._remote = self._remote, None
@@ -359,7 +359,7 @@ class Yamchi:
 
 
 def _check_has_argument(decorator: str, given: object, what: str, example: str) -> None:
-    """A decorator without its parentheses takes the function for its argument, and would declare nothing."""
+    """Without parentheses a decorator gets the function as its argument, and would declare nothing."""
     if not isinstance(given, str):
         named = getattr(given, "__name__", repr(given))
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The plugins of one application: made in the order of their needs, asked what they bring, each answerable for its own failures."""
+"""The plugins of one application: made in the order of their needs, asked for what they contribute, isolated from each other's failures."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +18,8 @@ log = structlog.get_logger("yamchi")
 class PluginHost:
     """Makes an application's plugins and knows which of them declared which queue and service.
 
-    One whose settings are wrong stops the application, as any wrong setting does; one that fails is left out or brings
-    nothing, and `failures` says why.
+    A wrong setting of a plugin stops the application, as any wrong setting does. A plugin that fails otherwise is left out
+    or contributes nothing, and `failures` says why.
     """
 
     def __init__(self, found: Found) -> None:
@@ -27,7 +27,7 @@ class PluginHost:
         self.failures = found.failures
         self.plugins: dict[str, Plugin] = {}
         self.acting: str | None = None
-        """The plugin that is asked at this moment: what is declared meanwhile is its own."""
+        """The plugin that runs now: queues and services that are declared meanwhile belong to it."""
         self._found = found
         self._served: set[str] = set()
         self._queues: defaultdict[str, list[str]] = defaultdict(list)
@@ -39,7 +39,7 @@ class PluginHost:
         self._make(app, self.classes)
 
     def make_more(self, app: Application, kinds: Iterable[type[Plugin]]) -> None:
-        """Make others as well, after the first ones."""
+        """Make further plugins after the first ones."""
         self.classes = [*self.classes, *kinds]
         self._make(app, kinds)
 
@@ -56,7 +56,7 @@ class PluginHost:
             app.settings.check_given(kind.settings_class for kind in self.classes if kind.settings_class)
 
     def serve(self) -> None:
-        """Let each add its handlers and services, once."""
+        """Let each plugin add its handlers and services, once."""
         for name, plugin in self.plugins.items():
             if name not in self._served:
                 self._served.add(name)
@@ -79,12 +79,12 @@ class PluginHost:
     # ── Whose is what ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def own_queue(self, queue: str) -> None:
-        """A new queue: the plugin's that declares it, if one does."""
+        """A new queue belongs to the plugin that declares it, if one does."""
         if self.acting is not None:
             self._queues[self.acting].append(queue)
 
     def own_service(self, service: str) -> list[str]:
-        """A new service; returns the queues of the plugin that runs it, if one does."""
+        """A new service belongs to the plugin that declares it, if one does; the queues of that plugin."""
         if self.acting is None:
             return []
         self._services[self.acting].append(service)
@@ -126,7 +126,7 @@ class PluginHost:
         return dict(found)
 
     async def close(self) -> None:
-        """Those that need others first. One that fails must not leave open what the others hold."""
+        """Close plugins before those they need. One that fails must not keep the others open."""
         for plugin in reversed(self.plugins.values()):
             try:
                 await plugin.close()

@@ -1,7 +1,7 @@
 """Plugins: the one seam between features and the rest.
 
-A feature is a folder; its plugin says what it brings: settings, tables, queues, handlers, routes, commands, pages, metrics,
-checks. The application, the server, the command line and `doctor` go over the plugins and name none of them.
+A feature is a folder. Its plugin says what it contributes: settings, tables, queues, handlers, routes, commands, pages, metrics,
+checks. The application, the server, the command line and `doctor` iterate over plugins and name none of them.
 """
 
 import sys
@@ -71,8 +71,10 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class BoardPage:
-    """A page of the board. With a `module`, the address of an ES module whose `view` shows it, `path` is a place within the board;
-    without one it is the address of a page of its own.
+    """A page of the board.
+
+    `module` is the address of an ES module whose `view` shows the page at `path` within the board. Without a module, `path` is the
+    address of a separate page.
     """
 
     title: str
@@ -82,7 +84,7 @@ class BoardPage:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at. `ok` None is a warning: something is missing, and the rest works."""
+    """The result of one check. `ok` None is a warning: something is missing, and the rest works."""
 
     what: str
     ok: bool | None
@@ -90,7 +92,7 @@ class Check:
 
 
 class Application(Protocol):
-    """What a plugin may use of the application it belongs to."""
+    """What a plugin may use of its application."""
 
     settings: Settings
     clock: Clock
@@ -132,23 +134,23 @@ class Application(Protocol):
     def plugin(self, wanted: str) -> "Plugin": ...
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
-        """Forget a person in every plugin; what was found, by kind."""
+        """Forget a person in every plugin; how much was found, by kind."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *error: Any) -> None: ...
 
 
 class Stage(Protocol):
-    """Where a feature shows what it does: an application on the embedded default, whose time the demo moves."""
+    """The demo, as a feature sees it: it runs on the embedded default, and moves the application's clock."""
 
     def say(self, text: str) -> None:
-        """Tell what has just happened."""
+        """Print what has just happened."""
 
     def look(self, path: str, what: str) -> None:
-        """Name a page on which it can be seen afterwards."""
+        """Name a page that shows it afterwards."""
 
     async def wait(self, span: Span) -> None:
-        """Let time pass, and everything that is due in it happen; "0s" for what is due now."""
+        """Move the clock by this span, and run everything that becomes due; "0s" runs what is due now."""
 
 
 class Plugin:
@@ -177,13 +179,13 @@ class Plugin:
     """Extras of our package that it can use, each with a module that is there when it is installed, for `doctor`."""
 
     demo: ClassVar[str | None] = None
-    """Its part in `yamchi demo`, as `module:attribute` of a coroutine function that takes the plugin and a `Stage`."""
+    """Its part in `yamchi demo`: `module:attribute` of a coroutine function that takes the plugin and a `Stage`."""
 
     makes: ClassVar[Mapping[str, str]] = {}
-    """Functions that print something to keep, such as a new key, by the name that `doctor --make` is given."""
+    """Functions that print something new, such as a key, by their names for `doctor --make`."""
 
     def __init__(self, app: Application) -> None:
-        """Called when the application is made: keeps what it needs, opens nothing."""
+        """Called when the application is made. Opens nothing."""
         self.app = app
         kind = type(self).settings_class
         self.settings: Any = None if kind is None else app.settings.of(kind)
@@ -195,16 +197,16 @@ class Plugin:
         """Add handlers, services and cron jobs, with `app.job`, `app.service`, `app.cron`; called once, before a worker is made."""
 
     def routers(self) -> Iterable[Routes]:
-        """Its routes, each group with who may call it; those that `routes` names, unless it says otherwise."""
+        """Its routes, each group with who may call it. Defaults to those that `routes` names."""
         found: Iterable[Routes] = load_attribute(self.routes) if self.routes else ()
         return found
 
     def tokens(self) -> "Iterable[PageToken]":
-        """Kinds of tokens that it makes for people's pages."""
+        """The kinds of tokens that it makes for people's pages."""
         return ()
 
     def static(self) -> Mapping[str, Path]:
-        """Folders of files that the server offers, by the beginning of their address."""
+        """Folders of files that the server offers, by their address prefix."""
         return {}
 
     def pages(self) -> Iterable[BoardPage]:
@@ -212,38 +214,38 @@ class Plugin:
         return ()
 
     def body_limits(self) -> Mapping[str, int]:
-        """Bytes that the body of a request may have where that is more than usual, by a regular expression of the path.
+        """Longest bodies of requests in bytes, where more than usual is allowed, by a regular expression of the path.
 
         Not for JSON, which is read whole before the route asks who calls: read such a body as a stream.
         """
         return {}
 
     def tips(self, url: str, command: str, options: str) -> Iterable[tuple[str, str]]:
-        """What a newcomer may try, for the welcome of `yamchi up`: a word and a line to copy."""
+        """What a newcomer may try, for the welcome of `yamchi up`: each a label and a line to copy."""
         return ()
 
     def metrics(self) -> "Iterable[Metric]":
-        """What it adds to a scrape; `app.metrics.counts` are the jobs of every queue by state, as of then."""
+        """Its metrics for a scrape; `app.metrics.counts` has the jobs of every queue by state at that moment."""
         return ()
 
     async def checks(self) -> Iterable[Check]:
-        """How it is, for `/readyz` and `doctor`; takes no longer than a look at the database."""
+        """Its state, for `/readyz` and `doctor`. May take no longer than a query of the database."""
         return ()
 
     async def probes(self) -> Iterable[Check]:
-        """What only `doctor` looks at: whether those it depends on answer."""
+        """Checks for `doctor` only: whether the services that it depends on answer."""
         return ()
 
     async def erase(self, user_id: str) -> Mapping[str, int]:
-        """Forget a person; what was found, by kind. May be called again, and for people it never knew."""
+        """Forget a person; how much was found, by kind. May be called again, and for people it never knew."""
         return {}
 
     async def close(self) -> None:
-        """Let go of what it holds open."""
+        """Close what it opened."""
 
     @classmethod
     def schema(cls) -> Migrations | None:
-        """Its migrations with the table that counts them."""
+        """Its migrations, with their version table."""
         if cls.migrations is None:
             return None
         return Migrations(cls.migrations, cls.version_table or f"alembic_version_{cls.name}")
@@ -251,7 +253,7 @@ class Plugin:
 
 @dataclass(slots=True)
 class Found:
-    """Which plugins an application has, in the order in which they need each other, and why others could not be had."""
+    """The plugins of an application, each after those it needs, and why others were left out."""
 
     classes: list[type[Plugin]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -264,9 +266,9 @@ class Found:
 def find_plugins(
     settings: Settings, own: Sequence[type[Plugin]] = (), taken: Container[str] = frozenset()
 ) -> Found:
-    """What ships and what is installed, as PLUGINS chooses, and the application's own. One that can't be loaded is left out.
+    """The plugins that ship or are installed and that PLUGINS names, and the application's own. One that can't be loaded is left out.
 
-    `taken` are names that the application has for something else.
+    `taken` are names that no plugin may have, because the application uses them.
     """
     offered: dict[str, Callable[[], Any]] = {name: _loader(place) for name, place in SHIPPED.items()}
     offered |= {point.name: point.load for point in _installed(tuple(sys.path))}
@@ -287,12 +289,12 @@ def find_plugins(
 
 @cache
 def _installed(path: tuple[str, ...]) -> EntryPoints:
-    """The plugins of other packages, looked for once for a `sys.path`: a file of every installed package is opened for it."""
+    """The plugins of other packages. Cached for each `sys.path`: the search opens a file of every installed package."""
     return entry_points(group=ENTRY_POINTS)
 
 
 async def look_at(plugin: Plugin, *looks: Callable[[], Awaitable[Iterable[Check]]]) -> list[Check]:
-    """What a plugin says of itself; one that can't say is a check that failed."""
+    """Run checks of a plugin. An error is a failed check."""
     try:
         return [check for look in looks for check in await look()]
     except YamchiError as error:
@@ -303,7 +305,7 @@ async def look_at(plugin: Plugin, *looks: Callable[[], Awaitable[Iterable[Check]
 
 
 async def ask(what: str, ping: Callable[[], Awaitable[str | None]]) -> list[Check]:
-    """Whether something answers, and what it says; no check where it has nothing to say."""
+    """Whether something answers, and what it says. No check if it says nothing."""
     try:
         said = await ping()
     except YamchiError as error:
@@ -312,7 +314,7 @@ async def ask(what: str, ping: Callable[[], Awaitable[str | None]]) -> list[Chec
 
 
 def shipped_plugins() -> list[type[Plugin]]:
-    """The classes of what ships, every one of them."""
+    """The classes of all plugins that ship."""
     return [_checked(_loader(place)()) for place in SHIPPED.values()]
 
 
@@ -323,7 +325,7 @@ def load_attribute(place: str) -> Any:
 
 
 def of_request(kind: type[P]) -> Callable[..., Awaitable[P]]:
-    """A dependency of routes: the plugin of the application behind the server."""
+    """A dependency of routes that gives the application's plugin of this class."""
     from starlette.requests import HTTPConnection
 
     async def find(connection: HTTPConnection) -> P:
@@ -363,7 +365,7 @@ def _checked(kind: Any, taken: Container[str] = frozenset()) -> type[Plugin]:
 
 
 def _in_order(loaded: Mapping[str, type[Plugin]], found: Found) -> list[type[Plugin]]:
-    """Each after those it needs; one whose need is not met is left out, and says so."""
+    """The plugins, each after those it needs. A plugin that needs one that is not here is left out, with a log line."""
     placed: dict[str, type[Plugin]] = {}
 
     def place(name: str, waiting: tuple[str, ...]) -> bool:

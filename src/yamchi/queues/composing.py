@@ -26,7 +26,7 @@ class Switches(Protocol):
         """Queues may move between these types of engines."""
 
     def count_switch(self, origin: str, target: str) -> None:
-        """A queue has."""
+        """A queue has moved."""
 
 
 class Engines:
@@ -49,7 +49,7 @@ class Engines:
         self._spool: Spool | None = None
         self._of_parents: list[Spool] = []
         self.home: asyncio.AbstractEventLoop | None = None
-        """The event loop on which the application is used; the next one, if that has ended."""
+        """The event loop on which the application is used; after it has ended, the next one."""
         begin_anew_after_fork(self)
         for url in settings.all_queue_urls:
             find_scheme(url)  # a wrong one is told at once
@@ -73,7 +73,7 @@ class Engines:
         return self.home is not None and self.home.is_running()
 
     async def settle_here(self) -> None:
-        """The application is used on this event loop: what `app.sync` opened on its own moves here."""
+        """Use the application on this event loop: engines that `app.sync` opened on its own loop move here."""
         for engine in (*self._by_url.values(), self._given):
             if engine:
                 await engine.move_here()
@@ -113,7 +113,7 @@ class Engines:
 
 
 def _giving(engine: Engine) -> Callable[[], Engine]:
-    """The engine itself. A forked process can't use what its parent has opened: it gets another one that is made like it."""
+    """Returns the engine. A forked process can't use what its parent has opened, and gets another engine that is made like it."""
     process = os.getpid()
 
     def give() -> Engine:

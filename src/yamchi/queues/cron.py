@@ -1,4 +1,4 @@
-"""Cron: jobs that come by the clock. Any number of schedulers may run; each moment fires once.
+"""Cron: jobs that are added by the clock. Any number of schedulers may run; each moment fires once.
 
 The id of a run is derived from the schedule and the moment, and the engine adds it only if the schedule has not fired
 at that moment or later. After downtime the latest missed moment fires, once.
@@ -26,10 +26,10 @@ LONGEST_SLEEP: Millis = 30_000
 """The scheduler looks at the clock at least this often, so that a changed system time is noticed."""
 
 RETRY: Millis = 1_000
-"""How soon a schedule is looked at again whose engine did not answer."""
+"""When to try a schedule again whose engine did not answer."""
 
 LONGEST_REPEAT: Millis = 7_200_000
-"""No clock change repeats more than this."""
+"""The longest span that a clock change repeats."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Schedule:
 
 
 def run_id(schedule: str, moment: Millis) -> str:
-    """The id of a run: what no id may have in it is written by its number."""
+    """The id of a run. Characters that ids may not contain are written as numbers."""
     fit = "".join(quote(char, safe="") if char in ":%" or char.isspace() else char for char in schedule)
     return check_id(f"{fit}@{moment}")
 
@@ -104,7 +104,7 @@ class Scheduler:
         self.schedules = schedules
         self._clock = clock
         self._failing: set[str] = set()
-        """Schedules that could not be looked at the last time: the log says it once."""
+        """Schedules whose last try failed, so that the log says it once."""
 
     async def run(self) -> None:
         tasks = [
@@ -135,7 +135,7 @@ class Scheduler:
         return due
 
     async def fire_due(self) -> Millis:
-        """Fire what is due; when the next one is."""
+        """Fire the schedules that are due; the earliest next moment."""
         moments = [await self._fire(schedule) for schedule in self.schedules]
         return min(moments, default=self._clock.now() + LONGEST_SLEEP)
 

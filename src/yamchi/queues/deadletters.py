@@ -16,7 +16,7 @@ from yamchi.queues.records import DeadLetter, JobRecord, NewJob
 
 
 def to_dict(letter: DeadLetter) -> dict[str, Any]:
-    """A letter as JSON can carry it: `body` holds the `job` with its data, or the `raw_value` of what never was one."""
+    """A letter as JSON can carry it: `body` holds the `job` with its data, or the `raw_value` of a message that was no job."""
     return {
         "id": letter.id,
         "queue": letter.queue,
@@ -55,7 +55,7 @@ class DeadLetters:
             )
 
     async def replay_all(self, *, search: str = "", on_done: OnDone | None = None) -> int:
-        """Replay every letter that matches and still is a job, each once, though it fail again meanwhile; how many went."""
+        """Replay every matching letter that holds a job, each once even if it fails again meanwhile; how many were replayed."""
 
         async def page(offset: int) -> Sequence[DeadLetter]:
             return (await self._engine.letters(self._queue, search, offset, 500)).letters
@@ -69,11 +69,11 @@ class DeadLetters:
         return await each_once(page, replay, on_done)
 
     async def purge(self, letter_ids: Sequence[str] | None = None) -> int:
-        """Drop these letters, or all; how many went."""
+        """Drop these letters, or all; how many were dropped."""
         return await self._engine.purge(self._queue, letter_ids)
 
     def _revive(self, letter: DeadLetter, failed: JobRecord | None, data: Any = ...) -> NewJob:
-        """The job to be run again, as it was added if that is still known, else as its queue says."""
+        """The job to run again: as it was added if that is still known, else with the queue's options."""
         name = letter.name or self._definition.default_name
         if data is ...:
             if not is_job(letter):
@@ -91,6 +91,6 @@ class DeadLetters:
 
 
 def is_job(letter: DeadLetter) -> bool:
-    """Whether the letter holds a job, and not a raw value that never was one."""
+    """Whether the letter holds a job, and not a raw value."""
     body = foreign.shown(letter.body)
     return isinstance(body, dict) and "job" in body

@@ -1,4 +1,4 @@
-"""Who wants to know: handlers that listen to a queue's events, in this process and, where the engine can, in others."""
+"""Listeners to a queue's events, of this process and, where the engine can tell, of others."""
 
 import asyncio
 import inspect
@@ -31,7 +31,7 @@ class Listeners:
         self._by_type[event].append(listener)
 
     def off(self, event: str, listener: Listener) -> None:
-        """Call this listener no more."""
+        """Stop calling this listener."""
         self._by_type[event].remove(listener)
         if not self._by_type[event]:
             del self._by_type[event]
@@ -44,7 +44,7 @@ class Listeners:
         return bool(self._by_type)
 
     def emit(self, event: str, *arguments: Any) -> None:
-        """Call every listener; one that fails is logged and hurts nobody else."""
+        """Call every listener. A failure is logged and does not affect the others."""
         for listener in tuple(self._by_type.get(event, ())):
             try:
                 outcome = listener(*arguments)

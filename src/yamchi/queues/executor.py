@@ -1,4 +1,4 @@
-"""Calling a handler: with its data decoded, within its timeout, in a thread or a child process if it wants one."""
+"""Calls a handler: with decoded data, within its timeout, in a thread or a child process if it needs one."""
 
 import asyncio
 import contextvars
@@ -80,7 +80,7 @@ class Executor:
             raise
 
     def _note_stuck(self, future: "Future[Any]") -> None:
-        """Until the thread ends, its slot is not free, whatever the verdict on its job is."""
+        """The slot stays taken until the thread ends, even if the job has its verdict."""
         if future.done():
             return
         self.stuck_threads += 1
@@ -98,7 +98,7 @@ class Executor:
 
 
 async def run_within(timeout: Millis | None, job: Named, work: Awaitable[Any]) -> Any:
-    """What the work gives, if it does so in time."""
+    """The result of the work. Raises `Retryable` after the timeout."""
     try:
         async with asyncio.timeout(None if timeout is None else timeout / 1000) as limit:
             return await work

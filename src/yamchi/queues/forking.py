@@ -1,4 +1,4 @@
-"""A forked process: what belongs to threads, event loops and connections of its parent is begun anew there."""
+"""Forked processes begin anew: they use no thread, event loop or connection of their parent."""
 
 import os
 from functools import partial
@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 class BeginsAnew(Protocol):
     def begin_anew(self) -> None:
-        """Be as before the first use. What the parent has open is neither used nor closed: it is the parent's."""
+        """Return to the state before the first use. What the parent has open is neither used nor closed."""
 
 
 class MadeAnew:
@@ -22,7 +22,7 @@ class MadeAnew:
     _make: "partial[Self]"
 
     def anew(self) -> Self:
-        """One that was never used."""
+        """An unused one like it."""
         return self._make()
 
 
@@ -30,7 +30,7 @@ _living: WeakSet[BeginsAnew] = WeakSet()
 
 
 def begin_anew_after_fork(thing: BeginsAnew) -> None:
-    """Have this begin anew in every process that is forked from this one, as long as it lives."""
+    """Call `begin_anew` of this object in every forked process, as long as the object lives."""
     _living.add(thing)
 
 

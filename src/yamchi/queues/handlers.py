@@ -27,12 +27,12 @@ _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 """What every broker can name a key, a table or a topic by."""
 
 DEFAULT_TIMEOUT: Millis = 3_600_000
-"""A handler that never returns must not hold its slot for ever, though nobody thought of a timeout for it."""
+"""A handler that never returns must not hold its slot for ever, even if nobody set a timeout."""
 
 KeyOf = str | Callable[[Any], str]
 
 MOST_FAULTS = 2_000
-"""Faults of a document that are looked at: describing them takes ten times as long as finding them."""
+"""With more faults than this, none is described: that takes ten times as long as finding them."""
 
 INVALID_JSON = "Invalid JSON in Kafka message"
 """Other systems know unparseable messages by this sentence, so it is the same on every engine."""
@@ -43,7 +43,7 @@ class PoisonMessage(Exception):
 
 
 class QueueOptions(TypedDict, total=False):
-    """What may be said of a queue where it is declared."""
+    """What a declaration may say about a queue. Options that are left out or None keep what was said before."""
 
     concurrency: int | None
     attempts: int | None
@@ -64,10 +64,10 @@ class Handler:
     name: str
     function: Callable[..., Any]
     limits: ProcessLimits | None = None
-    """Where it runs in child processes: how many, and how large."""
+    """The number and size of its child processes, if it runs in some."""
 
     def __post_init__(self) -> None:
-        """A function that can't be called would be found out by its first job."""
+        """Refuse a function that could not be called, before its first job comes."""
         signature = inspect.signature(self.function)
         try:
             signature.bind(*signature.parameters and ("job",))
@@ -82,7 +82,7 @@ class Handler:
 
     @cached_property
     def model(self) -> Any:
-        """The T of the `Job[T]` that the function takes; None where it says nothing."""
+        """The T of the `Job[T]` that the function takes; None if it has no annotation."""
         try:
             hints = typing.get_type_hints(self.function, include_extras=True)
         except NameError as error:
@@ -105,7 +105,7 @@ class Handler:
         return tuple(part for part in _alternatives(self.model) if isinstance(part, type))
 
     def decode(self, payload: bytes) -> Any:
-        """Data as the handler wants it."""
+        """Data as the handler's annotation wants it."""
         if self._adapter is None:
             return decode_json(payload)
         try:
@@ -115,7 +115,7 @@ class Handler:
             raise PoisonMessage(describe(error, payload) if is_json else INVALID_JSON) from error
 
     def encode(self, data: Any) -> bytes:
-        """Data as JSON, refused here if it would be refused there."""
+        """Data as JSON. Refuses what `decode` would refuse."""
         payload = encode_json(data)
         if self._adapter is not None and not isinstance(data, self._models):
             try:
@@ -128,7 +128,7 @@ class Handler:
 
 
 def _alternatives(model: Any) -> list[Any]:
-    """The model, or each of those it may be."""
+    """The model, or the members of a union."""
     origin, parts = typing.get_origin(model), typing.get_args(model)
     if origin is typing.Annotated:
         return _alternatives(parts[0])
@@ -169,7 +169,7 @@ def faults_in(error: ValidationError, payload: bytes | None = None) -> list[Faul
 
 
 def describe(error: ValidationError, payload: bytes | None = None) -> str:
-    """One sentence: each field with what is wrong with it; in the words of the payload, if that is given."""
+    """One sentence: each field with what is wrong with it. With a payload, fields are named as they are there."""
     faults = faults_in(error, payload)
     said = [f"{fault.place or 'value'}: {fault.message}" for fault in faults[:5]]
     more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
@@ -190,26 +190,26 @@ class QueueDefinition:
     key: KeyOf | None = None
     """A field of the data, or a function of the data, that gives a job's key."""
     timeout: Millis | None = DEFAULT_TIMEOUT
-    """How long a run may take whose job says nothing of it; None for as long as it likes."""
+    """How long a run may take if its job has no timeout of its own; None for no limit."""
     max_bytes: int = 1_048_576
     topic: str | None = None
-    """Its topic on Kafka, where other systems know it by another name than the queue's."""
+    """Its topic on Kafka, if that is not named after the queue."""
     take_in: Callable[[Any, bool], Awaitable[Any]] | None = None
-    """What becomes of data that comes from outside: refused where it has fields of our own, marked if it is only a test.
-    Without it, data is taken as it is, and tests are not taken."""
+    """Checks and changes data that comes from outside: refuses fields of our own, marks tests.
+    Without it, data is taken as it is, and tests are refused."""
     id_in: Callable[[Any], str | None] | None = None
-    """The id that such data itself gives its job, where its sender gives none beside it."""
+    """The id that such data gives its job, if the sender gave no id."""
     withdraw: Callable[[Sequence[JobRecord]], Awaitable[None]] | None = None
-    """Told of jobs that are about to be cancelled or removed though they are not over, before they are."""
+    """Called with unfinished jobs before they are cancelled or removed."""
     restore: Callable[[Sequence[JobRecord]], Awaitable[None]] | None = None
-    """Told of cancelled jobs that are about to be put back, before they are."""
+    """Called with cancelled jobs before they are put back."""
     is_own: bool = False
-    """Only the application itself adds to it; from outside, who is named for it. A plugin's queue is so until the plugin opens it."""
+    """Only the application itself adds jobs, and callers with a scope for this queue. A plugin's queue begins so; the plugin may open it."""
     is_foreign: bool = False
-    """Nobody declared it here; it was found on the engine, and is another program's."""
+    """Another program's queue: it was found on the engine and is not declared here."""
     handlers: dict[str, Handler] = field(default_factory=dict)
     any_name: Handler | None = None
-    """Who handles jobs of names that have no handler of their own."""
+    """Handles jobs whose name has no handler."""
 
     def __post_init__(self) -> None:
         if not _QUEUE_NAME.fullmatch(self.name):
@@ -231,7 +231,7 @@ class QueueDefinition:
         key: KeyOf | None = None,
         topic: str | None = None,
     ) -> None:
-        """Say more about the queue: what is given takes the place of what was said before."""
+        """Change what is given, and keep the rest."""
         if concurrency is not None and not (isinstance(concurrency, int) and concurrency >= 1):
             raise ConfigurationError(
                 f"Queue {self.name} has a concurrency of {concurrency!r}: give a whole number, at least 1."
@@ -251,7 +251,7 @@ class QueueDefinition:
             "key": key,
             "topic": topic,
         }
-        if more := _given(options):  # the default ones are known by being the same: those are not written out
+        if more := _given(options):  # options that are the default object itself are not stored with each job
             self.options = replace(self.options, **more)
         for name, value in _given(fields).items():
             setattr(self, name, value)
@@ -265,14 +265,16 @@ class QueueDefinition:
         return next(iter(self.handlers), self.name)
 
     def fill_in(self, job: JobRecord) -> JobRecord:
-        """Another program's message says nothing of a job: it is the queue's default one, run as the queue says."""
+        """Give another program's message, which has no name, the default name and the options of the queue."""
         if not job.name and self.handlers:
             job.name, job.options = self.default_name, self.options
         return job
 
     def handler(self, name: str) -> Handler:
-        """Who handles jobs of this name. A message of another program has none, and one that was added where no handlers are
-        has the name of its queue: both go to the default handler.
+        """The handler of jobs of this name.
+
+        Another program's message has no name, and a job that was added by a process without handlers has its queue's name: both
+        go to the default handler.
         """
         try:
             return self.handlers[name or self.default_name]

@@ -27,7 +27,7 @@ log = structlog.get_logger("yamchi.worker")
 T = TypeVar("T")
 
 LONGEST_SHOWN = 200
-"""How much of a job's progress its log line shows."""
+"""Bytes of a job's progress that its log line shows."""
 
 
 class AddOptions(TypedDict, total=False):
@@ -67,7 +67,7 @@ class ItsQueue(Protocol):
 
 
 class Job(Generic[T]):
-    """A job: in a handler, the one at hand; elsewhere, a snapshot with the means to act on it.
+    """A job: in a handler, the one that runs; elsewhere, a snapshot with methods that act on the job.
 
     `attempts_made` counts this run too: it is 1 when a job runs for the first time.
     """
@@ -134,12 +134,12 @@ class Job(Generic[T]):
 
     @property
     def returned(self) -> Any:
-        """What the handler returned, as far as this snapshot knows; `result` waits for it."""
+        """What the handler had returned when this snapshot was taken; `result` waits for it."""
         return None if self.record.result is None else orjson.loads(self.record.result)
 
     @property
     def progress_made(self) -> Any:
-        """What `progress` was last told."""
+        """The last value that was given to `progress`."""
         return None if self.record.progress is None else orjson.loads(self.record.progress)
 
     @property
@@ -212,7 +212,7 @@ class Job(Generic[T]):
     # ── What a handler does with it ───────────────────────────────────────────────────────────────────────────────
 
     def progress(self, value: Any) -> Awaitable[None]:
-        """Say how far this job has come: a number or anything JSON can carry."""
+        """Report how far this job has come: a number, or anything that JSON can carry."""
         return self._do(self._report(value))
 
     async def _report(self, value: Any) -> None:
@@ -225,10 +225,10 @@ class Job(Generic[T]):
         self.queue.listeners.emit("progress", self, value)
 
     def holding(self, name: str) -> AbstractContextManager[None]:
-        """`with job.holding("provider"):` around what waits for somebody else, so that a slow one stops only its own jobs.
+        """`with job.holding("provider"):` around a call of another service, so that a slow service stops only its own jobs.
 
-        As many jobs as the queue has slots may wait for one name; another is sent back to come again later, which costs no
-        attempt. One that waits for longer than a second lends its slot to jobs of other names.
+        As many jobs as the queue has slots may hold one name. A further job goes back to the queue for a while, which costs no
+        attempt. A job that holds a name for longer than a second lends its slot to jobs of other names.
         """
         if self._bulkheads is None:
             return nullcontext()
@@ -237,7 +237,7 @@ class Job(Generic[T]):
 
     @contextmanager
     def _held_there(self, held: AbstractContextManager[None]) -> Iterator[None]:
-        """For a plain handler in its thread: bulkheads belong to the event loop."""
+        """For a plain handler, which runs in a thread: bulkheads belong to the event loop."""
         self._do(_call(held.__enter__))
         try:
             yield
@@ -259,14 +259,14 @@ class Job(Generic[T]):
             claim.is_waiting = False  # last: the lease keeper's thread reads both
 
     def log(self, *lines: str) -> Awaitable[None]:
-        """Append lines to this job's log; what looks like a secret is not kept."""
+        """Append lines to this job's log; what looks like a secret is masked."""
         lines = tuple(writable(mask(str(line))) for line in lines)
         # A new record: in memory the old one is the engine's own.
         self.record = self.record.changed(logs=[*self.record.logs, *lines])
         return self._do(self.queue.engine.log(self.record.queue, self.id, lines))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        """Async handlers await; plain ones, in their thread, get it done by the time the call returns."""
+        """Async handlers await the result. For plain handlers, which run in a thread, the work is done when this returns."""
         if self._loop is None or self._loop is _current_loop():
             return work
         done = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -276,7 +276,7 @@ class Job(Generic[T]):
     # ── What others do with it ────────────────────────────────────────────────────────────────────────────────────
 
     async def result(self, timeout: Span | None = None) -> Any:
-        """Wait until this job is over; what its handler returned.
+        """Wait until this job has ended; what its handler returned.
 
         Raises `JobFailed` if it failed, was cancelled or expired, and `TimeoutError` if it takes longer than `timeout`.
         """
@@ -298,7 +298,7 @@ class Job(Generic[T]):
         await self._must(self.queue.promote, "promoted", "only a delayed job can be")
 
     async def cancel(self) -> State:
-        """Stop this job: `cancelled` if it had not begun, `active` if it has been asked to stop."""
+        """Cancel this job: its state is then `cancelled`, or still `active` if it was running and has been asked to stop."""
         return await self.queue.cancel(self.id)
 
     async def update(self, data: Any) -> None:

@@ -68,7 +68,7 @@ class LeaseKeeper:
         await in_own_thread(self._thread.join)
 
     def _main(self) -> None:
-        """Keep until stopped, whatever happens: without renewals, every running job would also run elsewhere."""
+        """Renew until stopped, whatever fails: without renewals every running job would also run elsewhere."""
         while not self._stop.is_set():
             try:
                 asyncio.run(self._run())
@@ -94,7 +94,7 @@ class LeaseKeeper:
 
     @property
     def _tick(self) -> float:
-        """How often to look after jobs, in seconds."""
+        """Seconds between two looks at the claims."""
         return min(1_000, self._lease // 3) / 1000
 
     async def _renew_on(self, engine: Engine, queues: Sequence[HeldClaims]) -> None:
@@ -115,7 +115,7 @@ class LeaseKeeper:
             await asyncio.sleep(self._tick)
 
     async def _guard(self, engine: Engine, work: Coroutine[Any, Any, None]) -> None:
-        """A call that takes longer than a lease is given up: it is too late for it, and the next may be answered."""
+        """Give up a call that takes longer than a lease: it would come too late, and the next one may be answered."""
         try:
             async with asyncio.timeout(self._lease / 1000):
                 await work
@@ -155,10 +155,10 @@ class LeaseKeeper:
 
 
 def _has_passed(since: Millis, span: Millis, now: Millis) -> bool:
-    """Also if the clock was set back: a broker goes by its own, and would give the jobs to others before this one has caught up."""
+    """True also after the clock was set back: the broker's clock goes on, and it would give the jobs to others."""
     return not 0 <= now - since < span
 
 
 def _is_open(engine: Engine) -> bool:
-    """One that opens itself does so on the worker's event loop, which may take a while; nothing is held on it before."""
+    """A lazy engine opens on the worker's event loop, which may take a while; it holds no claims before that."""
     return bool(getattr(engine, "is_open", True))

@@ -13,7 +13,7 @@ from yamchi.queues.records import NewJob, check_id, check_name, check_priority, 
 
 
 class New(NamedTuple):
-    """One job of an `add_many`, where jobs differ in more than their data."""
+    """One job of an `add_many`, with options of its own."""
 
     data: Any
     name: str | None = None
@@ -30,7 +30,7 @@ class New(NamedTuple):
 
 
 def new_job(definition: QueueDefinition, new: New, now: Millis) -> NewJob:
-    """The job that is asked for, checked and encoded."""
+    """The requested job, checked and encoded."""
     if new.id is None:
         check_not_importing("adds a job without an id")
     name = check_name(new.name or definition.default_name)

@@ -1,10 +1,10 @@
-"""Acting on everything in a list that changes meanwhile: each item once, whatever comes back to it."""
+"""Acting on all items of a list that changes meanwhile: each item once, even if it comes back."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 OnDone = Callable[[int], object]
-"""Called with how many more are done."""
+"""Called with the number of items just done."""
 
 
 class Item(Protocol):

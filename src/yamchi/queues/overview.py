@@ -19,7 +19,7 @@ LOOKED_AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """What there is to see of a queue now."""
+    """The present state of a queue."""
 
     queue: Queue
     counts: dict[str, int]
@@ -32,7 +32,7 @@ class QueueView:
 
 
 async def view_queue(queue: Queue, minutes: int = 60) -> QueueView:
-    """Look at a queue; an engine in trouble is part of the view, not an error."""
+    """View a queue. If its engine fails, the view says so; no error is raised."""
     try:
         counts, is_paused, history, letters = await asyncio.gather(
             queue.counts(), queue.is_paused(), queue.history(minutes), queue.dead_letters.list(limit=1)
@@ -49,7 +49,7 @@ async def view_queues(queues: Sequence[Queue], minutes: int = 60) -> list[QueueV
 
 
 async def unattended(queues: Sequence[Queue]) -> dict[str, str]:
-    """Queues whose jobs are due while nobody is at work on them, each with the sentence that says so."""
+    """Queues whose due jobs nobody runs, each with a sentence that says so."""
     said = await _each(queues, _unattended)
     return {queue.name: why for queue, why in zip(queues, said, strict=True) if why}
 
@@ -70,7 +70,7 @@ async def _each(queues: Sequence[Queue], look: Callable[[Queue], Awaitable[T]]) 
 
 
 async def live_workers(queues: Sequence[Queue]) -> list[WorkerInfo]:
-    """Workers of all engines that these queues live on; one that works on several is listed once."""
+    """The workers of all engines of these queues, each once."""
     found: dict[str, WorkerInfo] = {}
     for engine in engines_of(queues):
         try:
@@ -81,7 +81,7 @@ async def live_workers(queues: Sequence[Queue]) -> list[WorkerInfo]:
 
 
 async def kept_names(queues: Sequence[Queue]) -> set[str]:
-    """Names of all queues that are there on the engines of these, whoever declared them."""
+    """Names of all queues on the engines of these, also of undeclared ones."""
     return {name for engine in engines_of(queues) for name in await _names_on(engine)}
 
 

@@ -26,7 +26,7 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """How an engine fares: which queues live on it, what is wrong if something is, how long a job took through it."""
+    """The state of an engine: its queues, what is wrong with it, and how long a job took through it."""
 
     type: str
     queues: list[str]
@@ -52,7 +52,7 @@ async def _ping(engine: Engine, queues: Sequence[Queue]) -> EngineState:
 
 
 def broker_type(queue: Queue) -> str:
-    """The type of a queue's broker, also while its spool stands in for it."""
+    """The type of a queue's broker, also while the spool is in use."""
     return broker_of(queue.engine).type
 
 
@@ -63,10 +63,10 @@ async def probe_engines(queues: Sequence[Queue]) -> list[EngineState]:
 
 @runtime_checkable
 class QueuesMadeByHand(Protocol):
-    """An engine that can't make queues: somebody has to."""
+    """An engine that can't make its queues itself."""
 
     async def how_to_make(self, queues: Sequence[str]) -> str | None:
-        """What to run so that these queues are there; None if they are."""
+        """What somebody must run to make those of these queues that are missing; None if none is."""
 
 
 async def _probe(engine: Engine, names: list[str]) -> EngineState:

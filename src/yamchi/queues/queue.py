@@ -22,11 +22,11 @@ from yamchi.queues.transactions import transactional
 from yamchi.queues.views import Minute, Page
 
 UNATTENDED_AFTER: Millis = 60_000
-"""How long a job may be due before it is worth a word that nobody works on its queue."""
+"""How long a job must be due before `unattended` says that nobody works on its queue."""
 
 RECENT_MINUTES = 5
 PAGE = 1_000
-"""Jobs that are looked at together."""
+"""How many jobs are read at once."""
 
 
 class Queue:
@@ -45,7 +45,7 @@ class Queue:
         return f"<Queue {self.name}>"
 
     def move_to(self, engine: Engine, clock: Clock) -> None:
-        """Live on another engine from now on. For tests, which move an application's queues into memory."""
+        """Use another engine from now on. For tests, which move an application's queues into memory."""
         self.engine, self._clock = engine, clock
         self.dead_letters = DeadLetters(self.definition, engine)
 
@@ -70,8 +70,8 @@ class Queue:
     ) -> Job[Any]:
         """Add one job. When this returns, the job is safe. The same id again is the same job (`is_new` tells).
 
-        With a `connection` to the database that the queue is in (of sqlite3, psycopg or SQLAlchemy), the job is part of its
-        transaction: it is there when that is committed.
+        `connection` is a connection (of sqlite3, psycopg or SQLAlchemy) to the queue's own database. The job is then part of its
+        transaction, and is added when that is committed.
         """
         now = self._clock.now()
         new = New(
@@ -92,13 +92,13 @@ class Queue:
         if connection is not None:
             (added,) = await self._add_within(connection, [job], now)
             return added
-        # Not by way of add_many: its lists are an eighth of what adding one job costs.
+        # Not through add_many: its lists would add an eighth to the cost of one job.
         (is_new,) = await self.engine.add(self.name, [job])
         there = None if is_new else await self.engine.get(self.name, job.id)
         return Job(self, there or job.as_added(self.name, now), is_new=is_new)
 
     async def add_many(self, items: Iterable[Any], *, connection: Any = None) -> list[Job[Any]]:
-        """Add many jobs in one go, each given by its data or as `New(data, id=…, delay=…)`; within a transaction as `add` does."""
+        """Add many jobs in one call, each given as its data or as `New(data, id=…, delay=…)`. `connection` is as in `add`."""
         now = self._clock.now()
         jobs = self.prepare(items, now)
         if not jobs:
@@ -114,7 +114,7 @@ class Queue:
         ]
 
     async def _add_within(self, connection: Any, jobs: Sequence[NewJob], now: Millis) -> list[Job[Any]]:
-        """In the caller's transaction, which nothing else is to be asked in."""
+        """Add in the caller's transaction, and read nothing in it."""
         await self.engine.open()
         created = await transactional(self.engine).add_within(connection, self.name, jobs)
         return [
@@ -123,9 +123,9 @@ class Queue:
         ]
 
     def prepare(self, items: Iterable[Any], now: Millis | None = None) -> list[NewJob]:
-        """Jobs as `add_prepared` takes them, checked and encoded: what would be refused then is refused now.
+        """Check and encode jobs for `add_prepared`.
 
-        For callers who write to a database first, and must not find out afterwards that a job can't be added.
+        For callers who write to a database first: a job that can't be added is refused before that.
         """
         moment = self._clock.now() if now is None else now
         return [
@@ -133,11 +133,11 @@ class Queue:
         ]
 
     async def add_prepared(self, jobs: Sequence[NewJob]) -> list[bool]:
-        """Add jobs that `prepare` made; which of them are new."""
+        """Add jobs that `prepare` returned; for each, whether it is new."""
         return await self.engine.add(self.name, jobs) if jobs else []
 
     async def records(self, job_ids: Iterable[str]) -> dict[str, JobRecord]:
-        """Jobs by their ids, as they are now. All are asked for at once: engines answer such calls together."""
+        """The present records of these jobs, by id. Asked for concurrently, since engines batch such calls."""
         records = await asyncio.gather(*(self.engine.get(self.name, job_id) for job_id in set(job_ids)))
         return {record.id: record for record in records if record}
 
@@ -146,12 +146,12 @@ class Queue:
         return self.definition.encode(name, data)
 
     async def take_permit(self, limit: RateLimit, key: str) -> Millis:
-        """Take the next permit of a key under a limit that all processes share; the moment of the permit."""
+        """Take the next permit of a key under a limit that all processes share; the moment at which it is valid."""
         (permit,) = await self.engine.reserve(self.name, limit, [key])
         return permit
 
     async def return_permit(self, limit: RateLimit, key: str) -> None:
-        """The permit taken last is not used."""
+        """Give back the permit that was taken last."""
         await self.engine.refund(self.name, limit, key, 1)
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +173,7 @@ class Queue:
     async def page(
         self, state: State | None = None, *, search: str = "", offset: int = 0, limit: int = 50
     ) -> Page:
-        """The same as records, with how many there are in all."""
+        """The same as records, with the total number."""
         page = await self.engine.page(self.name, state, search, offset, limit)
         for record in page.jobs:
             self.definition.fill_in(record)
@@ -184,7 +184,7 @@ class Queue:
         return await self.engine.counts(self.name)
 
     async def history(self, minutes: int) -> list[Minute]:
-        """What was done in each of the last minutes, oldest first; empty minutes are left out."""
+        """How many jobs ended in each of the last minutes, oldest first; empty minutes are left out."""
         return await self.engine.history(self.name, minutes)
 
     @property
@@ -199,13 +199,13 @@ class Queue:
         return {**shown, "type": self.engine.type}
 
     async def unattended(self, counts: Mapping[State, int] | None = None) -> str | None:
-        """One sentence when jobs are due here for a minute and nobody is at work on them, anywhere; else None."""
+        """A sentence if jobs have been due here for a minute and no worker anywhere runs them; else None."""
         counts = counts or await self.engine.counts(self.name)
         if counts["active"] or not (counts["waiting"] or counts["delayed"]):
             return None
         if any(self.name in worker.queues for worker in await self.engine.workers()):
             return None
-        # Workers of other programs, such as Node's, are not listed; but what they do is.
+        # Workers of other programs, such as Node's, are not listed, but their work is.
         if await self.engine.history(self.name, RECENT_MINUTES):
             return None
         first = [await self.engine.page(self.name, state, "", 0, 1) for state in PENDING]
@@ -224,7 +224,7 @@ class Queue:
     # ── Acting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def cancel(self, job_id: str) -> State:
-        """Cancel a job that waits; ask a running one to stop. The state it is in now."""
+        """Cancel a pending job, or ask a running one to stop; the state that it is in now."""
         await self._withdraw([job_id], (*PENDING, "active"))
         outcome = await self.engine.cancel(self.name, [job_id])
         if job_id not in outcome:
@@ -232,16 +232,16 @@ class Queue:
         return outcome[job_id]
 
     async def remove(self, job_ids: Sequence[str]) -> list[str]:
-        """Forget jobs that are not running; the ids really removed."""
+        """Remove jobs that are not running; the ids of those removed."""
         await self._withdraw(job_ids, PENDING)
         return await self.clear(job_ids)
 
     async def clear(self, job_ids: Sequence[str]) -> list[str]:
-        """The same without telling whose jobs they are: others of these ids are about to take their place."""
+        """The same without calling `withdraw` of the definition: new jobs with these ids are about to take their place."""
         return await self.engine.remove(self.name, job_ids)
 
     async def _withdraw(self, job_ids: Sequence[str], states: Sequence[State]) -> None:
-        """Tell whose jobs these are that those in such a state will not be run."""
+        """Tell the jobs' owner, if there is one, that those in these states will not run."""
         if self.definition.withdraw is None:
             return
         known = await self.records(job_ids)
@@ -249,29 +249,29 @@ class Queue:
             await self.definition.withdraw(going)
 
     async def retry(self, job_ids: Sequence[str]) -> list[str]:
-        """Put finished jobs back with all their attempts; the ids really put back."""
+        """Put finished jobs back with all their attempts; the ids of those put back."""
         known = await self.records(job_ids) if self.definition.restore else {}
         return await self._put_back(job_ids, known.values())
 
     async def _put_back(self, job_ids: Sequence[str], known: Iterable[JobRecord]) -> list[str]:
-        """Tell whose jobs these are of the cancelled ones; of those that could not be put back, that they stay cancelled."""
+        """Tell the jobs' owner that cancelled jobs are restored; afterwards, which of them stayed cancelled."""
         restore, withdraw = self.definition.restore, self.definition.withdraw
         cancelled = [job for job in known if job.state == "cancelled"] if restore else []
         if restore and cancelled:
             await restore(cancelled)
         back = await self.engine.retry(self.name, job_ids)
         if withdraw and (left := [job for job in cancelled if job.id not in back]):
-            there = await self.records(job.id for job in left)  # somebody else may have put them back
+            there = await self.records(job.id for job in left)  # another caller may have put them back
             if stay := [job for job in left if there.get(job.id, job).state == "cancelled"]:
                 await withdraw(stay)
         return back
 
     async def promote(self, job_ids: Sequence[str]) -> list[str]:
-        """Make delayed jobs due now; the ids really promoted."""
+        """Make delayed jobs due now; the ids of those promoted."""
         return await self.engine.promote(self.name, job_ids)
 
     async def pause(self) -> None:
-        """Let nobody start a job of this queue, in any process; running ones finish."""
+        """Start no job of this queue in any process. Running jobs finish."""
         await self.engine.pause(self.name)
 
     async def resume(self) -> None:
@@ -281,13 +281,13 @@ class Queue:
         return await self.engine.paused(self.name)
 
     async def clean(self, state: State = "completed", *, older_than: Span = 0, limit: int = 10_000) -> int:
-        """Remove jobs of a state that have been in it for at least `older_than`; how many went."""
+        """Remove jobs that have been in a state for at least `older_than`; how many were removed."""
         if state == "active":
             raise WrongState("Running jobs can't be cleaned away; cancel them instead.")
         return await self._clean(state, positive_span("older_than", older_than), limit)
 
     async def drain(self, *, delayed: bool = False) -> int:
-        """Remove every waiting job, and delayed ones too if asked; how many went."""
+        """Remove every waiting job, and with `delayed` the delayed ones too; how many were removed."""
         states: list[State] = ["waiting", "delayed"] if delayed else ["waiting"]
         gone = 0
         for state in states:
@@ -296,7 +296,7 @@ class Queue:
         return gone
 
     async def _clean(self, state: State, older_than: Millis, limit: int) -> int:
-        """By the engine at once; one by one where somebody has to be told of what goes."""
+        """In one call of the engine, or page by page if the jobs' owner has to be told."""
         if self.definition.withdraw is None or state not in PENDING:
             return await self.engine.clean(self.name, state, older_than, limit)
         before, gone, kept = self._clock.now() - older_than, 0, 0
@@ -310,7 +310,7 @@ class Queue:
         return gone
 
     async def retry_all(self, state: State = "failed", *, on_done: OnDone | None = None) -> int:
-        """Put every job of a finished state back, each once, though it fail again meanwhile; how many went."""
+        """Put back every job of a finished state, each once even if it fails again meanwhile; how many were put back."""
 
         async def page(offset: int) -> list[JobRecord]:
             return (await self.engine.page(self.name, state, "", offset, PAGE)).jobs

@@ -1,4 +1,4 @@
-"""Rates: so many in a period, evenly spaced."""
+"""Rates: at most a number in a period, evenly spaced."""
 
 import re
 from dataclasses import dataclass
@@ -36,15 +36,15 @@ class RateLimit:
 
     @property
     def spacing(self) -> float:
-        """Time between two permits, such that a burst and what follows it stay within the limit."""
+        """Time between two permits: a burst and the permits after it stay within the limit."""
         return self.period / (self.count - self.burst + 1)
 
     @property
     def slack(self) -> float:
-        """How far behind the clock a key's permits may stand: what a burst uses up."""
+        """How far a key's next permit may lie behind the clock: a burst uses this time up."""
         return self.spacing * (self.burst - 1)
 
     def take(self, following: float, now: Millis) -> tuple[Millis, float]:
-        """The moment of a key's permit, given which was to follow its last one, and which one follows this."""
+        """The moment of a key's next permit and of the one after it, given the moment that was noted as its next."""
         permit = max(following, now - self.slack)
         return max(round(permit), now), permit + self.spacing

@@ -47,7 +47,7 @@ def _plain(value: object) -> Any:
 # Not frozen, though nobody changes one: freezing costs 0.7 µs a job where it is added, and 3 µs where it is claimed.
 @dataclass(slots=True)
 class NewJob:
-    """What `add` hands to an engine. `run_at` None means at once."""
+    """A job as `add` passes it to an engine. `run_at` None means at once."""
 
     id: str
     name: str
@@ -107,14 +107,14 @@ class JobRecord:
         return job
 
     def as_new(self, **changes: Any) -> NewJob:
-        """The same job to be added afresh, for example to another engine or from its dead letter."""
+        """The same job to be added again, for example to another engine or from its dead letter."""
         fresh = NewJob(
             self.id, self.name, self.payload, self.options, self.priority, self.run_at, self.expires_at
         )
         return replace(fresh, **changes)
 
     def log_fields(self, **more: Any) -> dict[str, Any]:
-        """What a log line about this job has as keys, beside its sentence."""
+        """The keys of a log line about this job."""
         return {"queue": self.queue, "job": self.name, "id": self.id, "attempt": self.attempts_made, **more}
 
 
@@ -179,21 +179,21 @@ class Cancelled:
 
 @dataclass(slots=True)
 class Released:
-    """The job goes back without having cost an attempt: at once, or to wait until `until`."""
+    """The job goes back without paying an attempt, due at once or at `until`."""
 
     claim: Claim
     until: Millis | None = None
     reason: str | None = None
     has_permit: bool = False
     is_said: bool = False
-    """The log has the reason already, for all jobs that it holds up."""
+    """The log has the reason already, for all jobs that wait for it."""
 
 
 Verdict = Completed | RetryAt | Failed | Expired | Cancelled | Released
 
 
 def last_kept(verdicts: Sequence[Verdict], state: State) -> int:
-    """How many jobs that ended so stay, by the last of these that is kept itself; 0 if none of them is."""
+    """How many jobs of this state to keep, by the options of the last verdict whose job is kept; 0 if there is none."""
     return first_kept((verdict.claim.job.options for verdict in reversed(verdicts)), state)
 
 
@@ -271,7 +271,7 @@ def new_id(moment: Millis) -> str:
 
 
 STEPS_OF_ADDRESSES = (".", "..")
-"""No address can end with these: whoever reads it goes up or stays."""
+"""Steps of a path: an address that ended with one of these would lead elsewhere."""
 
 
 def check_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Events of other processes, brought to the listeners of this one."""
+"""Passes events of other processes to the listeners of this one."""
 
 import asyncio
 from collections.abc import Mapping
@@ -37,12 +37,12 @@ class RemoteEvents:
                 self._tasks[id(engine)] = asyncio.create_task(following, name="remote-events")
 
     def _is_followed(self, engine: Engine) -> bool:
-        """Whether a task does so. It ends with the event loop it runs on."""
+        """Whether a task follows this engine. Such a task ends with its event loop."""
         task = self._tasks.get(id(engine))
         return task is not None and not task.done() and not task.get_loop().is_closed()
 
     async def stop(self) -> None:
-        """Those that another event loop follows, that of `app.sync`, are told and not waited for."""
+        """Stop following. Tasks on another event loop, that of `app.sync`, are cancelled and not awaited."""
         here, mine = asyncio.get_running_loop(), []
         for task in self._tasks.values():
             if (loop := task.get_loop()) is here:
@@ -76,6 +76,6 @@ def _value(event: Event) -> object:
 
 
 def _remembered(event: Event) -> JobRecord:
-    """A job that is no longer kept, as far as its event tells."""
+    """A job that is no longer kept, as its event describes it."""
     state = event.type if event.type in ("completed", "failed", "cancelled", "expired") else "active"
     return JobRecord(event.job_id, event.queue, event.name, b"null", state, 0, 0)

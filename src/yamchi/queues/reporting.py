@@ -84,7 +84,7 @@ def emit_outcomes(queue: Queue, outcomes: Sequence[Outcome]) -> None:
 
 
 def _changes(verdict: Verdict) -> dict[str, Any]:
-    """What the verdict made of the job, which its record was claimed without."""
+    """What the verdict changes in the record, which is as it was claimed."""
     match verdict:
         case Completed(result=result):
             return {"state": "completed", "result": result, "failed_reason": None}

@@ -1,4 +1,4 @@
-"""Waiting for what a job returns: its end is heard of, and looked for in case nobody tells."""
+"""Waiting for the result of a job: by its event, and by looking at the job in case no event comes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -19,11 +19,11 @@ RAREST_LOOK: Millis = 2_000
 """Looks at the job come at first so soon, then ever more rarely, down to this."""
 
 _waiting: "WeakKeyDictionary[asyncio.Task[Any], asyncio.Event]" = WeakKeyDictionary()
-"""What tells each task that waits at this moment to look again."""
+"""By waiting task, the event that makes it look again."""
 
 
 class Heard(Protocol):
-    """A queue, as far as waiting needs it."""
+    """The part of a queue that waiting needs."""
 
     name: str
     engine: Engine
@@ -89,12 +89,12 @@ def _noted(told: asyncio.Event) -> Iterator[None]:
 
 
 def count_waiting(tasks: Iterable["asyncio.Task[Any]"]) -> int:
-    """How many of these wait for what a job returns."""
+    """How many of these tasks wait for the result of a job."""
     return sum(task in _waiting for task in tasks)
 
 
 def look_again(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    """Have those of these that wait for a job look at it now."""
+    """Let those of these tasks that wait for a job look at it now."""
     for task in tasks:
         if told := _waiting.get(task):
             told.set()
@@ -113,7 +113,7 @@ def _listen(queue: Heard, hear: Callable[..., None]) -> Callable[[], None]:
 
 
 def _ended(record: JobRecord, state: State, value: Any) -> JobRecord:
-    """A job as its last event tells of it: it may not be kept."""
+    """A job as its last event describes it: the job itself may not be kept."""
     if state == "completed":
         return record.changed(state=state, result=to_json(value))
     return record.changed(state=state, failed_reason=None if value is None else str(value))

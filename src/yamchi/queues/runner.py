@@ -26,16 +26,16 @@ from yamchi.queues.throttle import Throttle
 log = structlog.get_logger("yamchi.worker")
 
 IDLE_WAIT: Millis = 5_000
-"""A runner with nothing to do asks again this often even if nothing woke it."""
+"""An idle runner asks for jobs this often even if nothing wakes it."""
 
 LAST_VERDICTS_SECONDS = 5.0
-"""How long a stop waits for the last verdicts to be settled, and an interruption for exchanges under way."""
+"""How long a stop waits until the last verdicts are settled, and a failure until exchanges under way have ended."""
 
 LONGEST_BACKOFF_SECONDS = 5.0
 """The longest pause between two tries when the engine fails."""
 
 POSTPONED_SECONDS = 1.0
-"""How long verdicts wait that the engine could not settle yet."""
+"""How long to wait before verdicts that the engine could not settle are sent again."""
 
 FEW_SLOTS = 16
 """With fewer slots than this one exchange may fill them all."""
@@ -43,7 +43,7 @@ FEW_SLOTS = 16
 
 @dataclass(slots=True)
 class Outcome:
-    """A settled job, for whoever counts, logs or listens."""
+    """A settled job, for metrics, logs and listeners."""
 
     job: JobRecord
     verdict: Verdict
@@ -70,7 +70,7 @@ class QueueRunner:
         self._exchanges_at_once = 2 if queue.engine.can.overlaps else 1
         """How many exchanges may be under way at once. Never changes."""
         self._may_exchange = True
-        """Whether another exchange may begin: False when `run` is about to end though nobody stopped it."""
+        """Whether another exchange may begin: False when `run` is about to end without a stop."""
         self._exchanges_under_way = 0
         """Written by `exchange`; read by `is_idle`, so that a stop waits for them."""
         self._requested = 0
@@ -98,7 +98,7 @@ class QueueRunner:
     # ── Start and stop ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> None:
-        """Open the engine on the worker's event loop. One that is away is tried again by every exchange."""
+        """Open the engine on the worker's event loop. If it is away, every exchange tries again."""
         try:
             await self._engine.open()
         except EngineError as error:
@@ -127,13 +127,13 @@ class QueueRunner:
             raise self._explain(outcomes)
 
     async def _end_exchanges(self, loops: "Sequence[asyncio.Task[None]]") -> None:
-        """Let exchanges under way end: what one has claimed would be lost with it until the leases end."""
+        """Let exchanges under way end: jobs claimed by an exchange that is cut off wait until their leases end."""
         self._may_exchange = False
         self._exchange_due.set()
         await asyncio.wait(loops, timeout=LAST_VERDICTS_SECONDS)
 
     def _explain(self, outcomes: Sequence[object]) -> RuntimeError:
-        """Why this stopped working though nobody asked it to."""
+        """Why this ended without a stop."""
         raised = (one for one in outcomes if isinstance(one, BaseException))
         cause = next((one for one in raised if not isinstance(one, asyncio.CancelledError)), None)
         error = RuntimeError(f"The work of queue {self.queue.name} was interrupted: {cause!r}")
@@ -149,7 +149,7 @@ class QueueRunner:
         self._stopped.set()
 
     async def _settle_the_rest(self) -> None:
-        """Settle the last verdicts; an engine that is away does not hold up the stop for long."""
+        """Settle the last verdicts. An engine that is away delays the stop only for a short time."""
         self._retry_postponed()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_VERDICTS_SECONDS):
@@ -189,11 +189,11 @@ class QueueRunner:
                 await self.exchange()
 
     def claim_again(self) -> None:
-        """Let the next exchange look for due jobs, whatever the last one found."""
+        """Let the next exchange ask for jobs even if the last one found none."""
         self._may_claim = True
 
     async def exchange(self) -> bool:
-        """Settle what is done and claim what may start; whether there was anything of either."""
+        """Settle what is done and claim what may start; whether there was anything to settle or claim."""
         self._exchanges_under_way += 1
         try:
             want = await self._permitted()
@@ -243,7 +243,7 @@ class QueueRunner:
         self._verdicts.append(finished)
 
     def _postpone(self, done: list[Finished], unsettled: Sequence[Verdict]) -> list[Finished]:
-        """Keep what can't be settled yet for a later exchange; what is left of the present one."""
+        """Keep verdicts that can't be settled yet for a later exchange; the remaining ones."""
         again = {id(verdict) for verdict in unsettled}
         if not self._postponed:
             asyncio.get_running_loop().call_later(POSTPONED_SECONDS, self._retry_postponed)
@@ -256,7 +256,7 @@ class QueueRunner:
 
     @property
     def _batch_size(self) -> int:
-        """The most to ask for at once. With many slots an equal part, so that one half runs while the other is claimed."""
+        """The most jobs to ask for in one exchange. With many slots half of them, so that one half runs while the other is claimed."""
         return self.slots if self.slots < FEW_SLOTS else (self.slots + 1) // self._exchanges_at_once
 
     def _free_slots(self) -> int:
@@ -279,7 +279,7 @@ class QueueRunner:
         self._exchange_due.set()
 
     async def _back_off(self, error: Exception) -> None:
-        """The engine failed: say so, keep the verdicts, and try again after a pause that grows."""
+        """Log that the engine failed, and pause before the next try, longer after each failure."""
         self._failures += 1
         level = log.warning if self._failures > 1 else log.error
         level(
@@ -305,7 +305,7 @@ class QueueRunner:
             self._exchange_due.set()
 
     async def _recover_stalled(self) -> None:
-        """Recover what dead workers left. A job's lease is nine tenths of the promised one; this is the tenth."""
+        """Recover the jobs of dead workers. A job's lease is nine tenths of the promised time; this adds at most a tenth."""
         while True:
             await asyncio.sleep(self._lease / 9_000 * random.uniform(0.8, 1.0))
             if self._failures:
@@ -329,7 +329,7 @@ class QueueRunner:
             self._note_failed(job)
 
     def _note_failed(self, job: JobRecord) -> None:
-        """A job that ended with its worker is counted, logged and told as any other that failed."""
+        """Report a job that failed because its worker died like any other failed job."""
         now, error = self._clock.now(), job.failed_reason or stalled_error(job)
         verdict = Failed(Claim(job, ""), error, DeadLetter.of_job(job, error, now))
         self._observe(self.queue, [Outcome(job, verdict, (now - (job.started_at or now)) / 1000)])

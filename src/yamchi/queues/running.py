@@ -1,4 +1,4 @@
-"""The jobs of one queue that this process runs: each is started, may be interrupted, and ends in a verdict."""
+"""The jobs of one queue that run in this process: each is started, may be interrupted, and ends with a verdict."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ class Run:
     interruption: "Interruption | str | None" = None
 
     def is_older(self, moment: float) -> bool:
-        """Whether it began before that. While it waits for a free child process, it has not."""
+        """Whether it began before this moment, not counting waits for a free child process; False during such a wait."""
         return not self.claim.is_waiting and self.began + self.claim.waited < moment
 
 
@@ -70,11 +70,11 @@ class RunningJobs:
 
     @property
     def slots_taken(self) -> int:
-        """Slots that no other job can have: those of running jobs, and of threads whose job is over already."""
+        """Slots in use: by running jobs that have not lent theirs, and by threads whose job has ended already."""
         return len(self._runs) - self._bulkheads.lent + self._executor.stuck_threads
 
     def start(self, claim: Claim, now: Millis, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin a job, unless it is too late for it."""
+        """Start a job, unless it has expired or the runner stops."""
         job = claim.job
         if not job.name:
             self._queue.definition.fill_in(job)

@@ -13,7 +13,7 @@ from yamchi.queues.queue import Queue
 from yamchi.queues.records import Claim, Released
 
 WHOLE_QUEUE = ""
-"""The key under which the queue itself has its permits."""
+"""The key of the permits of the queue as a whole."""
 
 
 class Throttle:
@@ -26,7 +26,7 @@ class Throttle:
         self._clock = clock
 
     async def allow(self, want: int) -> tuple[int, Millis]:
-        """How many of the jobs wanted may start now, and how long to wait for the next one if not all may."""
+        """How many of the wanted jobs may start now, and how long to wait for the next one if not all may."""
         rate = self._definition.rate
         if rate is None or want == 0:
             return want, 0
@@ -40,13 +40,13 @@ class Throttle:
         return allowed, permits[allowed] - now
 
     async def refund(self, permits: int) -> None:
-        """Permits lost to a broker in trouble only make the queue a little slower than it may be."""
+        """Give back unused permits. If the broker fails, the queue only runs a little slower than its limit."""
         if permits and self._definition.rate:
             with suppress(EngineError):
                 await self._engine.refund(self._queue.name, self._definition.rate, WHOLE_QUEUE, permits)
 
     async def sort(self, claims: Sequence[Claim]) -> tuple[Sequence[Claim], list[Released]]:
-        """Those whose key allows them to start now, and the others, to be put back until their permit."""
+        """The claims whose key permits them to start now, and verdicts that put back the others until their permit."""
         rate = self._definition.key_rate
         without_permit = [claim for claim in claims if not claim.has_permit]
         if rate is None or not without_permit:

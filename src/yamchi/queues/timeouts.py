@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class CallTimeout:
-    """Gives up on calls after so many seconds. For the calls of one event loop, and of the next when that has ended."""
+    """Gives up calls after a number of seconds. For one event loop at a time; after it has ended, for the next."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -21,7 +21,7 @@ class CallTimeout:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def wait_for(self, work: Awaitable[T]) -> T:
-        """The outcome of the work, or TimeoutError. A task waits for one thing at a time."""
+        """The result of the work, or TimeoutError. A task may wait for one call at a time."""
         task = asyncio.current_task()
         assert task is not None
         loop, cancelled = task.get_loop(), task.cancelling()

@@ -1,4 +1,4 @@
-"""Adding jobs in a transaction of the caller's: they are there if it commits, and never were if it is rolled back.
+"""Adding jobs in a transaction of the caller's: they are added if it commits, and not if it is rolled back.
 
 That works where the jobs lie in the caller's own database: with SQLite in the same file, with PostgreSQL in the same database.
 """
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Transactional(Protocol):
-    """An engine whose jobs lie in a database to which the caller may have a connection."""
+    """An engine whose jobs are in a database that the caller may be connected to."""
 
     async def ready(self, queue: str) -> None:
         """Make what must exist before a job can be added."""

@@ -22,11 +22,11 @@ from yamchi.queues.records import (
 )
 
 OUTAGE_WAIT: Millis = 10_000
-"""How long a job waits for a provider that is down and did not say when to come back."""
+"""How long a job waits for a provider that is down and gave no Retry-After."""
 
 LONGEST_TRACE = 8_000
 LONGEST_SENTENCE = 8_000
-"""Characters that are kept of a trace, and of what an error says."""
+"""Characters that are kept of a trace, and of an error's text."""
 
 
 def verdict_on_result(claim: Claim, result: Any, now: Millis) -> Verdict:
@@ -43,7 +43,7 @@ def verdict_on_result(claim: Claim, result: Any, now: Millis) -> Verdict:
 
 
 def verdict_on_error(claim: Claim, error: BaseException, now: Millis) -> Verdict:
-    """A handler that says wrongly what it wants (a moment without a time zone) has failed of that."""
+    """A failure kind that can't be used, such as a moment without a time zone, is an error of the handler."""
     try:
         return _judge(claim, error, now)
     except Exception as wrong:
@@ -80,7 +80,7 @@ def _moment(until: datetime | Span, now: Millis) -> Millis:
 
 
 def sentence(error: BaseException) -> str:
-    """What an error says, as every engine can keep it: not too long, and text in every encoding."""
+    """The text of an error, as every engine can keep it."""
     said = _said(error)
     if not (isinstance(error, errors.YamchiError) and said):
         said = f"{type(error).__name__}: {said}" if said else type(error).__name__
@@ -95,7 +95,7 @@ def _said(error: BaseException) -> str:
 
 
 def trace(error: BaseException) -> str | None:
-    """Where an error came from, as every engine can keep it."""
+    """The trace of an error, as every engine can keep it."""
     if error.__traceback__ is None:
         return None
     whole = mask("".join(traceback.format_exception(error))[-LONGEST_MASKED:])  # masked before it is cut

@@ -1,4 +1,4 @@
-"""What there is to see of queues: pages of jobs and dead letters, workers, minutes, events. Engines give them, everybody reads them."""
+"""What engines show of queues: pages of jobs and dead letters, workers, minutes, events."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -36,7 +36,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What a queue got done in one minute."""
+    """How many jobs of a queue ended in one minute."""
 
     moment: Millis
     completed: int

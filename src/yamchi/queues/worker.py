@@ -26,7 +26,7 @@ from yamchi.queues.services import ServiceFunction, Services
 SHORTEST_LEASE: Millis = 300
 
 OPENING_SECONDS = 2.0
-"""How long a worker waits for all engines to be open before it begins with those that are."""
+"""A worker waits this long for all engines to open, and then begins with those that are open."""
 
 
 class Worker:
@@ -83,7 +83,7 @@ class Worker:
                 task.cancel()
 
     async def _work(self) -> None:
-        """Only a stop or being cancelled ends this: whatever fails is started again."""
+        """Run everything until a stop or a cancellation. What fails is started again."""
         runners = [self._begin(f"queue {runner.queue.name}", runner.run) for runner in self.runners]
         services = self.services.declared(runner.queue.name for runner in self.runners)
         background = [self._begin(name, function) for name, function in services.items()]
@@ -117,7 +117,7 @@ class Worker:
         self._stop.set()
 
     async def drain(self) -> int:
-        """Run everything that is due now, and what that makes due, then return; how many rounds of exchanges it took.
+        """Run all jobs that are due now and those that they make due; how many rounds of exchanges it took.
 
         For tests: no leases, no scheduler, and jobs that wait for a moved clock are left waiting.
         """
@@ -134,7 +134,7 @@ class Worker:
                 are_asleep = True  # before they fell asleep they may have added what is due
 
     async def close(self) -> None:
-        """End what `drain` started; a worker that ran has done so itself."""
+        """End what `drain` started. `run` needs no close."""
         await asyncio.gather(*(runner.close() for runner in self.runners))
 
     @property
@@ -142,7 +142,7 @@ class Worker:
         return [task for runner in self.runners for task in runner.jobs.tasks]
 
     async def _let_run(self) -> bool:
-        """Let running jobs run for a moment; False when all that are left are asleep on the clock, or wait for jobs that are not due.
+        """Let running jobs run for a moment. False if the remaining ones all sleep on the clock or wait for jobs that are not due.
 
         No longer than that: what a job adds may have to run before the job can end.
         """
@@ -174,7 +174,7 @@ async def _nothing() -> None:
 
 @contextmanager
 def collecting_less() -> Iterator[None]:
-    """What a job leaves behind is freed at once: look for the rest less often, and not among what was there before."""
+    """Collect garbage less often, and not among objects that existed before: reference counts free what jobs leave behind."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
