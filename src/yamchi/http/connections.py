@@ -348,7 +348,8 @@ class LimitedProtocol(InParts, TracksUnread, HttpToolsProtocol):
         if self._received + self._part > LARGEST_HEADERS or len(self.headers) > MOST_HEADERS:
             self._check_size()
         self._stop_waiting()
-        self.scope["headers"] = self.headers.copy()  # the parser adds trailers to its own, which no proxy has looked at
+        # The parser adds trailers to its own list, and no proxy has looked at those.
+        self.scope["headers"] = self.headers.copy()
         super().on_headers_complete()
         if not self.pipeline:
             self._answered = self.cycle
