@@ -9,6 +9,7 @@ from yamchi.clock import SystemClock
 from yamchi.errors import EngineUnavailable
 from yamchi.queues.engines.base import Capabilities, Engine
 from yamchi.queues.engines.sqlite import SqliteEngine
+from yamchi.queues.engines.sqlite.spool import SqliteSpool
 from yamchi.queues.failover import with_failover
 from yamchi.testing.conformance import EngineSuite, ManagementSuite, WorkerSuite
 from yamchi.testing.conformance.base import Connect
@@ -36,7 +37,7 @@ class FailoverSuite(EngineSuite, ManagementSuite, WorkerSuite):
 
         async def connect() -> Engine:
             broker = self.broker(tmp_path / "broker.db", SystemClock())
-            spool = SqliteEngine(tmp_path / "spool.db", SystemClock())
+            spool = SqliteSpool(tmp_path / "spool.db", SystemClock())
             engine = with_failover(broker, spool, lambda origin, target: None, lambda queue: True)
             await engine.open()
             engines.extend((engine, spool))

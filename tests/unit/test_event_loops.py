@@ -25,7 +25,7 @@ from yamchi.notifications.templates.model import Rendered
 from yamchi.outgoing import Client
 from yamchi.queues import runner
 from yamchi.queues.engines.memory import MemoryEngine
-from yamchi.queues.engines.sqlite import SqliteEngine
+from yamchi.queues.engines.sqlite.spool import SqliteSpool
 from yamchi.queues.engines.wakeups import Wakeup
 from yamchi.queues.failover import with_failover
 from yamchi.queues.handlers import QueueDefinition
@@ -161,7 +161,7 @@ def test_events_of_other_processes_are_heard_on_the_second_event_loop_too(tmp_pa
 
 def test_a_spool_is_moved_on_the_second_event_loop_too(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker.db", SystemClock())
-    spool = SqliteEngine(tmp_path / "spool.db", SystemClock())
+    spool = SqliteSpool(tmp_path / "spool.db", SystemClock())
     engine = with_failover(broker, spool, lambda before, after: None, lambda queue: True)
     app = Yamchi(Settings(home=tmp_path, plugins=()), engine=engine)
 

@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 from yamchi import Job, Yamchi
 from yamchi.errors import EngineUnavailable, StorageFull
 from yamchi.queues.engines.base import Engine, Exchange, RateLimit
-from yamchi.queues.engines.memory import MemoryEngine
+from yamchi.queues.engines.memory.spool import MemorySpool
 from yamchi.queues.engines.sqlite import SqliteEngine
+from yamchi.queues.engines.sqlite.spool import SqliteSpool
 from yamchi.queues.failover import Spool, with_failover
 from yamchi.queues.options import JobOptions
 from yamchi.queues.records import Claim, Completed, NewJob
@@ -64,7 +65,7 @@ async def broker(tmp_path: Path, clock: MovableClock) -> AsyncIterator[Broker]:
 
 @pytest.fixture(params=["sqlite", "memory"])
 async def spool(request: pytest.FixtureRequest, tmp_path: Path, clock: MovableClock) -> AsyncIterator[Spool]:
-    engine = MemoryEngine(clock) if request.param == "memory" else SqliteEngine(tmp_path / "spool.db", clock)
+    engine = MemorySpool(clock) if request.param == "memory" else SqliteSpool(tmp_path / "spool.db", clock)
     yield engine
     await engine.close()
 
@@ -555,7 +556,7 @@ async def test_who_waits_at_a_broker_that_goes_away_goes_on_at_the_spool(start: 
 async def test_events_of_other_processes_are_heard_during_an_outage_and_after_it(
     tmp_path: Path, broker: Broker, clock: MovableClock
 ) -> None:
-    spool = SqliteEngine(tmp_path / "spool.db", clock)
+    spool = SqliteSpool(tmp_path / "spool.db", clock)
     engine = with_failover(broker, spool, lambda before, after: None, lambda queue: True)
     heard: list[str] = []
     numbers = count()

@@ -9,8 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from yamchi.errors import ConfigurationError, EngineUnavailable, InvalidJob
-from yamchi.queues.engines.memory import MemoryEngine
+from yamchi.queues.engines.memory.spool import MemorySpool
 from yamchi.queues.engines.sqlite import SqliteEngine
+from yamchi.queues.engines.sqlite.spool import SqliteSpool
 from yamchi.queues.failover import Spool, moving, with_failover
 from yamchi.queues.options import JobOptions
 from yamchi.queues.records import Claim, NewJob
@@ -27,7 +28,7 @@ def clock() -> MovableClock:
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def spool(request: pytest.FixtureRequest, tmp_path: Path, clock: MovableClock) -> AsyncIterator[Spool]:
-    engine = MemoryEngine(clock) if request.param == "memory" else SqliteEngine(tmp_path / "spool.db", clock)
+    engine = MemorySpool(clock) if request.param == "memory" else SqliteSpool(tmp_path / "spool.db", clock)
     await engine.open()
     await engine.add("q", [_job(number) for number in FIVE])
     yield engine
@@ -35,9 +36,9 @@ async def spool(request: pytest.FixtureRequest, tmp_path: Path, clock: MovableCl
 
 
 @pytest.fixture
-async def shared(tmp_path: Path, clock: MovableClock) -> AsyncIterator[SqliteEngine]:
+async def shared(tmp_path: Path, clock: MovableClock) -> AsyncIterator[SqliteSpool]:
     """A spool that several processes share."""
-    engine = SqliteEngine(tmp_path / "shared.db", clock)
+    engine = SqliteSpool(tmp_path / "shared.db", clock)
     await engine.open()
     await engine.add("q", [_job(number) for number in FIVE])
     yield engine
@@ -90,20 +91,20 @@ async def test_what_has_been_carried_is_gone(spool: Spool) -> None:
     assert _ids(await _taken(spool)) == ["4", "5"]
 
 
-async def test_one_carries_at_a_time(shared: SqliteEngine) -> None:
+async def test_one_carries_at_a_time(shared: SqliteSpool) -> None:
     assert _ids(await shared.take_pending("q", 2, LEASE, "a")) == ["1", "2"]
     assert await shared.take_pending("q", 2, LEASE, "b") == []
     await shared.end_move("q", "a")
     assert _ids(await shared.take_pending("q", 2, LEASE, "b")) == ["1", "2"]
 
 
-async def test_what_a_dead_mover_left_is_moved_first(shared: SqliteEngine, clock: MovableClock) -> None:
+async def test_what_a_dead_mover_left_is_moved_first(shared: SqliteSpool, clock: MovableClock) -> None:
     await shared.take_pending("q", 2, LEASE, "dead")
     await clock.advance(LEASE / 1000 + 1)
     assert _ids(await shared.take_pending("q", 10, LEASE, "b")) == FIVE
 
 
-async def test_what_a_dead_mover_left_is_run_first(shared: SqliteEngine, clock: MovableClock) -> None:
+async def test_what_a_dead_mover_left_is_run_first(shared: SqliteSpool, clock: MovableClock) -> None:
     await shared.take_pending("q", 2, LEASE, "dead")
     await clock.advance(LEASE / 1000 + 1)
     assert await shared.recover("q") == [], "nobody ran it, so it has not stalled"
@@ -187,7 +188,7 @@ async def test_a_job_that_is_cancelled_while_it_is_carried_is_not_run(
 
 
 async def test_the_broker_is_not_used_while_another_process_carries(
-    shared: SqliteEngine, tmp_path: Path, clock: MovableClock
+    shared: SqliteSpool, tmp_path: Path, clock: MovableClock
 ) -> None:
     held = await shared.take_pending("q", 10, LEASE, "another process")
     broker = Broker(tmp_path / "broker.db", clock)
@@ -206,7 +207,7 @@ async def test_the_broker_is_not_used_while_another_process_carries(
 
 @pytest.mark.parametrize("is_there", [True, False])
 async def test_a_start_on_the_spool_is_told_as_every_switch_is(
-    shared: SqliteEngine, tmp_path: Path, clock: MovableClock, is_there: bool
+    shared: SqliteSpool, tmp_path: Path, clock: MovableClock, is_there: bool
 ) -> None:
     switches: list[tuple[str, str]] = []
     broker = (Broker if is_there else AbsentBroker)(tmp_path / "broker.db", clock)

@@ -16,8 +16,8 @@ from yamchi.queues.engines.base import Engine
 from yamchi.settings import Settings
 
 if TYPE_CHECKING:
-    from yamchi.queues.engines.memory import MemoryEngine
-    from yamchi.queues.engines.sqlite import SqliteEngine
+    from yamchi.queues.engines.memory.spool import MemorySpool
+    from yamchi.queues.engines.sqlite.spool import SqliteSpool
     from yamchi.storage.keys import Keys
 
 ENTRY_POINTS = "yamchi.engines"
@@ -71,15 +71,15 @@ def scheme_of(url: str) -> str:
     return scheme.partition("+")[0] if scheme.startswith("postgres") else scheme
 
 
-def make_spool(kind: Literal["sqlite", "memory"], path: Path, clock: Clock) -> "MemoryEngine | SqliteEngine":
+def make_spool(kind: Literal["sqlite", "memory"], path: Path, clock: Clock) -> "MemorySpool | SqliteSpool":
     """Where jobs wait while their broker can't be reached."""
     if kind == "memory":
-        from yamchi.queues.engines.memory import MemoryEngine
+        from yamchi.queues.engines.memory.spool import MemorySpool
 
-        return MemoryEngine(clock)
-    from yamchi.queues.engines.sqlite import SqliteEngine
+        return MemorySpool(clock)
+    from yamchi.queues.engines.sqlite.spool import SqliteSpool
 
-    return SqliteEngine(path, clock)
+    return SqliteSpool(path, clock)
 
 
 def make_keys(url: str) -> "Keys | None":

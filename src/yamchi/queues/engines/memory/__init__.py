@@ -33,7 +33,6 @@ from yamchi.queues.records import (
     Failed,
     JobRecord,
     NewJob,
-    Released,
     State,
     Verdict,
 )
@@ -77,18 +76,6 @@ class MemoryEngine(MadeAnew):
             self._schedules[schedule] = moment
             return (await self.add(queue, [job]))[0]
 
-    async def add_doubtful(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        """Add jobs that another engine may have too."""
-        with self._lock:
-            self._contents[queue].doubtful.update(job.id for job in jobs)
-            return await self.add(queue, jobs)
-
-    async def fire_doubtful(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
-        """The same for a moment of a schedule."""
-        with self._lock:
-            self._contents[queue].doubtful.add(job.id)
-            return await self.fire(schedule, moment, queue, job)
-
     async def begin_schedule(self, schedule: str, moment: Millis) -> None:
         self._schedules.setdefault(schedule, moment)
 
@@ -126,84 +113,6 @@ class MemoryEngine(MadeAnew):
             for verdict in verdicts:
                 content.settle(verdict, now)
             return [(verdict.claim.job, isinstance(verdict, Failed)) for verdict in verdicts]
-
-    async def take_pending(self, queue: str, want: int, lease: Millis, mover: str) -> list[Claim]:
-        """Claim jobs that wait, due or not, in order: for a spool, to move them elsewhere."""
-        with self._lock:
-            content, now = self._contents[queue], self._clock.now()
-            content.mover = mover
-            pending = [entry for entry in content.jobs.values() if entry.job.state in PENDING]
-            pending.sort(key=lambda entry: entry.place)
-            return [content.claim(entry, lease, mover, now) for entry in pending[:want]]
-
-    async def spooled(self, mover: str) -> list[str]:
-        """Queues of which something waits here or is in doubt, or is on its way elsewhere by another mover."""
-        return [
-            queue
-            for queue, content in self._contents.items()
-            if any(content.counts[state] for state in PENDING)
-            or content.doubtful
-            or content.mover not in (None, mover)
-        ]
-
-    async def doubtful_begun(self, queue: str, mover: str) -> list[str]:
-        """Of the jobs that another engine may have too, those that have begun here, the forgotten ones too."""
-        with self._lock:
-            content = self._contents[queue]
-            return [job_id for job_id in content.doubtful if content.has_begun(job_id, mover)]
-
-    async def forget_doubts(self, queue: str, job_ids: Sequence[str]) -> None:
-        """The other engine has them no longer."""
-        with self._lock:
-            self._contents[queue].doubtful.difference_update(job_ids)
-
-    async def drop(self, queue: str, claims: Sequence[Claim]) -> list[str]:
-        """Forget claimed jobs that have been moved elsewhere; which of them somebody had asked to stop by then."""
-        with self._lock:
-            content = self._contents[queue]
-            entries = [entry for claim in claims if (entry := self._held(claim))]
-            for entry in entries:
-                del content.active[entry.job.id]
-                content.forget(entry.job.id)
-                content.doubtful.discard(entry.job.id)
-            return [entry.job.id for entry in entries if entry.cancelling]
-
-    async def end_move(self, queue: str, mover: str) -> None:
-        """Give back what was not moved, and let others claim again."""
-        with self._lock:
-            content, now = self._contents[queue], self._clock.now()
-            for entry in [entry for entry in content.active.values() if entry.job.worker == mover]:
-                content.doubtful.add(entry.job.id)
-                content.settle(
-                    Released(Claim(entry.job, entry.token or "", has_permit=entry.has_permit)), now
-                )
-            content.mover = None
-            content.wakeup.set()
-
-    async def note_pause(self, queue: str, is_paused: bool) -> None:
-        """Pause or resume, and remember that another engine has to be told."""
-        with self._lock:
-            content = self._contents[queue]
-            content.paused = content.noted_pause = is_paused
-            content.wakeup.set()
-
-    async def noted_pauses(self) -> dict[str, bool]:
-        """Queues of which the other engine has not been told yet whether they are paused."""
-        noted = {queue: content.noted_pause for queue, content in self._contents.items()}
-        return {queue: is_paused for queue, is_paused in noted.items() if is_paused is not None}
-
-    async def forget_pause(self, queue: str, is_paused: bool) -> None:
-        """The other engine has been told this; what was noted since stays noted."""
-        with self._lock:
-            if self._contents[queue].noted_pause == is_paused:
-                self._contents[queue].noted_pause = None
-
-    async def copy_pause(self, queue: str, is_paused: bool) -> None:
-        """Be paused as the other engine is, unless it has yet to be told otherwise."""
-        with self._lock:
-            content = self._contents[queue]
-            content.paused = is_paused if content.noted_pause is None else content.paused
-            content.wakeup.set()
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self.next_due(queue)

@@ -105,27 +105,6 @@ class SqliteEngine(MadeAnew):
         self._wake_up(queue)
         return fired
 
-    async def add_doubtful(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        """Add jobs that another engine may have too."""
-        now = self._clock.now()
-        return await self._do_doubtful(queue, jobs, lambda db: adding.add(db, queue, jobs, now))
-
-    async def fire_doubtful(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
-        """The same for a moment of a schedule."""
-        now = self._clock.now()
-        return await self._do_doubtful(
-            queue, [job], lambda db: adding.fire(db, schedule, moment, queue, job, now)
-        )
-
-    async def _do_doubtful(self, queue: str, jobs: Sequence[NewJob], work: Callable[[working.Db], T]) -> T:
-        def op(db: working.Db) -> T:
-            adding.note_doubts(db, queue, [job.id for job in jobs])
-            return work(db)
-
-        done = await self._file.write(op)
-        self._wake_up(queue)
-        return done
-
     async def begin_schedule(self, schedule: str, moment: Millis) -> None:
         statement = "INSERT OR IGNORE INTO schedules VALUES (?, ?)"
         await self._file.write(lambda db: db.execute(statement, (schedule, moment)).rowcount)
@@ -183,59 +162,6 @@ class SqliteEngine(MadeAnew):
         stalled = await self._file.write(op)
         self._wake_up(queue)
         return stalled
-
-    async def take_pending(self, queue: str, want: int, lease: Millis, mover: str) -> list[Claim]:
-        """Claim jobs that wait, due or not, in order: for a spool, to move them elsewhere."""
-        token, now = self._new_token(), self._clock.now()
-        return await self._file.write(
-            lambda db: working.take_pending(db, queue, want, lease, mover, token, now)
-        )
-
-    async def spooled(self, mover: str) -> list[str]:
-        """Queues of which something waits here or is in doubt, or is on its way elsewhere by another mover."""
-        return await self._file.read(lambda db: working.spooled(db, mover))
-
-    async def doubtful_begun(self, queue: str, mover: str) -> list[str]:
-        """Of the jobs that another engine may have too, those that have begun here, the forgotten ones too."""
-        return await self._file.read(lambda db: working.doubtful_begun(db, queue, mover))
-
-    async def forget_doubts(self, queue: str, job_ids: Sequence[str]) -> None:
-        """The other engine has them no longer."""
-        await self._file.write(lambda db: working.forget_doubts(db, queue, job_ids))
-
-    async def drop(self, queue: str, claims: Sequence[Claim]) -> list[str]:
-        """Forget claimed jobs that have been moved elsewhere; which of them somebody had asked to stop by then."""
-
-        def drop(db: working.Db) -> list[str]:
-            asked = management.cancelled(db, queue)
-            working.drop(db, queue, claims)
-            return asked
-
-        return _among(claims, await self._file.write(drop))
-
-    async def end_move(self, queue: str, mover: str) -> None:
-        """Give back what was not moved, and let others claim again."""
-        now = self._clock.now()
-        await self._file.write(lambda db: working.end_move(db, queue, mover, now))
-        self._wake_up(queue)
-
-    async def note_pause(self, queue: str, is_paused: bool) -> None:
-        """Pause or resume, and remember that another engine has to be told."""
-        await self._file.write(lambda db: management.note_pause(db, queue, is_paused))
-        self._wake_up(queue)
-
-    async def noted_pauses(self) -> dict[str, bool]:
-        """Queues of which the other engine has not been told yet whether they are paused."""
-        return await self._file.read(management.noted_pauses)
-
-    async def forget_pause(self, queue: str, is_paused: bool) -> None:
-        """The other engine has been told this; what was noted since stays noted."""
-        await self._file.write(lambda db: management.forget_pause(db, queue, is_paused))
-
-    async def copy_pause(self, queue: str, is_paused: bool) -> None:
-        """Be paused as the other engine is, unless it has yet to be told otherwise."""
-        await self._file.write(lambda db: management.copy_pause(db, queue, is_paused))
-        self._wake_up(queue)
 
     async def wake(self, queue: str, timeout: Millis) -> None:
         due = self._due.get(queue)
