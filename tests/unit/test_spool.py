@@ -114,7 +114,7 @@ async def test_what_a_dead_mover_left_is_run_first(shared: SqliteSpool, clock: M
 
 
 async def test_what_began_here_when_a_move_took_too_long_stays_in_doubt(
-    shared: SqliteEngine, clock: MovableClock
+    shared: SqliteSpool, clock: MovableClock
 ) -> None:
     slow = await shared.take_pending("q", 5, LEASE, "slow")
     await clock.advance(LEASE / 1000 + 1)
@@ -272,7 +272,7 @@ class RefusingBroker(AbsentBroker):
 
 
 async def test_a_broker_that_refuses_us_is_told_of_once(
-    shared: SqliteEngine, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+    shared: SqliteSpool, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moving, "PROBE_SECONDS", 0.01)
     broker = RefusingBroker(tmp_path / "broker.db", clock)
