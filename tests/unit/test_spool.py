@@ -285,3 +285,51 @@ async def test_a_broker_that_refuses_us_is_told_of_once(
     assert [line["event"] for line in told] == [
         "the spool can't be moved: The broker refuses the password: correct it in the URL."
     ]
+
+
+class ShakyBroker(Broker):
+    """A broker that is lost during the first move, and then refuses one job for good."""
+
+    adds = 0
+
+    async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        self.adds += 1
+        if self.adds == 1:
+            raise EngineUnavailable("The connection was lost.")
+        if any(job.id == "3" for job in jobs):
+            raise InvalidJob("Job 3 is too large.")
+        return await super().add(queue, jobs)
+
+
+async def test_a_job_in_doubt_that_the_broker_refuses_does_not_keep_the_others_in_the_spool(
+    spool: Spool, tmp_path: Path, clock: MovableClock
+) -> None:
+    broker = ShakyBroker(tmp_path / "broker.db", clock)
+    engine = with_failover(broker, spool, lambda origin, target: None, lambda queue: True)
+    await engine.open()
+    await eventually(lambda: engine.type == "broker")
+    assert await _is_waiting(broker, ["1", "2", "4", "5"])
+    refused = await engine.get("q", "3")
+    assert refused
+    assert refused.state == "failed"
+    await engine.close()
+
+
+async def test_a_job_in_doubt_that_was_cancelled_on_its_way_does_not_keep_the_others_in_the_spool(
+    spool: Spool, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(tmp_path / "broker.db", clock)
+    engine = with_failover(broker, spool, lambda origin, target: None, lambda queue: True)
+    asked = []
+
+    async def cancel_and_be_lost(queue: str, jobs: Sequence[NewJob]) -> list[bool]:
+        asked.append(await spool.cancel("q", ["3"]))
+        raise EngineUnavailable("The connection was lost.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker, "add", cancel_and_be_lost)
+        await engine.open()
+        await eventually(lambda: asked)
+    await eventually(lambda: engine.type == "broker")
+    assert await _is_waiting(broker, ["1", "2", "4", "5"])
+    await engine.close()

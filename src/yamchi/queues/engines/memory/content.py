@@ -174,7 +174,10 @@ class QueueContent:
     def has_begun(self, job_id: str, mover: str) -> bool:
         """Whether a job is here no longer, or neither waits nor is in this mover's hands."""
         entry = self.jobs.get(job_id)
-        return entry is None or (entry.job.state not in PENDING and entry.job.worker != mover)
+        if entry is None:
+            return True
+        is_in_hands = entry.job.state == "active" and entry.job.worker == mover
+        return entry.job.state not in PENDING and not is_in_hands
 
     def next_due(self) -> Millis | None:
         """When the next delayed job is due; None while nobody may start it."""

@@ -101,7 +101,8 @@ def drop(db: Db, queue: str, claims: Sequence[Claim]) -> None:
 
 _DOUBTFUL_BEGUN = (
     "SELECT doubts.id FROM carried JOIN doubts USING (queue) LEFT JOIN jobs USING (queue, id) "
-    f"WHERE queue = ?1 AND carrier = ?2 AND (state IS NULL OR state NOT IN {PENDING} AND worker IS NOT ?2)"
+    "WHERE queue = ?1 AND carrier = ?2 "
+    f"AND (state IS NULL OR state NOT IN {PENDING} AND NOT (state = 'active' AND worker IS ?2))"
 )
 
 
