@@ -55,7 +55,7 @@ class TableLeads:
     # ── The protocol ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def id_of(self, event: Event) -> str | None:
-        found = event.data.get("lead_id")
+        found = event.data.get("lead_id", event.data.get("leadId"))
         return found if isinstance(found, str) else None
 
     async def get(self, entity_id: str) -> Entity | None:

@@ -291,13 +291,13 @@ async def test_versions_that_make_their_key_alike_are_asked_for_it_once(
         await harness.lead(f"lead-{number}")
         await harness.event("go", f"lead-{number}")
     asked = []
-    match = Matcher._match
+    match = Matcher.match
 
     def ask(matcher: Matcher, connection: Any, definition: Definition, *rest: Any) -> Any:
         asked.append(definition.key)
         return match(matcher, connection, definition, *rest)
 
-    monkeypatch.setattr(Matcher, "_match", ask)
+    monkeypatch.setattr(Matcher, "match", ask)
     for number in range(5):
         await harness.event("halt", f"lead-{number}")
     assert len(asked) == 5 * 2, "the five versions have two ways to make a key"
@@ -471,7 +471,7 @@ async def test_a_message_leaving_when_the_run_is_stopped_is_named(harness: Harne
 
 
 async def test_a_strange_job_is_a_dead_letter_with_a_reason(harness: Harness) -> None:
-    await harness.app.queue("emailChain").add({"leadId": LEAD}, name="email1", id="made-by-hand")
+    await harness.app.queue("emailChain").add({"leadId": LEAD}, name="email3", id="made-by-hand")
     await harness.app.drain()
     (letter,) = (await harness.app.queue("emailChain").dead_letters.list()).letters
     assert "is no step of a run" in letter.error

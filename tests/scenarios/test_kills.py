@@ -171,6 +171,28 @@ async def test_killed_at(installation: Installation, point: str) -> None:
     await eventually(lambda: _holds(installation), DEADLINE)
 
 
+@pytest.mark.parametrize("point", ["scenario.saved", "scenario.entered", "scenario.job_added", "step.held"])
+async def test_killed_when_another_programs_job_has_entered(installation: Installation, point: str) -> None:
+    """The job is delivered once more, to whoever comes next, and finds that it has entered."""
+    await installation.leads.create(LEAD, email="marat@example.com", name="Марат")
+    data = {"leadId": LEAD, "email": "marat@example.com", "name": "Марат"}
+    await installation.app.queue("emailChain").add(data, name="email1", id="1")
+    killed = installation.start("worker", YAMCHI_FAULT=point)
+    await eventually(lambda: killed.process.poll() == -9, DEADLINE)
+    await installation.age()
+    installation.start("worker")
+    await eventually(lambda: installation.is_over("email_chain"), DEADLINE)
+
+    async def is_over() -> bool:
+        return (await installation.app.queue("emailChain").job("1")).state == "completed"
+
+    await eventually(is_over, DEADLINE)
+    subjects = [letter["Subject"] for _, letter in installation.mail.letters]
+    assert len(subjects) == len(set(subjects)) == 2, subjects
+    assert len(await installation.app.plugin(Scenarios).timelines.find()) == 1
+    await eventually(lambda: _holds(installation), DEADLINE)
+
+
 async def test_killed_when_a_stop_was_written_down(installation: Installation) -> None:
     """The stop holds, and what it leads to in the queue and the key store is done by whoever comes next."""
     await installation.leads.create(LEAD, email="marat@example.com", name="Марат")

@@ -1,6 +1,6 @@
 """Leads as scenarios see them: found by `data.lead_id`, told of by events, written by steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ from yamchi.notifications.channels.base import Recipient
 from yamchi.notifications.people.recipients import Recipients
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.tables import suppressions
-from yamchi.scenarios.entities import Change, Entity, LogLine
+from yamchi.scenarios.entities import Adopted, Change, Entity, LogLine
 from yamchi.storage.database import Database
 
 log = structlog.get_logger("yamchi.leads")
@@ -169,6 +169,56 @@ class LeadEntities:
         if change.log:
             self._store.log_in(connection, entity_id, change.log)
 
+    # ── Jobs of other programs ────────────────────────────────────────────────────────────────────────────────────
+
+    def adopt_in(self, connection: Connection, event: Event, starts: Sequence[str]) -> Adopted | None:
+        """What a job tells of a lead is kept where the lead has nothing of it.
+
+        Who is in no table yet becomes a lead by a job of a chain that begins with a lead; of a lesson nobody is reminded who is not here.
+        """
+        lead_id, data = self.id_of(event), said_by(event)
+        assert lead_id is not None
+        self._check_said(data)
+        if data.get("lesson_datetime"):
+            self._check_moment(data["lesson_datetime"])
+        lead = self._store.find_in(connection, lead_id, lock=True)
+        if lead is None:
+            return self._make_in(connection, lead_id, event) if CREATED in starts else None
+        try:
+            found = self._unknown(lead, data)
+        except LessonMoved as error:
+            return Adopted(str(error))
+        if not found:
+            return None
+        self._store.change_in(connection, lead_id, found)
+        return Adopted()
+
+    def _make_in(self, connection: Connection, lead_id: str, event: Event) -> Adopted:
+        if self._store.is_told_in(connection, f"{CREATED}:{lead_id}"):
+            return Adopted(f"the lead {lead_id} has been erased")
+        self._check_id(lead_id)
+        self._store.add_in(connection, {**self._new(lead_id, said_by(event)), "source": "job"})
+        self._store.log_in(connection, lead_id, LogLine(f"{EVENT_LINE}{event.event_id}", LINES[CREATED]))
+        return Adopted()
+
+    def _unknown(self, lead: Lead, data: Mapping[str, Any]) -> dict[str, Any]:
+        """What a job tells that the lead has not. The date of a lesson that is over is none."""
+        told = {**self._new(lead.id, data), "zoom_link": _text(data.get("zoom_link"))}
+        names = ("name", "email", "phone", "tg_id", "zoom_link")
+        found = {name: told[name] for name in names if told[name] and not getattr(lead, name)}
+        date = data.get("lesson_datetime")
+        moment = read_moment(date, lead.timezone or self._zone) if date else None
+        if moment is None or moment == lead.lesson_datetime:
+            return found
+        if lead.has_lesson(now := self._clock.now()):
+            raise LessonMoved(f"the lesson of {lead.id} is not at {date} any more")
+        if lead.lesson_datetime is None or moment > now:
+            early = lead.status in (model.NEW, model.BOT_STARTED, "CALL_NEEDED")
+            found |= {"lesson_datetime": moment, **({"status": model.LESSON_BOOKED} if early else {})}
+        if lead.lesson_datetime is not None and moment > now:
+            found["confirmed"] = False  # that was another lesson
+        return found
+
     # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def check(self, event: Event) -> None:
@@ -180,19 +230,32 @@ class LeadEntities:
             raise InvalidJob(
                 f"data.lead_id: it should be a text of 1 to {LONGEST_ID} characters, not {in_short(data['lead_id'])}."
             )
-        if event.event_type == CREATED and data["lead_id"] in (".", ".."):
+        if event.event_type == CREATED:
+            self._check_id(data["lead_id"])
+        if event.event_type in DATED:
+            self._check_moment(data.get("lesson_datetime"))
+        elif event.event_type == CONFIRMED and data.get("lesson_datetime"):
+            self._check_moment(data["lesson_datetime"])
+        self._check_said(data)
+
+    def _check_id(self, lead_id: str) -> None:
+        """The id of a new lead."""
+        if lead_id in (".", ".."):
             raise InvalidJob(
-                f"data.lead_id: {data['lead_id']!r} is a step in an address, where no lead would be found."
+                f"data.lead_id: {lead_id!r} is a step in an address, where no lead would be found."
             )
-        if event.event_type == CREATED and len(data["lead_id"].encode()) > LONGEST_NEW_ID:
+        if len(lead_id.encode()) > LONGEST_NEW_ID:
             raise InvalidJob(
                 f"data.lead_id: a new lead's id may have {LONGEST_NEW_ID} bytes, so that it fits into the buttons of a chat."
             )
-        if event.event_type in DATED or (event.event_type == CONFIRMED and data.get("lesson_datetime")):
-            try:
-                read_moment(data.get("lesson_datetime"), self._zone)
-            except InvalidJob as error:
-                raise InvalidJob(f"data.lesson_datetime: {error}") from None
+
+    def _check_moment(self, value: Any) -> None:
+        try:
+            read_moment(value, self._zone)
+        except InvalidJob as error:
+            raise InvalidJob(f"data.lesson_datetime: {error}") from None
+
+    def _check_said(self, data: Mapping[str, Any]) -> None:
         for name, longest in TEXTS.items():
             value = data.get(name)
             if not (value is None or isinstance(value, str | int)) or len(str(value)) > longest:

@@ -112,6 +112,13 @@ class LeadStore:
         query = select(lead_log.c.id).where(lead_log.c.id == f"{EVENT_LINE}{event_id}"[:LONGEST_LOG_ID])
         return await self._database.first(query) is not None
 
+    def is_told_in(self, connection: Connection, event_id: str) -> bool:
+        """Whether this event has come, be its lead here or erased since."""
+        return (
+            connection.execute(select(events.c.event_id).where(events.c.event_id == event_id)).first()
+            is not None
+        )
+
     async def count(self) -> int:
         query = select(func.count()).select_from(leads)
         return int(await self._database.value(query))

@@ -12,7 +12,7 @@ A store in Yamchi's own database also has `get_in`, `note_in` and `apply_in`, wh
 engine's transaction; then a step's fields, its log line and the next step are written together or not at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -94,6 +94,25 @@ class ImaginableEntities(Entities, Protocol):
 
     def imagine(self, data: Mapping[str, Any], now: Millis) -> Entity:
         """One as it might be once an event with this data has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What was made of that which another program's job tells of an entity."""
+
+    outdated: str | None = None
+    """Why the job is of no use any more: it tells of a date that has moved since."""
+
+
+@runtime_checkable
+class AdoptingEntities(TransactionalEntities, Protocol):
+    """A kind of entity of which other programs' jobs may tell what is not known here."""
+
+    def adopt_in(self, connection: Connection, event: Event, starts: Sequence[str]) -> Adopted | None:
+        """Keep what a job tells of its entity, as `event.data`, where nothing is known; None if that changes nothing.
+
+        `starts`: the events that begin the scenario of the job. Where one of them makes an entity, so may the job.
+        """
 
 
 class EntityKinds:

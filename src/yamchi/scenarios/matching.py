@@ -45,10 +45,10 @@ class Matcher:
         return [
             match
             for definition in _one_for_each_key(listening.versions, event.event_type)
-            if (match := self._match(connection, definition, event, concerned, fetched, now))
+            if (match := self.match(connection, definition, event, concerned, fetched, now))
         ]
 
-    def _match(
+    def match(
         self,
         connection: Connection,
         definition: Definition,

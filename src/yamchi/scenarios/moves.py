@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from yamchi.clock import Millis
+from yamchi.scenarios import flow
 from yamchi.scenarios.definition import CONTINUE, END, STOP, Definition, Step
 from yamchi.scenarios.flow import (
     Arm,
@@ -66,6 +67,24 @@ def go_on(definition: Definition, run: Run, facts: Facts, now: Millis) -> Moved:
                 return run, [*changes, change]
         run, made = _apply(definition, run, decision, now)
         changes += made
+
+
+def enter(definition: Definition, run: Run, step: Step, facts: Facts, now: Millis) -> Moved:
+    """Another program asks for this step now: as if it had been pending here and its moment had come.
+
+    What was pending before it is not done any more. The dates of the steps above it count as considered, so that they
+    are scheduled anew, too, when a date moves.
+    """
+    changes = [_ended(run.armed, "cancelled", now, f"{step.job} was asked for")] if run.armed else []
+    above = definition.steps[: definition.places[step.job]]
+    passed = {one.job: flow.anchor_of(definition, run, one, facts)[0] for one in above if one.moment}
+    at = replace(run, position=step.job, since=now, armed=None, anchors={**run.anchors, **passed})
+    if step.wait_for is not None:
+        after, more = go_on(definition, at, facts, now)
+        return after, [*changes, *more]
+    anchor, _ = flow.anchor_of(definition, run, step, facts)
+    after, change = _arm(at, Arm(step, now if anchor is None else min(now, anchor), anchor), now)
+    return after, [*changes, change]
 
 
 def hear(definition: Definition, run: Run, facts: Facts, type: str, now: Millis) -> Moved:

@@ -26,6 +26,7 @@ from yamchi.faultpoints import fault_point
 from yamchi.queues.job import Job
 from yamchi.scenarios import moves, store
 from yamchi.scenarios.claiming import Begun, Claimed, Claims, GivenUp, Left, Nothing, Settled
+from yamchi.scenarios.entering import Entrance
 from yamchi.scenarios.entities import Entity, EntityKinds
 from yamchi.scenarios.facts import FactReader, Fetched
 from yamchi.scenarios.flow import Facts, Perform
@@ -82,7 +83,9 @@ class Performer:
         engine: ScenarioEngine,
         outbox: Outbox,
         messages: Messages,
+        entrance: Entrance,
     ) -> None:
+        self._entrance = entrance
         self._database = database
         self._clock = clock
         self._library = library
@@ -97,12 +100,10 @@ class Performer:
         outbox.give_up = self._give_up
 
     async def handle(self, job: Job[Any]) -> dict[str, Any]:
-        """Run one step; the answer says what became of it."""
+        """Run one step; the answer says what became of it. Another program's job enters the run at that step."""
         id = StepId.read(job.id)
         if id is None:
-            raise Unrecoverable(
-                f"{job.id} is no step of a run: steps are queued by the engine, when an event starts a scenario."
-            )
+            return await self._entrance.take(job)
         for _ in range(CLAIMS):
             fetched = await self._fetch(id)
             claim = partial(self._claims.claim, id=id, attempt=job.attempts_made, fetched=fetched)

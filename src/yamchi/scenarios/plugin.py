@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, delete, select, tuple_
+from sqlalchemy import ColumnElement, Connection, delete, select, tuple_
 
 from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError
@@ -15,9 +15,10 @@ from yamchi.plugins import Application, BoardPage, Check, Plugin
 from yamchi.queues.handlers import Handler
 from yamchi.queues.job import Job
 from yamchi.queues.queue import Queue
-from yamchi.scenarios import store
+from yamchi.scenarios import entering, store
 from yamchi.scenarios.actions import Acted, Actions
 from yamchi.scenarios.defaults import FOLDER
+from yamchi.scenarios.entering import Entrance
 from yamchi.scenarios.entities import EntityKinds
 from yamchi.scenarios.facts import FactReader
 from yamchi.scenarios.library import Library
@@ -108,6 +109,15 @@ class Scenarios(Plugin):
             self.scenario_engine,
             self.outbox,
             self.messages,
+            Entrance(
+                database,
+                clock,
+                self.library,
+                self.entities,
+                self.facts,
+                self.scenario_engine,
+                self.outbox,
+            ),
         )
         self.sweeper = Sweeper(
             database,
@@ -202,11 +212,7 @@ class Scenarios(Plugin):
         await self._forget_jobs(ids)
 
         def drop(connection: Connection) -> int:
-            of_these = select(scenario_runs.c.scenario, scenario_runs.c.key).where(
-                scenario_runs.c.run_id.in_(ids)
-            )
-            keys = tuple_(scenario_events.c.scenario, scenario_events.c.key)
-            connection.execute(delete(scenario_events).where(keys.in_(of_these)))
+            connection.execute(delete(scenario_events).where(_are_of(ids)))
             connection.execute(delete(scenario_steps).where(scenario_steps.c.run_id.in_(ids)))
             connection.execute(delete(scenario_acts).where(scenario_acts.c.run_id.in_(ids)))
             return connection.execute(delete(scenario_runs).where(scenario_runs.c.run_id.in_(ids))).rowcount
@@ -214,7 +220,10 @@ class Scenarios(Plugin):
         return await self.app.database.write(drop) if ids else 0
 
     async def _forget_jobs(self, ids: Sequence[str]) -> None:
-        """The jobs of all steps of these runs, finished ones too, and their dead letters: their data name the person."""
+        """The jobs of all steps of these runs, finished ones too, and their dead letters: their data name the person.
+
+        So do the jobs of other programs that came for the same keys.
+        """
         steps = scenario_steps.c
         query = select(steps.queue, steps.run_id, steps.step, steps.arming)
         query = query.where(steps.run_id.in_(ids), steps.queue.is_not(None))
@@ -222,6 +231,11 @@ class Scenarios(Plugin):
         jobs: defaultdict[str, list[str]] = defaultdict(list)
         for name, *step in rows:
             jobs[name].append(str(StepId(*step)))
+        for event_id in await self.app.database.column(
+            select(scenario_events.c.event_id).where(_are_of(ids))
+        ):
+            if foreign := entering.job_of(event_id):
+                jobs[foreign[0]].append(foreign[1])
         for name, job_ids in jobs.items():
             queue = self.queue(name)
             await queue.remove(job_ids)
@@ -265,3 +279,11 @@ class Scenarios(Plugin):
 
     async def follow(self, entries: Sequence[Entry]) -> None:
         await self.scenario_engine.follow(entries)
+
+
+def _are_of(run_ids: Sequence[str]) -> ColumnElement[bool]:
+    """The events of these runs' keys."""
+    of_these = select(scenario_runs.c.scenario, scenario_runs.c.key).where(
+        scenario_runs.c.run_id.in_(run_ids)
+    )
+    return tuple_(scenario_events.c.scenario, scenario_events.c.key).in_(of_these)

@@ -18,7 +18,6 @@ from yamchi.faultpoints import fault_point
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.tables import events as known_events
 from yamchi.scenarios import flow, moves, store
-from yamchi.scenarios.definition import Definition
 from yamchi.scenarios.entities import EntityKinds
 from yamchi.scenarios.expressions import ExpressionFailed
 from yamchi.scenarios.facts import FactReader, Fetched
@@ -69,7 +68,7 @@ class ScenarioEngine:
         self._kinds = kinds
         self._facts = facts_reader
         self._outbox = outbox
-        self._matcher = Matcher(library, facts_reader)
+        self.matcher = Matcher(library, facts_reader)
         self._leaving: dict[str, list[Row[Any]]] = {}
         """By event: runs for which a message was leaving when it stopped or moved them. Until its answer."""
         self.saver = RunSaver(outbox)
@@ -86,7 +85,7 @@ class ScenarioEngine:
         new = [event for event in events if event.event_id not in known]
         fetched = await self._facts.fetch_for(new)
         others = await self._database.read(
-            lambda connection: self._matcher.entities_of_runs(connection, new, fetched, self._clock.now())
+            lambda connection: self.matcher.entities_of_runs(connection, new, fetched, self._clock.now())
         )
         for kind, entity_id in others - fetched.entities.keys():
             fetched.entities |= (await self._facts.fetch(kind, entity_id)).entities
@@ -106,7 +105,7 @@ class ScenarioEngine:
         store.lock_entities(connection, {entity for one in concerned for entity in one.items()})
         if len(events) > 1:  # one alone locks its keys at once anyway
             store.lock_keys(
-                connection, self._matcher.keys_of_no_entity(connection, listening, events, prepared, now)
+                connection, self.matcher.keys_of_no_entity(connection, listening, events, prepared, now)
             )
         entries = []
         for event, about in zip(events, concerned, strict=True):
@@ -136,7 +135,7 @@ class ScenarioEngine:
         now: Millis,
     ) -> list[Entry]:
         self._facts.note(connection, event, concerned)
-        matches = self._matcher.matches(connection, listening, event, concerned, fetched, now)
+        matches = self.matcher.matches(connection, listening, event, concerned, fetched, now)
         keys = {(match.definition.scenario, match.key) for match in matches}
         store.lock_keys(connection, keys)
         living = store.living(connection, keys, list(concerned.items()))
@@ -201,7 +200,7 @@ class ScenarioEngine:
                 f"{match.entity_id}"
             )
             return []
-        if not self._wants(definition, match, event, now):
+        if not self.wants(match, event, now):
             return []
         last = store.latest(connection, definition.scenario, match.key)
         entries = []
@@ -210,13 +209,15 @@ class ScenarioEngine:
                 return []
             if last.status == "running":
                 entries += self.end_in(connection, last, f"started again by {event.event_type}", now)
-        run = _new_run(match, event, number, (last.generation if last else 0) + 1, now)
+        run = new_run(match, event, number, (last.generation if last else 0) + 1, now)
         self._library.keep(connection, definition)
         store.add(connection, run, definition.entity)
         after, changes = moves.begin(definition, run, facts, now)
         return entries + self.saver.save(connection, definition, None, after, changes, facts, now)
 
-    def _wants(self, definition: Definition, match: Match, event: Event, now: Millis) -> bool:
+    def wants(self, match: Match, event: Event, now: Millis) -> bool:
+        """Whether the scenario begins a run for this."""
+        definition = match.definition
         run = run_to_be(definition, event, match.entity_id, now)
         try:
             return flow.is_wanted(definition, run, match.facts, now)
@@ -300,7 +301,8 @@ class ScenarioEngine:
         return replace(stopped, on_its_way=row.armed_step, is_still_sending=True)
 
 
-def _new_run(match: Match, event: Event, number: int, generation: int, now: Millis) -> Run:
+def new_run(match: Match, event: Event, number: int, generation: int, now: Millis) -> Run:
+    """A run that this event begins; `number` is what the event is known by."""
     definition = match.definition
     return Run(
         id=store.run_id_of(definition.scenario, match.key, number),

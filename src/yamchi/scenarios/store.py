@@ -4,6 +4,7 @@ Whoever changes a run has locked its row (on SQLite the whole file), so that a t
 same moment are done one after the other.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -35,6 +36,8 @@ from yamchi.scenarios.tables import scenario_events, scenario_runs, scenario_ste
 LONGEST_KEY = 255
 NAMESPACE = uuid5(NAMESPACE_URL, "yamchi:scenarios")
 
+_STEP_ID = re.compile(r"([0-9a-f]{32})\.([^.]+)\.([0-9]{1,9})")
+
 runs, steps = scenario_runs, scenario_steps
 
 
@@ -51,10 +54,9 @@ class StepId:
 
     @classmethod
     def read(cls, text: str) -> "StepId | None":
-        parts = text.split(".")
-        if len(parts) != 3 or not parts[2].isdecimal():
-            return None
-        return cls(parts[0], parts[1], int(parts[2]))
+        """None if it is no such id, but one that another program gave, however it looks."""
+        found = _STEP_ID.fullmatch(text)
+        return None if found is None else cls(found[1], found[2], int(found[3]))
 
 
 @dataclass(frozen=True, slots=True)

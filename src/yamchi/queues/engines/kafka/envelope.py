@@ -150,7 +150,18 @@ def _read_number(given: bytes, most: int) -> int:
 
 def _foreign(raw: Any) -> Message:
     payload = raw.value() or b""
-    return Message(_foreign_id(payload) or _place(raw), "", payload)
+    return Message(_foreign_id(payload) or _place(raw), _foreign_name(raw), payload)
+
+
+def _foreign_name(raw: Any) -> str:
+    """The job that another program names, by that header alone; none where it can't be one."""
+    headers = dict(raw.headers() or ())
+    if ID in headers or not isinstance(given := headers.get(NAME), bytes):
+        return ""
+    try:
+        return _read_name(given)
+    except ValueError:
+        return ""
 
 
 def _place(raw: Any) -> str:
