@@ -20,6 +20,6 @@ def test_a_run_that_keeps_nothing_has_its_table_too(tmp_path: Path) -> None:
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-p", "tests.faults.report", "-p", "no:cacheprovider"]
     environment = outer | {"PYTHONPATH": str(ROOT)}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "| 42 " in run.stdout

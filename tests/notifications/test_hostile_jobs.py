@@ -1,6 +1,7 @@
 """Bait in every string that reaches a message: each job ends, and four times the bait takes no sixteen times as long."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -20,6 +21,8 @@ SMALL = 8_000
 FEW = 8.0
 NOTHING = 0.1
 """Seconds of all processors below which the machinery around a job is all that is measured."""
+LOOKS = 3
+"""A machine may be slow once."""
 
 LETTER = """---
 subject: For {{ first_name|truncate(40) }}
@@ -105,6 +108,11 @@ def test_bait_in_every_string(tmp_path: Path, parts: list[str], how: str) -> Non
             return "".join(parts) * (size // len("".join(parts))) + "x"
         return "".join(part * (size // len(parts) // len(part)) for part in parts) + "x"
 
-    small = asyncio.run(seconds(home, text(SMALL)))
-    large = asyncio.run(seconds(home, text(4 * SMALL)))
-    assert large <= FEW * max(small, NOTHING)
+    assert not all(grows(home, text) for _ in range(LOOKS)), (
+        "four times the text took more than eight times as long"
+    )
+
+
+def grows(home: Path, text: Callable[[int], str]) -> bool:
+    small, large = (asyncio.run(seconds(home, text(size))) for size in (SMALL, 4 * SMALL))
+    return large > FEW * max(small, NOTHING)

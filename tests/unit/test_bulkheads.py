@@ -100,16 +100,19 @@ async def test_one_slow_provider_alone_has_every_slot(providers: Providers) -> N
 
 
 async def test_plain_handlers_wait_for_providers_too(providers: Providers) -> None:
-    go, ran, now, most = threading.Event(), Counter[str](), Counter[str](), Counter[str]()
+    go, counting, ran = threading.Event(), threading.Lock(), Counter[str]()
+    now, most = Counter[str](), Counter[str]()
 
     @providers.app.job("calls", concurrency=SLOTS, attempts=1)
     def call(job: Job[str]) -> None:
         with job.holding(job.data):
-            now[job.data] += 1
-            most[job.data] = max(most[job.data], now[job.data])
+            with counting:
+                now[job.data] += 1
+                most[job.data] = max(most[job.data], now[job.data])
             assert job.data == "quick" or go.wait(60)
-            now[job.data] -= 1
-            ran[job.data] += 1
+            with counting:
+                now[job.data] -= 1
+                ran[job.data] += 1
 
     async with working(providers.app):
         jobs = await providers.app.queue("calls").add_many([*["slow"] * 12, *["quick"] * 12])
@@ -184,9 +187,13 @@ async def test_a_run_without_an_end_is_ended_by_its_queue(tmp_path: Path) -> Non
         await eventually(lambda: "endless" in ended)
         failed = await eventually(lambda: finished(app, "endless"))
         assert failed.failed_reason == "endless took longer than the 300 ms that endless allows"
-        assert (await kept.refresh()).state == "active"
+        await eventually(lambda: is_active(kept))
         assert (await eventually(lambda: finished(app, "patient"))).returned == "done"
         await kept.cancel()
+
+
+async def is_active(job: Job[str]) -> bool:
+    return (await job.refresh()).state == "active"
 
 
 async def finished(app: Yamchi, name: str) -> Job[str] | None:

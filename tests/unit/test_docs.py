@@ -153,7 +153,7 @@ def test_the_backup_of_the_documentation_saves_everything(tmp_path: Path) -> Non
                 )
             await app.queue("mail").add("hello")
             await app.notifications.recipients.put(USER, User(email="asel@example.com"))
-            await asyncio.to_thread(subprocess.run, ["bash", "-ec", script], cwd=home, check=True, timeout=60)
+            await asyncio.to_thread(subprocess.run, ["bash", "-ec", script], cwd=home, check=True)
             return 0, None
 
     asyncio.run(write(tmp_path / "home", saved=False))
@@ -196,7 +196,6 @@ def test_runnable_code_runs(where: str, code: str, tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert ended.returncode == 0, f"{where}\n{ended.stderr}"

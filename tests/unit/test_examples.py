@@ -27,7 +27,6 @@ def test_an_example_runs(name: str, own_home: Path):
         cwd=own_home,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -248,7 +248,7 @@ sys.modules["kept until modules are taken apart"] = last
 
 def test_who_calls_when_the_interpreter_has_stopped_its_threads_is_told(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", AT_THE_VERY_END, str(tmp_path)], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", AT_THE_VERY_END, str(tmp_path)], capture_output=True, text=True
     )
     assert "RuntimeError: app.sync can't be used any more: the interpreter ends" in ended.stderr
 
@@ -291,7 +291,7 @@ def last():
 
 def test_who_begins_when_the_program_has_ended_is_told(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", FIRST_AT_EXIT, str(tmp_path)], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", FIRST_AT_EXIT, str(tmp_path)], capture_output=True, text=True
     )
     assert ended.stderr == ""
     assert ended.stdout.splitlines() == [TOO_LATE, TOO_LATE]
