@@ -42,7 +42,7 @@ _COUNT = re.compile(rb'\{"count":(\d{1,18})\}')
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request goes no further."""
+    """The answer to a request that is refused."""
 
     status: HTTPStatus
     why: str
@@ -50,7 +50,7 @@ class Refusal:
 
 
 def check_address(settings: Settings, host: str) -> None:
-    """Refuse to listen where others can reach us unless they need a token that can't be guessed."""
+    """Refuse to listen on an address that others can reach, unless they need a token that can't be guessed."""
     token = settings.admin_token
     if token is None and settings.api_tokens:
         raise ConfigurationError(
@@ -82,7 +82,7 @@ def is_loopback(host: str) -> bool:
 
 
 class AccessControl:
-    """What decides who may do what: the tokens of the settings, keys, sessions, limits, and the audit."""
+    """Everything that access depends on: the tokens of the settings, keys, sessions, limits, and the audit."""
 
     def __init__(self, settings: Settings, database: Database, clock: Clock) -> None:
         admin = settings.admin_token
@@ -97,17 +97,17 @@ class AccessControl:
 
     @property
     def is_open(self) -> bool:
-        """No token is set, so whoever reaches the server may do everything."""
+        """Whether no token is set, so that every caller may do everything."""
         return self._admin is None
 
     def is_admin(self, token: bytes) -> bool:
         return self._admin is not None and hmac.compare_digest(self._admin, token)
 
     async def holder_of(self, token: bytes, address: str) -> tuple[Caller, str | None] | None:
-        """Whose token this is, and the id of the key if it is one; None if it is nobody's.
+        """The caller with this token, and the id of the key if it is one; None if it is unknown.
 
-        A key can't be guessed, and is looked up however many were wrong before it: else a stranger could shut out all new
-        ones. What somebody chose is compared only while few were: TooManyWrong otherwise.
+        A key can't be guessed, and is looked up even after many wrong tokens: else a stranger could shut out all new keys.
+        Tokens that a person chose are compared only after few wrong ones. Raises TooManyWrong otherwise.
         """
         if token.startswith(_KEY):
             key = await self.keys.find(token.decode("utf-8", "replace"))
@@ -124,7 +124,7 @@ class AccessControl:
         return caller, None
 
     async def signed_in(self, cookie: str) -> Caller | None:
-        """Whose session this is."""
+        """The caller of a session."""
         if self.is_open or not cookie or (session := await self.sessions.find(cookie)) is None:
             return None
         if session.key_id is None:
@@ -134,7 +134,7 @@ class AccessControl:
 
 
 class Guard:
-    """Stands before everything else: checks Host and Origin, finds out who calls."""
+    """Middleware before all routes: checks Host and Origin, and identifies the caller."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Guard:
             raise
 
     def _noting(self, scope: Scope, send: Send) -> Send:
-        """What the dependency of the route left for the answer: the fields of its limit, and the end of its audit."""
+        """Add the limit's headers to the answer, and finish the audit entry: the route's dependency left both in the state."""
         state, status = scope["state"], 0
 
         async def noting(message: Message) -> None:
@@ -194,7 +194,7 @@ class Guard:
             await self.access.audit.finish(entry, outcome)
 
     async def _identify(self, scope: Scope, headers: Headers) -> Refusal | None:
-        """Note who calls. A wrong token is told so where it counts, however many others are tried beside it."""
+        """Note the caller in the state. A wrong token is refused at once only where no token is needed."""
         state, access = scope.setdefault("state", {}), self.access
         state["caller"] = anybody = LOCAL if access.is_open else STRANGER
         token = bearer_of(headers)
@@ -217,7 +217,7 @@ class Guard:
         return None
 
     async def _identify_page(self, scope: Scope, page: PageToken, token: str, address: str) -> Refusal | None:
-        """A page is told what is wrong with its token even where nobody needs one."""
+        """Identify a person's page. A wrong token is refused even where none is needed."""
         try:
             user_id = await page.check(token)
         except TokenRefused as refused:
@@ -241,18 +241,18 @@ class Guard:
         return _unknown() if caller is STRANGER and self._is_closed(scope["path"]) else None
 
     def _is_closed(self, path: str) -> bool:
-        """Whether a stranger goes no further."""
+        """Whether strangers are refused."""
         return is_guarded(path) and not path.startswith(self.public)
 
 
 def _how_many(body: bytes) -> str:
-    """What the answer says of how many were changed, if it does."""
+    """How many things were changed, if the answer says so."""
     found = _COUNT.fullmatch(body)
     return f", {int(found[1]):,} changed" if found else ""
 
 
 def _is_unchecked(scope: Scope, status: int) -> bool:
-    """Whether a route gave an answer without having asked who wants it."""
+    """Whether a route answered without checking its caller."""
     is_answer = "route" in scope and status < HTTPStatus.BAD_REQUEST
     return is_answer and is_guarded(scope["path"]) and not scope["state"].get("is_checked")
 
@@ -288,5 +288,5 @@ def _cookie(headers: Headers) -> str:
 
 
 def _which(known: Iterable[bytes], given: bytes) -> int:
-    """Its place among them, from 1; 0 for none. Looks at all of them, so that the time it takes tells nothing."""
+    """The place of a token among the known ones, from 1; 0 for none. Compares all of them, so that the time reveals nothing."""
     return sum(number for number, one in enumerate(known, 1) if hmac.compare_digest(one, given))

@@ -72,13 +72,13 @@ log = structlog.get_logger("yamchi.notifications")
 
 QUEUE = "notifications"
 MAX_LIST_BYTES = 1024 * 1024 * 1024
-"""Bytes of a list of people for a campaign, which is read piece by piece."""
+"""Largest list of people for a campaign, in bytes; it is read piece by piece."""
 
 HERE = Path(__file__).parent
 
 
 class Notifications(Plugin):
-    """Everything that leads from an event to a message that arrives once."""
+    """Sends messages: from an event to a message that arrives once."""
 
     name = "notifications"
     summary = "From an event to a message that arrives once: e-mail, push, Telegram, SMS, inbox; campaigns."
@@ -188,7 +188,7 @@ class Notifications(Plugin):
         )
 
     def register(self, channel: Channel) -> None:
-        """Add a channel, or put another in the place of one."""
+        """Add a channel, or replace the one of the same name."""
         if not isinstance(channel, Channel):
             raise ConfigurationError(
                 f"{type(channel).__name__} is not a channel: derive it from yamchi.notifications.channels.Channel."
@@ -218,15 +218,15 @@ class Notifications(Plugin):
         emails.withdraw, emails.restore = self._withdraw, self._restore
 
     async def _withdraw(self, records: Sequence[JobRecord]) -> None:
-        """These will not be run any more: somebody cancels or removes them in the queue."""
+        """Somebody cancels or removes these jobs in the queue: end their deliveries."""
         await self.deliveries.withdraw(self._notifications_of(records))
 
     async def _note_expiry(self, job: Job[object]) -> None:
-        """The queue has let this one expire before it could be sent."""
+        """This job expired in the queue: end its delivery."""
         await self.deliveries.withdraw(self._notifications_of([job.record]), "EXPIRED")
 
     async def _restore(self, records: Sequence[JobRecord]) -> None:
-        """These will be run after all: somebody puts them back in the queue."""
+        """Somebody puts these cancelled jobs back in the queue: restore their deliveries."""
         await self.deliveries.restore([one.delivery_id for one in self._notifications_of(records)])
 
     def _notifications_of(self, records: Sequence[JobRecord]) -> list[NotificationJob]:
@@ -235,7 +235,7 @@ class Notifications(Plugin):
         return [notification for notification in found if notification]
 
     def serve(self) -> None:
-        """Let this application's workers send: they handle the queue, and finish what a crash interrupted."""
+        """Let this application's workers send messages, and finish what a crash interrupted."""
         if self._is_serving:
             return
         self._is_serving = True
@@ -292,7 +292,7 @@ class Notifications(Plugin):
         return self.counters.metrics(self.app.metrics.pending(QUEUE))
 
     async def checks(self) -> list[Check]:
-        """Rules and files of templates that can't be used, and channels whose provider is down."""
+        """Whether rules and template files can be used, and whether providers are up."""
         now = self.app.clock.now()
         problem = await self.rules.problem()
         found = [Check("rules", False, problem)] if problem else []
@@ -303,7 +303,7 @@ class Notifications(Plugin):
         ]
 
     async def probes(self) -> list[Check]:
-        """Links, and the channels that can ask their provider whether it knows us."""
+        """Links, and whether the providers that can be asked know this account."""
         channels = self.channels.values()
         asked = [check for one in channels for check in await ask(f"provider {one.name}", one.ping)]
         return [self._check_links(), *asked]

@@ -1,4 +1,4 @@
-"""What happens next in a run: one pure function decides. How the run looks afterwards, `moves` says.
+"""What happens next in a run: one pure function decides. `moves` computes the run's state after the decision.
 
 The engine executes the answers of `decide`; simulation, timeline and migration print them. Nothing here waits, reads
 a clock or speaks to a database, so the same run, the same things known and the same moment give the same answer everywhere.
@@ -22,7 +22,7 @@ UTC_ZONE = ZoneInfo("UTC")
 
 @dataclass(frozen=True, slots=True)
 class Armed:
-    """The step that is pending, under which number, and when; `due` None: it waits for an event as long as it takes."""
+    """The pending step, its number, and when it is due; `due` None: it waits for an event without a limit."""
 
     step: str
     arming: int
@@ -31,7 +31,7 @@ class Armed:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One way of one key through one version of a scenario."""
+    """A run: one key on its way through one version of a scenario."""
 
     id: str
     scenario: str
@@ -49,31 +49,31 @@ class Run:
     ended_at: Millis | None = None
     position: str | None = None
     since: Millis = 0
-    """When the step before ended."""
+    """When the previous step ended."""
 
     heard: int = 0
-    """The number of the last event that does not count for `wait_for`: it was there when the step before was begun, or
-    was what that step waited for."""
+    """The number of the last event that does not count for `wait_for`: it came before the previous step began, or that step
+    waited for it."""
 
     heard_at_start: int = 0
     armed: Armed | None = None
     armings: Mapping[str, int] = field(default_factory=dict)
     anchors: Mapping[str, Millis | None] = field(default_factory=dict)
-    """For which moment each step with `at` was last considered."""
+    """The moment for which each step with `at` was last decided."""
 
     repeats: Mapping[str, int] = field(default_factory=dict)
-    """Of armings that try an earlier one anew (`email1.2`), the number of the first: their message is the same."""
+    """For an arming that repeats an earlier one (`email1.2`), the number of the first: both have the same message."""
 
     done: frozenset[str] = frozenset()
 
     def message_of(self, step: str, arming: int) -> int:
-        """The arming by which the message of this one is known: a letter that left does not leave again."""
+        """The arming that names this one's message, so that a letter that has left does not leave again."""
         return self.repeats.get(f"{step}.{arming}", arming)
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An event that came for the run's key, by its number."""
+    """An event for the run's key, with its number."""
 
     number: int
     type: str
@@ -81,7 +81,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything besides the run that a decision may look at, as it is now."""
+    """Everything besides the run that a decision may look at."""
 
     entity: Entity | None = None
     user: Mapping[str, Any] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Pend this step until this moment, or until its event comes."""
+    """Make this step pending until this moment, or until its event comes."""
 
     step: Step
     due: Millis | None
@@ -104,21 +104,21 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It is pending, and its moment has not come."""
+    """The pending step is not due yet."""
 
     until: Millis | None
 
 
 @dataclass(frozen=True, slots=True)
 class Perform:
-    """Do it now."""
+    """Do this step now."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Not this one, and why."""
+    """Do not do this step, and why."""
 
     step: Step
     reason: str
@@ -127,7 +127,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class PassOver:
-    """This one was done before the date moved."""
+    """This step was done before the date moved."""
 
     step: Step
 
@@ -149,7 +149,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """It can't be decided, whatever is tried."""
+    """A condition of this step can't be evaluated; a retry would not help."""
 
     step: Step
     reason: str
@@ -157,7 +157,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """A date has moved: go back to the first step that hangs on it."""
+    """A date has moved: go back to the first step that depends on it."""
 
     step: Step
     reason: str
@@ -165,7 +165,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Nothing is left."""
+    """The run has no next step."""
 
     reason: str | None = None
 
@@ -174,7 +174,7 @@ Decision = Arm | Wait | Perform | Skip | PassOver | Received | TimedOut | Fail |
 
 
 def decide(definition: Definition, run: Run, facts: Facts, now: Millis) -> Decision:
-    """What is next for this run, when, or why not."""
+    """The next decision for this run."""
     if run.status != "running":
         return Over(run.reason)
     if moved := _moved(definition, run, facts):
@@ -186,7 +186,7 @@ def decide(definition: Definition, run: Run, facts: Facts, now: Millis) -> Decis
 
 
 def is_wanted(definition: Definition, run: Run, facts: Facts, now: Millis) -> bool:
-    """Whether a run is begun at all: the scenario's own `when`."""
+    """Whether a run begins at all, by the scenario's own `when`."""
     return definition.when is None or holds(
         definition.when, values_of(definition, run, facts, now), facts.zone.key
     )
@@ -209,7 +209,7 @@ def _said(moment: Millis | None, step: Step) -> str:
 
 
 def _next(run: Run, step: Step, facts: Facts, now: Millis, definition: Definition) -> Decision:
-    """A step that is reached, before it is pending."""
+    """Decide about the step at the run's position, which is not pending yet."""
     if step.moment is None and step.job in run.done:
         return PassOver(step)
     if step.wait_for is not None:
@@ -229,7 +229,7 @@ def _next(run: Run, step: Step, facts: Facts, now: Millis, definition: Definitio
 
 
 def _due(definition: Definition, run: Run, step: Step, facts: Facts, now: Millis) -> Decision:
-    """A step that is pending."""
+    """Decide about the pending step."""
     assert run.armed is not None
     due = run.armed.due
     if event := _awaited(run, step, facts):
@@ -258,7 +258,7 @@ def _conditions(definition: Definition, run: Run, step: Step, facts: Facts, now:
 
 
 def _awaited(run: Run, step: Step, facts: Facts) -> Heard | None:
-    """The first event that the step waits for, if it has come."""
+    """The first event that this step waits for, if it has come."""
     floor = run.heard_at_start if step.since == "start" else run.heard
     return next(
         (event for event in facts.events if event.type == step.wait_for and event.number > floor), None
@@ -266,7 +266,7 @@ def _awaited(run: Run, step: Step, facts: Facts) -> Heard | None:
 
 
 def anchor_of(definition: Definition, run: Run, step: Step, facts: Facts) -> tuple[Millis | None, str | None]:
-    """When a step with `at` is due by the newest date; None, and why, when there is no such moment."""
+    """When a step with `at` is due by the newest date; None and a reason if there is no such moment."""
     if step.moment is None:
         return None, None
     try:

@@ -49,7 +49,7 @@ class Collect:
 
 
 Hold = Wait | Suppress | Collect
-"""It is not sent now."""
+"""Every decision not to send now."""
 
 CheckResult = Send | Hold
 
@@ -118,6 +118,6 @@ def _collected(context: SendContext) -> Collect | None:
 
 
 def _wait(context: SendContext, until: Millis, reason: str) -> Wait:
-    """A message that expires while it waits is looked at then, not later."""
+    """Wait until this moment, or until the message expires, if that is earlier."""
     end = min(until, context.expires_at or until)
     return Wait(end, f"waits until {isoformat(until)}: {reason}")

@@ -1,4 +1,4 @@
-"""What is known of one notification before it is decided whether it is sent."""
+"""Everything that the decision about one notification needs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ BeforeSending = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """A job of the queue, the notification in it, and what the caller has already."""
+    """A job of the queue, its notification, and what the caller knows already."""
 
     job: Job[Any]
     notification: NotificationJob
@@ -52,7 +52,7 @@ class SendContext:
     recipient: Recipient
     channel: Channel
     template: Template | None
-    """None where the request has its content."""
+    """None if the request has its content."""
 
     default_zone: str
 
@@ -130,13 +130,13 @@ class ContextLoader:
         )
 
     def channel_of(self, notification: NotificationJob) -> Channel | None:
-        """Where the message goes, if that is set up here."""
+        """The channel of a message, if it is set up here."""
         name = canonical_channel(notification.channel)
         channel = self._channels.get(name)
         return TestModeChannel(name, channel, self._test_mailbox) if is_test(notification) else channel
 
     async def with_choices(self, recipient: Recipient) -> Recipient:
-        """The same with what they opted out of, where the address is a user's id; a message to an address has no quiet hours."""
+        """The recipient with their opt-outs, if the address is a user's id. A message to an address has no quiet hours."""
         known = await self._recipients.get(recipient.user_id) if recipient.user_id else None
         if known is None:
             return recipient

@@ -12,13 +12,13 @@ from yamchi.errors import Unrecoverable
 from yamchi.notifications.channels.base import Attachment
 
 Open = Callable[[str, int], Awaitable[Attachment]]
-"""Reads the file of this id if it is not larger than so many bytes; `TooLarge` or `Unrecoverable` otherwise."""
+"""Reads the file of this id. Raises `TooLarge` if it has more than so many bytes, or `Unrecoverable`."""
 
 MAX_ATTACHMENTS = 10
 
 
 class TooLarge(Unrecoverable):
-    """What is to be attached is larger than a message may be."""
+    """The attachment is larger than a message may be."""
 
 
 _REFERENCE = re.compile(r"[a-z]{1,32}:[\w-]{1,128}")

@@ -1,4 +1,4 @@
-"""What notifications add to the metrics: deliveries by status, providers by answer, the length of the queue."""
+"""The metrics of notifications: deliveries by status, providers by answer, the length of the queue."""
 
 from collections import Counter
 from collections.abc import Iterator

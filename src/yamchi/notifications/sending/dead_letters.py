@@ -12,10 +12,10 @@ from yamchi.queues.queue import Queue
 from yamchi.queues.records import DeadLetter
 
 LONGEST_IN_LIST = 32_768
-"""Bytes of a letter that a list has whole: a page may hold hundreds of them, of a megabyte each."""
+"""A list shows letters up to so many bytes whole: a page may hold hundreds, of a megabyte each."""
 
 PREVIEW = 240
-"""Characters of a longer one."""
+"""Characters that a list shows of a longer letter."""
 
 
 class DLQPublisher:

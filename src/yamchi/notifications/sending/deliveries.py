@@ -41,7 +41,7 @@ from yamchi.storage.database import Database, Put, Together
 from yamchi.storage.database import Row as NewRow
 
 Observer = Callable[[str, str], None]
-"""Told of every channel and status that is recorded."""
+"""Called with the channel and status of every delivery that is recorded."""
 
 LONGEST_RUN: Millis = 300_000
 """No message takes longer than this, unless its job says so: every request to a provider has a deadline of its own."""
@@ -92,7 +92,7 @@ class Deliveries(DeliveryViews):
         self.when_cancelled: list[Callable[[Connection, str], None]] = []
         """Called in the transaction that cancels a job, with its id."""
         self.when_restored: list[Callable[[Connection, str], None]] = []
-        """Called in the transaction in which a job is to be sent after all, with its id."""
+        """Called in the transaction that restores a job, with its id."""
 
     def queue(self, connection: Connection, jobs: Sequence[NotificationJob]) -> None:
         """Inside a transaction of the caller: create the rows of jobs that are about to be queued."""
@@ -123,7 +123,7 @@ class Deliveries(DeliveryViews):
         due_at: Millis | None = None,
         beside: Sequence[Put] = (),
     ) -> None:
-        """Set the status, and write what is beside it, together. A job that another system queued gets its row here.
+        """Set the status and write `beside` in one transaction. A job that another system queued gets its row here.
 
         One that is `UNKNOWN` keeps its job, to be sent again from.
         """
@@ -136,7 +136,7 @@ class Deliveries(DeliveryViews):
         self._observe(job.channel, status)
 
     async def note_due(self, job: NotificationJob) -> None:
-        """It came before its `send_after`, as what another program queued does: say until when it waits."""
+        """Note until when a job waits that came before its `send_after`, as another program's may."""
         row = _row(job, "QUEUED", self._clock.now())
         is_waiting = (table.c.job_id == job.delivery_id) & (table.c.status == "QUEUED")
         change = update(table).where(is_waiting).values(due_at=row["due_at"])
@@ -148,7 +148,7 @@ class Deliveries(DeliveryViews):
         await self._database.write(note)
 
     async def hand_over(self, job: NotificationJob, attempts: int) -> bool:
-        """Set `UNKNOWN`, unless it is over or somebody else is sending it: of two who ask, one may send."""
+        """Set `UNKNOWN` and return True, unless it is over or another worker is sending it: of two that ask, one may send."""
         row = _row(job, "UNKNOWN", self._clock.now(), keep_job=True)
         row |= {"attempts": attempts, "last_error": BEING_SENT, "due_at": None}
         query = select(table.c.status).where(table.c.job_id == job.delivery_id).with_for_update()
@@ -175,7 +175,7 @@ class Deliveries(DeliveryViews):
             tell(connection, job_ids)
 
     def _shift_counts(self, connection: Connection, rows: Sequence[NewRow]) -> None:
-        """Move the counts of campaigns with what is about to be saved. One look for all of the rows."""
+        """Update the counts of campaigns for rows that are about to be saved. One query for all rows."""
         ids = sorted(row["job_id"] for row in rows)
         query = select(table.c.job_id, table.c.status).where(table.c.job_id.in_(ids))
         before = connection.execute(query.order_by(table.c.job_id).with_for_update())
@@ -191,7 +191,7 @@ class Deliveries(DeliveryViews):
     def attempt(
         self, job_id: str, attempt: int, outcome: Outcome, answer: str | None, started_at: Millis
     ) -> Put:
-        """The row of an attempt that has just ended, to be written beside the status."""
+        """The row of an attempt that has just ended, to be written with the status."""
         row = {
             "job_id": job_id,
             "started_at": started_at,
@@ -203,8 +203,7 @@ class Deliveries(DeliveryViews):
         return Put(self._note, row)
 
     async def cancel(self, job_id: str) -> None:
-        """Set `CANCELLED`, which is checked before sending; refused when it is too late."""
-
+        """Set `CANCELLED`, which is checked before sending. Raises if it is too late."""
         if not await self._database.write(lambda connection: self._cancel(connection, job_id, FINAL)):
             current = await self.status(job_id)
             if current is None:
@@ -212,9 +211,9 @@ class Deliveries(DeliveryViews):
             raise WrongState(f"Notification {job_id} can't be cancelled: it is {current}.")
 
     async def withdraw(self, jobs: Sequence[NotificationJob], status: Status = "CANCELLED") -> None:
-        """Their jobs will not be run: end those that wait for it, and leave to a person what may have arrived.
+        """Their jobs will not run: end the deliveries that wait, and leave to a person those that may have arrived.
 
-        What another program queued has no row before it is sent, and gets one here.
+        A job that another program queued has no row before it is sent, and gets one here.
         """
         over = tuple(one for one in get_args(Status) if one not in WAITING)
         job_ids = sorted(job.delivery_id for job in jobs)
@@ -228,13 +227,13 @@ class Deliveries(DeliveryViews):
         await self._database.write(end)
 
     async def leave(self, job_id: str) -> None:
-        """One that is `UNKNOWN` will not be sent again by itself."""
+        """A delivery that is `UNKNOWN` is not sent again without a person's decision."""
         await self._database.write(
             lambda connection: connection.execute(_LEAVE, {"job_ids": [job_id]}).rowcount
         )
 
     async def restore(self, job_ids: Sequence[str]) -> None:
-        """Their jobs will be run after all: those that are `CANCELLED` wait again."""
+        """Their jobs are put back: those that are `CANCELLED` wait again."""
 
         def restore(connection: Connection) -> None:
             for job_id in sorted(job_ids):
@@ -245,7 +244,7 @@ class Deliveries(DeliveryViews):
     def _change(
         self, connection: Connection, job_id: str, before: Status, status: Status, said: str | None = None
     ) -> bool:
-        """From one status to another; to `QUEUED`, from which it is sent after all."""
+        """Change one status to another. `QUEUED` restores the delivery."""
         which = (table.c.job_id == job_id) & (table.c.status == before)
         has_changed = bool(self.end(connection, which, status, unless=(), error=said))
         for tell in self.when_restored if has_changed and status == "QUEUED" else ():
@@ -266,7 +265,7 @@ class Deliveries(DeliveryViews):
         return True
 
     async def being_sent_until(self, job_id: str) -> Millis | None:
-        """Until when somebody may be sending this. None: who was will never say what became of it, if anybody was."""
+        """Until when a worker may be sending this. None if none is, or if that worker will never report."""
         is_it = (table.c.job_id == job_id) & is_being_sent()
         lost = update(table).where(is_it & (table.c.updated_at <= self._clock.now() - LONGEST_RUN))
         lost = lost.values(last_error=LOST)
@@ -280,13 +279,13 @@ class Deliveries(DeliveryViews):
         return None if began_at is None else began_at + LONGEST_RUN
 
     async def decide(self, job_id: str, status: Status, said: str) -> None:
-        """Set the status of one that is left to a person."""
+        """Set the status of a delivery that is left to a person."""
         await self.check_left(job_id)
         if not await self._database.write(lambda c: self._change(c, job_id, "UNKNOWN", status, said)):
             raise WrongState(f"Notification {job_id} was decided about by somebody else at this moment.")
 
     async def check_left(self, job_id: str) -> None:
-        """Whether it is `UNKNOWN`, and nobody may be sending it this moment."""
+        """Raise unless it is `UNKNOWN` and no worker is sending it at this moment."""
         if await self.being_sent_until(job_id) is not None:
             raise WrongState(f"Notification {job_id} is being sent: wait for what becomes of it.")
         if (status := await self.status(job_id)) != "UNKNOWN":
@@ -302,7 +301,7 @@ class Deliveries(DeliveryViews):
         error: str | None = None,
         provider_message_id: str | None = None,
     ) -> int:
-        """Inside a transaction of the caller: give these another status, unless theirs is final; returns how many."""
+        """Inside a transaction of the caller: give these deliveries another status, unless theirs is final; how many changed."""
         pending = which & table.c.status.not_in(unless)
         columns = (table.c.job_id, table.c.campaign_id, table.c.variant, table.c.status)
         look = select(*columns).where(pending).with_for_update()
@@ -357,7 +356,7 @@ _LEAVE = (
 
 
 def _variant(job: NotificationJob) -> str | None:
-    """Its name in the campaign. What another system wrote there may be anything: what is no such name is left out."""
+    """The variant's name in the campaign. Another system may have written anything there; what is no name is left out."""
     given = (job.meta.model_extra or {}).get("variant")
     return given if isinstance(given, str) and len(given) <= LONGEST_VARIANT else None
 

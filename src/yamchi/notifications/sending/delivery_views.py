@@ -18,7 +18,7 @@ _STATUSES = select(table.c.job_id, table.c.status).where(
 
 
 class DeliveryViews:
-    """Reads the table; nothing here changes it."""
+    """Reads the table, and changes nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -41,7 +41,7 @@ def addresses_of(direct: DirectMessage) -> list[str]:
 
 
 class _Anywhere(Mapping[str, str]):
-    """The attributes of somebody of whom nothing is known but an address: a channel of one's own finds it, whatever it asks for."""
+    """The attributes of a person of whom only an address is known: every attribute that a channel asks for is the address."""
 
     def __init__(self, address: str) -> None:
         self._address = _Address(address)
@@ -57,7 +57,7 @@ class _Anywhere(Mapping[str, str]):
 
 
 class _Address(str):
-    """An address that is also found by who takes the attribute for an object with attributes of its own."""
+    """An address whose attributes and items are the address again, for channels that look deeper."""
 
     def get(self, name: str, default: Any = None) -> str:
         return self
@@ -75,7 +75,7 @@ def at(address: str) -> Recipient:
 
 
 def rendered_of(options: DirectOptions) -> Rendered | None:
-    """The text of the message; None where it names a template."""
+    """The text of the message; None if it names a template."""
     if options.template is not None:
         return None
     return Rendered(options.text or "", html=options.html, subject=options.subject)
@@ -98,7 +98,7 @@ def as_job(job: Job[Any], direct: DirectMessage, now: Millis) -> NotificationJob
 
 
 def content_digest(job: Job[Any]) -> str:
-    """Of what the message says, however its engine writes it."""
+    """A digest of the message's content, whatever the order of its fields."""
     said = orjson.dumps(decode_json(job.record.payload), option=orjson.OPT_SORT_KEYS)
     return sha256(said).hexdigest()
 
@@ -109,7 +109,7 @@ def _mark(direct: DirectMessage) -> dict[str, Any]:
 
 
 class AsSent(BaseModel):
-    """A message as its channel got it, kept in the job where there is nobody to look up."""
+    """A message as its channel got it. It is kept in the job, since it has no user to look up."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -129,7 +129,7 @@ def sendable_again(request: SendRequest, message: Message) -> NotificationJob:
 
 
 def as_sent(notification: NotificationJob) -> AsSent | None:
-    """The message that `sendable_again` has kept, if it has."""
+    """The message that `sendable_again` kept, if there is one."""
     kept = (notification.meta.model_extra or {}).get(AS_SENT)
     if kept is None:
         return None

@@ -63,7 +63,7 @@ class EmailQueue:
             await self._processor.record_failure(job, notification, error)
 
     def notification_of(self, job: Job[Any]) -> NotificationJob | None:
-        """What has a delivery: neither poison nor a letter to several people, each of whom has a job of their own."""
+        """The notification in a job. None if it is poison, or goes to several people, each of whom gets a job."""
         try:
             task = EmailTask.model_validate_json(job.record.payload)
         except ValidationError:
@@ -80,14 +80,14 @@ class EmailQueue:
 
 
 def _direct(task: EmailTask) -> DirectMessage:
-    """The same as a message to an address."""
+    """The task as a message to an address."""
     options = DirectOptions.model_validate(task.model_dump(exclude=set(task.model_extra or ())))
     mark = {TEST: True} if (task.model_extra or {}).get(TEST) is True else {}
     return DirectMessage(channel=JOB, options=options, **mark)
 
 
 def _split(job: Job[EmailTask]) -> list[New]:
-    """One job a recipient, so that one who can't be reached never makes another get it twice."""
+    """One job for each recipient, so that a failure for one never sends it twice to another."""
     digest = directs.content_digest(job)
     return [
         New(

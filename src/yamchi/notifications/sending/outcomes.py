@@ -29,7 +29,7 @@ LONGEST_PROVIDER_ID = 255
 
 Enqueue = Callable[[Sequence[NotificationJob]], Awaitable[None]]
 Observer = Callable[[str, str, str], None]
-"""Told of every answer: channel, provider, outcome."""
+"""Called with every answer: channel, provider, outcome."""
 
 
 class Outcomes:
@@ -62,7 +62,7 @@ class Outcomes:
         return Ended(status, reason)
 
     async def postpone(self, context: SendContext, until: Millis | None, reason: str) -> None:
-        """The delivery waits, until this moment if it is known."""
+        """Record that the delivery waits, until this moment if it is known."""
         paid = context.attempt - 1
         await self._deliveries.record(context.job, "QUEUED", attempts=paid, error=reason, due_at=until)
 
@@ -93,9 +93,9 @@ class Outcomes:
     # ── Sent ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def hand_over(self, context: SendContext, message: Message) -> bool:
-        """Before a message goes to a provider that must not get it twice: note that it may have arrived, whatever happens.
+        """Note that the message may have arrived, before it goes to a provider that must not get it twice.
 
-        Should this process die, or the table refuse what became of it, the delivery is left to a person.
+        If this process dies, or the outcome can't be stored, the delivery is left to a person.
         """
         return await self._deliveries.hand_over(sendable_again(context.request, message), context.attempt)
 
@@ -134,7 +134,7 @@ class Outcomes:
         raise error
 
     async def failed(self, context: SendContext, message: Message, error: Exception, began: Millis) -> Ended:
-        """The channel raised an error. What it means for the delivery, `RetryEngine` decides."""
+        """The channel raised an error: `RetryEngine` decides what it means for the delivery."""
         decision = self._retry.decide(error, context.channel, context.attempt, context.attempts)
         job, attempt, reason = context.job, context.attempt, sentence(error)
         outage = error.outage if isinstance(error, AnswerLost) else error
@@ -156,9 +156,9 @@ class Outcomes:
         return Ended(decision.status)
 
     async def interrupted(self, context: SendContext, message: Message) -> None:
-        """The job was cancelled, or its worker stopped, while the provider had the message: nobody may say that it did not leave.
+        """The job was cancelled, or its worker stopped, while the provider had the message: the message may have left.
 
-        One that waits still is left as it is: it is sent again.
+        A delivery that still waits is left as it is, and is sent again.
         """
         may_be_lost = ("CANCELLED",) if context.channel.resends_unknown else ("CANCELLED", "UNKNOWN")
         with suppress(EngineUnavailable):  # then nothing says more than was known before

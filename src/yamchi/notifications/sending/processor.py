@@ -43,7 +43,7 @@ _any_notification: TypeAdapter[NotificationJob | DirectMessage] = TypeAdapter(An
 
 
 class CampaignCheck(Protocol):
-    """What the processor asks about the campaign of a message."""
+    """The part of campaigns that the processor needs."""
 
     async def is_cancelled(self, campaign_id: str) -> bool:
         """Whether its messages are not to be sent any more. Raises `Snooze` while it is paused."""
@@ -54,7 +54,7 @@ class CampaignCheck(Protocol):
 
 @contextmanager
 def _unpaid_while_away() -> Iterator[None]:
-    """While our own database can't be reached, a message waits and pays no attempt, as when its provider is down."""
+    """If our own database can't be reached, the message waits and pays no attempt, as if its provider were down."""
     try:
         yield
     except EngineUnavailable as error:
@@ -101,7 +101,7 @@ class JobProcessor:
             return await self._process(SendRequest(job, job.data))
 
     async def _handle_digest(self, job: Job[Any], digest_id: str) -> Result:
-        """The collected messages end as the digest's own job does."""
+        """Send a digest. Its collected messages get the same status as the digest's own job."""
         try:
             return await self._process(SendRequest(job, job.data))
         finally:
@@ -109,7 +109,7 @@ class JobProcessor:
                 await self._digests.settle(digest_id, job.data.delivery_id)
 
     async def _send_again(self, job: Job[Any], kept: directs.AsSent) -> Result:
-        """The same message once more, as a person decided."""
+        """Send the same message again, because a person decided so."""
         with _unpaid_while_away():
             recipient = await self._contexts.with_choices(Recipient(kept.user_id))
         return await self._process(
@@ -152,7 +152,7 @@ class JobProcessor:
             await self.record_failure(job, notification, error)
 
     async def record_failure(self, job: Job[Any], notification: NotificationJob, error: str) -> None:
-        """Its job has failed, whatever its handler could record of it."""
+        """Record `FAILED`, unless that is done already or a person has to decide."""
         status = await self._deliveries.status(notification.delivery_id)
         if status == "FAILED" or self._is_left_to_a_person(status, notification):
             return
@@ -161,7 +161,7 @@ class JobProcessor:
             await self._digests.settle(digest_id, notification.delivery_id)
 
     def notification_of(self, job: Job[Any]) -> NotificationJob | None:
-        """What has a delivery: neither poison nor a message to several addresses, each of which has a job of its own."""
+        """The notification in a job. None if it is poison, or goes to several addresses, each of which gets a job of its own."""
         try:
             data = _any_notification.validate_json(job.record.payload)
         except ValidationError:
@@ -179,7 +179,7 @@ class JobProcessor:
         return await self._send(*ready) if isinstance(ready, tuple) else ready
 
     async def _prepare(self, request: SendRequest) -> tuple[SendContext, Message] | Result:
-        """All that comes before sending; a result if nothing is to be sent now."""
+        """Everything before sending. A result if nothing is to be sent now."""
         if over := await self._already_over(request.notification):
             if over.status == "SENT":  # by a worker that may have died before it queued the escalation
                 await self._outcomes.queue_escalation(request.notification)
@@ -239,7 +239,7 @@ class JobProcessor:
             raise Snooze(send_after, "not before its send_after")
 
     async def _hold(self, context: SendContext, decision: Hold) -> Result:
-        """It is not sent now: it waits, ends, or is collected for a digest."""
+        """Do not send now: wait, end, or collect for a digest."""
         job, paid = context.job, context.attempt - 1
         match decision:
             case Wait(until=until, reason=reason):
@@ -254,14 +254,14 @@ class JobProcessor:
                 return await self._outcomes.collect(context, digest)
 
     async def _with_digest(self, context: SendContext, digest_id: str) -> SendContext | None:
-        """The same with the collected messages as its data; None if none are left."""
+        """The context with the collected messages as its data; None if there are none."""
         gathered = await self._digests.gather(digest_id, context.job)
         if not gathered.count:
             return None
         return replace(context, job=context.job.model_copy(update={"data": gathered.as_data()}))
 
     async def _check_again(self, context: SendContext) -> Ended | None:
-        """Whether it is over since the first stage; else return when it may be sent."""
+        """The end, if it is over since the first stage; else None, once the campaign's rate allows it."""
         if over := await self._already_over(context.job):
             return over
         if campaign := context.job.meta.campaign_id:

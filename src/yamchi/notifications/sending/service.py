@@ -45,7 +45,7 @@ STORED_TOGETHER = 500
 """Events of a batch. Others write between two such transactions: one of thousands that start scenarios takes a minute."""
 
 REPEATED_AT_ONCE = 500
-"""Events that were accepted before and are looked up together."""
+"""How many events that were accepted before are looked up in one query."""
 
 PRIORITIES = {"normal": 5, "high": 10}
 
@@ -94,9 +94,9 @@ class NotificationService:
         self._arriving: PerLoop[Batcher[Event, EventAnswer]] = PerLoop(lambda: Batcher(self._accept_each))
         self.followers: list[EventFollower] = []
         self.checks: list[Callable[[Event], None]] = []
-        """Each may refuse an event, by `InvalidJob`, before anything of it is stored."""
+        """Each may refuse an event with `InvalidJob`, before anything of it is stored."""
         self.before_answering: list[Callable[[Sequence[Event]], Awaitable[None]]] = []
-        """Each is awaited after events were stored and followed, before whoever brought them is answered."""
+        """Awaited after events are stored and followed, before the caller gets the answer."""
 
     async def handle_event(self, event: Event) -> EventAnswer:
         """Accept one event. When this returns, every job it leads to is queued.
@@ -109,8 +109,10 @@ class NotificationService:
             await self._before_answering([event])
 
     async def handle_events(self, batch: Sequence[Event]) -> list[EventAnswer]:
-        """Accept many events, each few hundred with one transaction and one call to the queue; an error if one can't be used, and then
-        nothing of them is stored. After an outage in between the whole batch may come again: what was stored is a repetition.
+        """Accept many events, a few hundred in one transaction and one call to the queue.
+
+        If one of them can't be used, it raises and stores none. After an outage the whole batch may come again: events that were
+        stored are then repetitions.
         """
         now = self._clock.now()
         plans = await self._plan(batch, now)
@@ -165,16 +167,16 @@ class NotificationService:
         ]
 
     async def send(self, jobs: Sequence[NotificationJob]) -> None:
-        """Queue notification jobs as they are; one that is there already is left alone.
+        """Queue notification jobs as they are; a job that exists already is left alone.
 
-        The jobs first: one without its row gets it when it runs, but nothing would ever queue what a row without a job tells of,
-        as a crash or a copy of the database between the two would leave it.
+        The jobs come first: after a crash in between, a job without a row gets its row when it runs, but nothing would ever queue
+        the job of a row.
         """
         await self._queue.add_prepared(self._queue.prepare([_queued(job) for job in jobs]))
         await self._database.write(lambda connection: self._deliveries.queue(connection, jobs))
 
     async def send_direct(self, message: DirectMessage | Mapping[str, Any], job_id: str) -> None:
-        """Queue a message to an address, in turn with the others: on Redis one without a priority goes before them."""
+        """Queue a message to an address, with the priority of others: on Redis a job without one would overtake them."""
         await self._queue.add(message, name=JOB, id=job_id, priority=PRIORITIES["normal"])
 
     async def cancel(self, job_id: str) -> None:

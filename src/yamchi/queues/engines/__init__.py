@@ -31,7 +31,7 @@ class EngineContext:
     var: Path = Path("var")
     settings: Settings | None = None
     topic_of: Callable[[str], str | None] = lambda queue: None
-    """The topic that a queue was declared with, if it was."""
+    """The topic that a queue was declared with, if any."""
 
 
 Make = Callable[[str, EngineContext], Engine]
@@ -39,12 +39,12 @@ Make = Callable[[str, EngineContext], Engine]
 
 
 def make_engine(url: str, context: EngineContext) -> Engine:
-    """The engine a URL names; not yet opened."""
+    """The engine of a URL, not yet opened."""
     return find_scheme(url)(url, context)
 
 
 def find_scheme(url: str) -> Make:
-    """Who makes the engine of such a URL."""
+    """The function that makes the engine of such a URL."""
     scheme = scheme_of(url)
     make = SCHEMES.get(scheme)
     if make is None:
@@ -61,7 +61,7 @@ def find_scheme(url: str) -> Make:
 
 
 def is_embedded(url: str) -> bool:
-    """Whether the engine needs no server, and so can't be out of reach."""
+    """Whether the engine needs no server, so that it is always reachable."""
     return scheme_of(url) in EMBEDDED
 
 
@@ -83,7 +83,7 @@ def make_spool(kind: Literal["sqlite", "memory"], path: Path, clock: Clock) -> "
 
 
 def make_keys(url: str) -> "Keys | None":
-    """Where keys with a lifetime lie on the broker a URL names; None if it has no place for them."""
+    """Keys with a lifetime on the broker of this URL; None if it has no place for them."""
     if SCHEMES.get(scheme_of(url)) is not _bull:
         return None
     try:

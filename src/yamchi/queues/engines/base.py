@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the broker can do; the conformance suite skips only by these, and says so."""
+    """What the broker can do. The conformance suite skips tests only by these, and says so."""
 
     durable: bool = True
     """Jobs outlive the process."""
@@ -59,14 +59,14 @@ class Capabilities:
     search: bool = True
     """Jobs can be listed by state and searched."""
     overlaps: bool = True
-    """Two exchanges on their way at once get more done than one: while one is answered, the other travels."""
+    """Two exchanges at once get more done than one: while one is answered, the other is on its way."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What an exchange brought: ids really settled (a stale token settles nothing), and new claims.
+    """The answer of an exchange: ids of settled jobs (a stale token settles nothing), and new claims.
 
-    `unsettled` are verdicts that could be neither settled nor refused yet, and are to be brought again.
+    `unsettled` are verdicts that could not be settled or refused yet; the next exchange must bring them again.
     """
 
     settled: list[str] = field(default_factory=list)
@@ -75,14 +75,14 @@ class Exchange:
 
 
 STALLED_JITTER: Millis = 5_000
-"""Over how long jobs come back whose workers died more than once."""
+"""Jobs whose workers died more than once come back spread over this time."""
 
 
 def stalled_verdict(claim: Claim, moment: Millis) -> Failed | RetryAt:
-    """What becomes of a job whose worker died: due again, or over if its attempts are used up.
+    """The verdict on a job whose worker died: due again, or failed if its attempts are used up.
 
-    One of the jobs that ran together may be what kills their workers. So the first time they are due at once, and then
-    apart: it must not take all of its neighbors along to the end of their attempts.
+    One of the jobs that ran together may have killed the worker. So they are due at once the first time and spread later: that
+    job must not use up the attempts of all the others.
     """
     job = claim.job
     error = stalled_error(job)
@@ -99,7 +99,7 @@ def stalled_error(job: JobRecord) -> str:
 
 
 def describe_stalled(job: JobRecord, has_failed: bool) -> str:
-    """What became of it, for the log."""
+    """What became of a stalled job, for the log."""
     outcome = "failed, its attempts are used up" if has_failed else "back in the queue"
     return f"stalled {job.name} {job.id}: {outcome}"
 
@@ -113,13 +113,13 @@ class Engine(Protocol):
 
     @property
     def type(self) -> str:
-        """What statistics and logs call it. Failover has that of the engine in use."""
+        """Its name in statistics and logs. For failover, that of the engine in use."""
 
     async def open(self) -> None:
-        """Connect, and make what must exist. Opening an open engine does nothing."""
+        """Connect, and create what must exist. Opening an open engine does nothing."""
 
     async def close(self) -> None:
-        """Finish what was begun and let go of everything. Closing a closed engine does nothing."""
+        """Finish what was begun and close every connection. Closing a closed engine does nothing."""
 
     async def ping(self) -> None:
         """Raise `EngineUnavailable`, with a sentence that says what to fix, unless the engine answers."""
@@ -127,13 +127,13 @@ class Engine(Protocol):
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def add(self, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        """Keep these jobs. True for each one that is new; False where the id was there already."""
+        """Keep these jobs. For each, True if it is new, False if a job with its id exists."""
 
     async def fire(self, schedule: str, moment: Millis, queue: str, job: NewJob) -> bool:
-        """Add a scheduled job unless the schedule has fired at this moment or later: once, however many ask."""
+        """Add a scheduled job and return True, unless the schedule has fired at this moment or later."""
 
     async def begin_schedule(self, schedule: str, moment: Millis) -> None:
-        """Note a schedule that is new, so that moments before this one do not count as missed."""
+        """Note a new schedule, so that moments before this one do not count as missed."""
 
     async def last_fired(self, schedule: str) -> Millis | None:
         """When the schedule last fired, or began; None if it is new."""
@@ -146,7 +146,7 @@ class Engine(Protocol):
         """Settle the verdicts and claim up to `want` due jobs for `lease`, in one round trip or transaction."""
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
-        """Extend the leases; the ids that are still held. From the lease keeper's thread."""
+        """Extend the leases; the ids of jobs that are still held. From the lease keeper's thread."""
 
     async def recover(self, queue: str) -> list[tuple[JobRecord, bool]]:
         """Take back jobs whose lease has run out, by `stalled_verdict`; each with whether it has now failed."""
@@ -161,7 +161,7 @@ class Engine(Protocol):
         """Give back permits that were not used."""
 
     async def cancelled(self, queue: str, claims: Sequence[Claim]) -> list[str]:
-        """Which of these running jobs somebody has asked to stop. From the lease keeper's thread."""
+        """Those of these running jobs that were asked to stop. From the lease keeper's thread."""
 
     async def heartbeat(self, worker: WorkerInfo | str) -> None:
         """Register this worker for a while; a bare id takes it off the list. From the lease keeper's thread."""
@@ -178,37 +178,37 @@ class Engine(Protocol):
         """How many jobs are in each state, in constant time."""
 
     async def history(self, queue: str, minutes: int) -> list[Minute]:
-        """What was done in each of the last minutes, oldest first; empty minutes are left out."""
+        """How many jobs ended in each of the last minutes, oldest first; empty minutes are left out."""
 
     async def queues(self) -> list[str]:
         """Names of the queues that hold or held a job."""
 
     async def workers(self) -> list[WorkerInfo]:
-        """Workers seen alive of late."""
+        """Workers that sent a heartbeat within `WORKER_TTL`."""
 
     async def remove(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        """Forget jobs that are not running; the ids really removed."""
+        """Remove jobs that are not running; the ids of those removed."""
 
     async def cancel(self, queue: str, job_ids: Sequence[str]) -> dict[str, State]:
         """Cancel pending jobs at once (they become `cancelled`), ask running ones to stop (they stay `active`)."""
 
     async def promote(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        """Make delayed jobs due now; the ids really promoted."""
+        """Make delayed jobs due now; the ids of those promoted."""
 
     async def retry(self, queue: str, job_ids: Sequence[str]) -> list[str]:
-        """Put finished jobs back with all their attempts, and take their dead letters away; the ids really put back."""
+        """Put finished jobs back with all their attempts, and drop their dead letters; the ids of those put back."""
 
     async def update(self, queue: str, job_id: str, payload: bytes) -> bool:
         """Replace the data of a job that is not running."""
 
     async def progress(self, claim: Claim, value: bytes) -> None:
-        """Note how far a running job has come."""
+        """Store how far a running job has come."""
 
     async def log(self, queue: str, job_id: str, lines: Sequence[str]) -> None:
         """Append lines to a job's log."""
 
     async def pause(self, queue: str) -> None:
-        """Let nobody claim from this queue; running jobs finish."""
+        """Let no worker claim from this queue. Running jobs finish."""
 
     async def resume(self, queue: str) -> None:
         """The opposite of pause."""
@@ -217,7 +217,7 @@ class Engine(Protocol):
         """Whether the queue is paused."""
 
     async def clean(self, queue: str, state: State, older_than: Millis, limit: int) -> int:
-        """Remove up to `limit` jobs that have been in a state other than active for this long; how many went."""
+        """Remove up to `limit` jobs that have been in this state, not active, for so long; how many were removed."""
 
     # ── Dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -231,7 +231,7 @@ class Engine(Protocol):
         """For each letter id, put this job in the queue (in place of a finished one of its id) and drop the letter."""
 
     async def purge(self, queue: str, letter_ids: Sequence[str] | None) -> int:
-        """Drop these dead letters, or all of them; how many went."""
+        """Drop these dead letters, or all of them; how many were dropped."""
 
     # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -243,17 +243,17 @@ WORKER_TTL: Span = "30s"
 """A worker not seen for this long is not listed."""
 
 KEPT_PERMITS: Millis = 31 * 86_400_000
-"""A key that had no permit for this long is forgotten: a rate limit's period may be a month."""
+"""A key without a new permit for this long is forgotten. A rate limit's period may be a month."""
 
 
 def broker_of(engine: Engine) -> Engine:
-    """The engine itself; behind a spool, the broker, whichever of the two is in use."""
+    """The engine itself; with a spool, the broker, even while the spool is in use."""
     broker: Engine = getattr(engine, "primary", engine)
     return broker
 
 
 class HasEngine(Protocol):
-    """What lives on an engine, such as a queue."""
+    """Something with an engine, such as a queue."""
 
     @property
     def engine(self) -> Engine: ...
@@ -263,7 +263,7 @@ T = TypeVar("T", bound=HasEngine)
 
 
 def by_engine(things: Iterable[T]) -> list[tuple[Engine, list[T]]]:
-    """Every engine that one of these lives on, once, with those that do."""
+    """Every engine of these things, once, with the things on it."""
     found: dict[int, tuple[Engine, list[T]]] = {}
     for one in things:
         found.setdefault(id(one.engine), (one.engine, []))[1].append(one)

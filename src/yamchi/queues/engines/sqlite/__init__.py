@@ -42,10 +42,10 @@ from yamchi.storage.threads import in_own_thread
 T = TypeVar("T")
 
 POLL_SECONDS = 0.01
-"""How often to look whether another process has committed, while somebody waits for jobs."""
+"""Seconds between two looks for commits of other processes, while a worker waits for jobs."""
 
 EVENTS_POLL_SECONDS = 0.05
-"""The same while somebody only wants to hear of them: a worker whose slots are all taken should work, not look."""
+"""The same while events are only listened to: a worker whose slots are all taken should work, not look."""
 
 
 class SqliteEngine(MadeAnew):
@@ -91,7 +91,7 @@ class SqliteEngine(MadeAnew):
         """The tables are there once it is open."""
 
     async def add_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[bool]:
-        """Add jobs in a transaction of the caller's. Whoever works here finds them as it finds those of other processes."""
+        """Add jobs in a transaction of the caller's. Workers find them like those of other processes."""
         now = self._clock.now()
         return await within(connection, self._file.path, lambda db: adding.add(db, queue, jobs, now))
 
@@ -136,11 +136,11 @@ class SqliteEngine(MadeAnew):
         return got
 
     def _new_token(self) -> str:
-        """Of the jobs that are claimed together."""
+        """The token of jobs that are claimed together."""
         return f"{self._origin}-{next(self._claims)}"
 
     def _must_be_durable(self, verdicts: Sequence[Verdict]) -> bool:
-        """Whether an exchange must outlast a power failure."""
+        """Whether an exchange must survive a power failure."""
         return True
 
     async def renew(self, queue: str, claims: Sequence[Claim], lease: Millis) -> list[str]:
@@ -306,7 +306,7 @@ class SqliteEngine(MadeAnew):
         self._wakeups[queue].set()
 
     def _poll_within(self, seconds: float) -> None:
-        """By a timer, which costs less than a task: a worker that waits does little else."""
+        """Use a timer, which costs less than a task: a waiting worker does little else."""
         loop = asyncio.get_running_loop()
         if self._next_poll and not self._next_poll[0].is_closed():
             where, timer = self._next_poll
@@ -323,7 +323,7 @@ class SqliteEngine(MadeAnew):
             self._poll_within(POLL_SECONDS if self._waiting else EVENTS_POLL_SECONDS)
 
     def _look(self, db: working.Db) -> None:
-        """Wake up only where there is something to do: commits of other queues must not wake idle workers."""
+        """Wake only workers that have something to do: commits of other queues must not wake idle ones."""
         if (last := eventlog.last(db)) != self._last_event:
             self._last_event = last
             self._has_events.set()
