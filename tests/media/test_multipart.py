@@ -65,13 +65,26 @@ async def test_a_large_file_is_never_in_memory(studio: Studio, monkeypatch: pyte
         (part("file", pictures.jpeg(), "a") * 2 + b"--b--\r\n", "file: send one file"),
         (part("metadata", b"x" * 70_000) + b"--b--\r\n", "more than 65,536 bytes"),
         (b"".join(part(f"f{n}", b"x") for n in range(11)) + b"--b--\r\n", "at most 10 fields"),
+        (part("f", b"x") * 11 + b"--b--\r\n", "at most 10 fields"),
         (part("file", pictures.jpeg(), "a" * 5_000) + b"--b--\r\n", "is not multipart/form-data"),
         (
             part("file", pictures.jpeg(), "a") + part("metadata", b"[1]") + b"--b--\r\n",
             "metadata: it should be",
         ),
     ],
-    ids=["nothing", "text", "cut off", "no file", "other name", "two", "long", "many", "header", "metadata"],
+    ids=[
+        "nothing",
+        "text",
+        "cut off",
+        "no file",
+        "other name",
+        "two",
+        "long",
+        "many",
+        "same",
+        "header",
+        "metadata",
+    ],
 )
 async def test_what_is_no_form(studio: Studio, body: bytes, said: str) -> None:
     answer = await send(studio, body)

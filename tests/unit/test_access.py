@@ -2,7 +2,9 @@
 
 import asyncio
 import io
+import json
 import signal
+from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from time import thread_time
@@ -35,6 +37,9 @@ ADMIN, SENDER = "admin-token-of-the-test", "sender-token-of-the-test"
 API = "http://localhost:3030"
 JOBS = "/api/queues/letters/jobs"
 PERSON = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
+PIXEL = b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 @pytest.fixture
@@ -281,6 +286,56 @@ async def test_a_reader_sees_everything_but_secrets_and_changes_nothing(
         ("POST", f"/api/v1/users/{PERSON}/inbox/read-all"),
     ):
         assert (await client.request(method, path, headers=reader)).status_code == 403, path
+
+
+SECRET = {"password": "it's hunter2", "nested": {"said": '{"token": "k-123456"}'}}
+CHECKUP = {
+    "name": "password=hunter2", "date": "2026-01-01",
+    "results": [{"name": "x", "value": 1, "unit": "g", "low": 0, "high": 2}],
+}  # fmt: skip
+KEPT: list[tuple[str, str, dict[str, Any]]] = [
+    ("PUT", f"/api/v1/users/{PERSON}", {"attributes": SECRET}),
+    ("POST", "/api/v1/events", {"event_type": "lead.created", "event_id": "1", "data": {"lead_id": "l", "name": "A"}}),
+    ("PATCH", "/api/v1/leads/l", {"extra": SECRET}),
+    ("POST", "/api/v1/campaigns", {
+        "campaign_id": "c", "template_code": "welcome_email", "channel": "email", "data": SECRET,
+        "audience": {"user_ids": [PERSON]}, "send_after": "2036-01-01T00:00:00Z",
+    }),
+    ("POST", "/api/v1/payments", {"id": "p", "amount": "1.00", "metadata": {"password": "hunter2"}}),
+    ("POST", "/api/v1/reports", {"kind": "checkup", "format": "csv", "params": CHECKUP}),
+]  # fmt: skip
+SHOWN = (
+    f"/api/v1/users/{PERSON}", "/api/v1/leads", "/api/v1/leads/l", "/api/v1/campaigns", "/api/v1/campaigns/c",
+    "/api/v1/payments", "/api/v1/payments/p", "/api/v1/reports", "/api/admin/media",
+)  # fmt: skip
+
+
+async def test_a_reader_sees_no_secret_in_what_others_fill_in(tmp_path: Path) -> None:
+    """Every document of a form that is its sender's own: attributes, fields of a lead, data, metadata, params."""
+    shop = {"yookassa_shop_id": "1", "yookassa_secret_key": "x", "yookassa_url": "http://127.0.0.1:9"}
+    async with TestApp(home=tmp_path, admin_token=ADMIN, **shop) as app:
+        transport = httpx2.ASGITransport(app=create_app(app))
+        async with httpx2.AsyncClient(transport=transport, base_url=API, headers=bearer(ADMIN)) as client:
+            for method, path, body in KEPT:
+                assert (await client.request(method, path, json=body)).is_success, path
+            picture = {
+                "file": ("a.png", PIXEL),
+                "entityType": (None, "default"),
+                "metadata": (None, json.dumps(SECRET)),
+            }
+            accepted = (await client.post("/api/admin/media/upload-async", files=picture)).json()
+            (report,) = (await client.get("/api/v1/reports")).json()["items"]
+            reader = await key(client, "read")
+            for path in (
+                *SHOWN,
+                f"/api/v1/reports/{report['id']}",
+                f"/api/admin/media/{accepted['mediaId']}",
+            ):
+                seen, whole = await client.get(path, headers=reader), await client.get(path)
+                assert (seen.status_code, "***" in seen.text) == (200, True), path
+                assert "hunter2" not in seen.text, path
+                assert "k-123456" not in seen.text, path
+                assert "hunter2" in whole.text, path
 
 
 async def test_looking_for_secrets_costs_the_event_loop_little(client: httpx2.AsyncClient) -> None:

@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from yamchi.csvfiles import as_csv_text
 from yamchi.errors import InvalidJob
 from yamchi.fields import JsonObject, Locale, Name, Timezone
+from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.cursors import next_cursor, read_place
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
@@ -112,6 +113,7 @@ class LeadChange(BaseModel):
 @router.get("/leads", summary="Leads, newest first")
 async def list_leads(
     leads: TheLeads,
+    caller: TheCaller,
     status: Status = None,
     search: Annotated[
         str | None, Query(max_length=200, description="Text in the id, the name or a contact.")
@@ -121,7 +123,8 @@ async def list_leads(
 ) -> LeadsOut:
     after = None if cursor is None else read_place(cursor)
     found = await leads.store.page(status=status, search=search, after=after, limit=limit)
-    return LeadsOut(items=[_shown(lead) for lead in found], next_cursor=next_cursor(found, limit))
+    shown = await seen_by(caller, [lead.to_dict() for lead in found])
+    return LeadsOut(items=[LeadOut(**one) for one in shown], next_cursor=next_cursor(found, limit))
 
 
 @router.get("/leads/export.csv", summary="Every lead, as CSV", response_class=StreamingResponse)
@@ -132,16 +135,15 @@ async def export_leads(leads: TheLeads, status: Status = None) -> StreamingRespo
 
 
 @router.get("/leads/{lead_id}", summary="A lead and its log")
-async def get_lead(leads: TheLeads, lead_id: LeadId) -> LeadDetail:
+async def get_lead(leads: TheLeads, caller: TheCaller, lead_id: LeadId) -> LeadDetail:
     lead = await leads.store.get(lead_id)
-    lines = [LogLineOut(**line) for line in await leads.store.log(lead_id)]
-    return LeadDetail(**lead.to_dict(), log=lines)
+    return LeadDetail(**await seen_by(caller, {**lead.to_dict(), "log": await leads.store.log(lead_id)}))
 
 
 @router.get("/leads/{lead_id}/log", summary="What happened to a lead")
-async def get_log(leads: TheLeads, lead_id: LeadId) -> list[LogLineOut]:
+async def get_log(leads: TheLeads, caller: TheCaller, lead_id: LeadId) -> list[LogLineOut]:
     await leads.store.get(lead_id)
-    return [LogLineOut(**line) for line in await leads.store.log(lead_id)]
+    return [LogLineOut(**line) for line in await seen_by(caller, await leads.store.log(lead_id))]
 
 
 @router.patch("/leads/{lead_id}", summary="Change a lead")
@@ -150,7 +152,7 @@ async def change_lead(leads: TheLeads, lead_id: LeadId, change: LeadChange) -> L
     ours = [name for name in change.extra if name in NAMES]
     if ours:
         raise InvalidJob(f"extra: {ours[0]} is a field of its own; give it beside extra.")
-    return _shown(await leads.service.edit(lead_id, {**fields, **change.extra}))
+    return LeadOut(**(await leads.service.edit(lead_id, {**fields, **change.extra})).to_dict())
 
 
 @router.delete("/leads/{lead_id:path}", summary="Erase a lead, and the person of its id")
@@ -281,10 +283,6 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return as_csv_text(str(value).lower() if isinstance(value, bool) else str(value))
-
-
-def _shown(lead: Lead) -> LeadOut:
-    return LeadOut(**lead.to_dict())
 
 
 ROUTES = (Routes(router), Routes(webhooks, prefix="/api/webhooks", access="public"))

@@ -54,6 +54,8 @@ class _Reader:
 
     def __init__(self, boundary: bytes) -> None:
         self.form = Form()
+        self._fields = 0
+        """How many came, those of the same name, too."""
         self._waiting: list[bytes] = []
         self._field: bytes | None = None
         self._is_whole = False
@@ -98,7 +100,8 @@ class _Reader:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         name = options.get(b"name", b"")
         if b"filename" not in options:
-            if len(self.form.fields) >= MOST_FIELDS:
+            self._fields += 1
+            if self._fields > MOST_FIELDS:
                 raise InvalidJob(f"A form has at most {MOST_FIELDS} fields.")
             self._field = name
             return

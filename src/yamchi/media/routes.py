@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, RedirectResponse
 
 from yamchi.errors import InvalidJob
-from yamchi.http.access import TheCaller, TheirId
+from yamchi.http.access import TheCaller, TheirId, seen_by
 from yamchi.http.headers import CONTENT_POLICY, FOR_ANY_PAGE, content_policy
 from yamchi.http.pages import board_page
 from yamchi.http.paging import PageNumber, PageSize, pages
@@ -150,6 +150,7 @@ async def show_page(request: Request, media: TheMedia) -> Response:
 @admin.get("/media", summary="Pictures, newest first")
 async def list_media(
     media: TheMedia,
+    caller: TheCaller,
     status: Literal["processing", "ready", "failed", "soft_deleted"] | None = None,
     entityType: Annotated[str | None, Query(max_length=32)] = None,  # noqa: N803
     userId: Annotated[str | None, Query(max_length=64)] = None,  # noqa: N803
@@ -160,7 +161,7 @@ async def list_media(
         status=status, entity_type=entityType, user_id=userId, offset=(page - 1) * size, limit=size
     )
     return {
-        "items": [one.to_dict() for one in found],
+        "items": await seen_by(caller, [one.to_dict() for one in found]),
         "total": total,
         "page": page,
         "pages": pages(total, size),
@@ -217,9 +218,10 @@ async def list_watermarks(media: TheMedia) -> list[dict[str, Any]]:
 
 
 @admin.get("/media/{media_id}", summary="A picture, its variants and its placeholder")
-async def get_media(media: TheMedia, media_id: MediaId) -> dict[str, Any]:
+async def get_media(media: TheMedia, caller: TheCaller, media_id: MediaId) -> dict[str, Any]:
     found = await media.store.get(media_id)
-    return {**found.to_dict(), "duplicateOf": await media.store.same_as(found) if found.hash else None}
+    shown = await seen_by(caller, found.to_dict())
+    return {**shown, "duplicateOf": await media.store.same_as(found) if found.hash else None}
 
 
 @admin.delete("/media/{media_id}", summary="Delete a picture; it can be restored until the cleanup")

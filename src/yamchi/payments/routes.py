@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from yamchi.errors import Outage
 from yamchi.fields import few
-from yamchi.http.access import TheCaller
+from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.cursors import next_cursor
 from yamchi.http.paging import Before, Limit, read_before
 from yamchi.http.problems import documented
@@ -144,6 +144,7 @@ async def create_payment(
 @router.get("/payments", summary="Payments, newest first")
 async def list_payments(
     payments: ThePayments,
+    caller: TheCaller,
     status: Annotated[str | None, Query(max_length=32)] = None,
     order_id: Annotated[str | None, Query(max_length=255)] = None,
     before: Before = None,
@@ -152,7 +153,8 @@ async def list_payments(
     found = await payments.store.page(
         status=status, order_id=order_id, before=read_before(before), limit=limit
     )
-    return PaymentsOut(items=[_shown(one) for one in found], next_before=next_cursor(found, limit))
+    shown = await seen_by(caller, [one.to_dict() for one in found])
+    return PaymentsOut(items=[PaymentOut(**one) for one in shown], next_before=next_cursor(found, limit))
 
 
 @router.get("/payments/reconciliations", summary="What comparing the books found, newest first")
@@ -168,13 +170,14 @@ async def reconcile(
 
 
 @router.get("/payments/{payment_id}", summary="A payment, its refunds, and what was learned about it")
-async def get_payment(payments: ThePayments, payment_id: PaymentId) -> PaymentDetail:
+async def get_payment(payments: ThePayments, caller: TheCaller, payment_id: PaymentId) -> PaymentDetail:
     payment = await payments.store.get(payment_id)
-    return PaymentDetail(
+    found = {
         **payment.to_dict(),
-        refunds=[refund.to_dict() for refund in await payments.store.refunds(payment)],
-        events=await payments.store.events(payment_id),
-    )
+        "refunds": [refund.to_dict() for refund in await payments.store.refunds(payment)],
+        "events": await payments.store.events(payment_id),
+    }
+    return PaymentDetail(**await seen_by(caller, found))
 
 
 @router.post("/payments/{payment_id}/check", summary="Ask the provider now")

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from yamchi.errors import TokenRefused
+from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.cursors import next_cursor
 from yamchi.http.paging import Before, Limit, read_before
 from yamchi.http.problems import documented
@@ -84,20 +85,21 @@ async def list_kinds(reports: TheReports) -> list[KindOut]:
 @router.get("/reports", summary="Reports, newest first")
 async def list_reports(
     reports: TheReports,
+    caller: TheCaller,
     kind: Annotated[str | None, Query(max_length=64)] = None,
     before: Before = None,
     limit: Limit = 50,
 ) -> ReportsOut:
     found = await reports.store.page(kind, read_before(before), limit)
-    items = [ReportOut(**one.to_dict()) for one in found]
+    items = [ReportOut(**one) for one in await seen_by(caller, [one.to_dict() for one in found])]
     return ReportsOut(items=items, next_before=next_cursor(found, limit))
 
 
 @router.get("/reports/{report_id}", summary="A report, and its link once it is ready")
-async def get_report(reports: TheReports, report_id: ReportId) -> ReportOut:
+async def get_report(reports: TheReports, caller: TheCaller, report_id: ReportId) -> ReportOut:
     report = await reports.get(report_id)
     url = await reports.url_of(report) if report.status == "ready" else None
-    return ReportOut(**report.to_dict(), url=url)
+    return ReportOut(**await seen_by(caller, report.to_dict()), url=url)
 
 
 @router.get("/reports/{report_id}/file", response_class=FileResponse, summary="The file")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from yamchi.errors import TokenRefused, UnknownJob
+from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.pages import LinkPage, board_page
 from yamchi.http.problems import documented
 from yamchi.notifications.templates.locales import language_of_page
@@ -135,8 +136,8 @@ async def list_runs(
 
 
 @router.get("/runs/{run_id}", summary="A run with its timeline, past and future, and the reasons for skips")
-async def show_run(scenarios: TheScenarios, run_id: str) -> RunWithTimelineOut:
-    return RunWithTimelineOut(**await scenarios.timelines.of(run_id))
+async def show_run(scenarios: TheScenarios, caller: TheCaller, run_id: str) -> RunWithTimelineOut:
+    return RunWithTimelineOut(**await seen_by(caller, await scenarios.timelines.of(run_id)))
 
 
 @router.get("/runs/{run_id}/picture.svg", summary="A run's timeline as a picture", response_class=Svg)

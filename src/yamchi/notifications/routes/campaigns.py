@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 from fastapi import APIRouter, Request
 
 from yamchi.fields import Key
+from yamchi.http.access import TheCaller, seen_by
 from yamchi.http.paging import PageNumber, PageSize
 from yamchi.http.problems import documented
 from yamchi.notifications.campaigns.model import CampaignIn
@@ -32,14 +33,16 @@ async def create_campaign(notifications: TheNotifications, campaign: CampaignIn)
 
 @router.get("/campaigns", summary="Campaigns with their progress, newest first")
 async def list_campaigns(
-    notifications: TheNotifications, page: PageNumber = 1, size: PageSize = 50
+    notifications: TheNotifications, caller: TheCaller, page: PageNumber = 1, size: PageSize = 50
 ) -> list[dict[str, Any]]:
-    return await notifications.campaigns.list(offset=(page - 1) * size, limit=size)
+    return await seen_by(caller, await notifications.campaigns.list(offset=(page - 1) * size, limit=size))
 
 
 @router.get("/campaigns/{campaign_id}", summary="One campaign: how far it is", responses=documented(404))
-async def show_campaign(notifications: TheNotifications, campaign_id: Key) -> dict[str, Any]:
-    return await notifications.campaigns.show(campaign_id)
+async def show_campaign(
+    notifications: TheNotifications, caller: TheCaller, campaign_id: Key
+) -> dict[str, Any]:
+    return await seen_by(caller, await notifications.campaigns.show(campaign_id))
 
 
 @router.put(

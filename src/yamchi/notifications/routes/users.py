@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from yamchi.errors import UnknownJob
-from yamchi.http.access import ONE_AT_A_TIME, TheirId
+from yamchi.http.access import ONE_AT_A_TIME, TheCaller, TheirId, seen_by
 from yamchi.http.audit import changes
 from yamchi.http.paging import Cursor, Limit
 from yamchi.http.problems import documented
@@ -86,11 +86,12 @@ async def put_user(request: Request, notifications: TheNotifications, user_id: U
 
 
 @router.get(ONE, summary="A person")
-async def show_user(notifications: TheNotifications, user_id: UUID) -> UserOut:
+async def show_user(notifications: TheNotifications, caller: TheCaller, user_id: UUID) -> UserOut:
     known = await notifications.recipients.get(str(user_id))
     if known is None:
         raise UnknownJob(f"There is no user {user_id}.")
-    return UserOut.of(user_id, known)
+    found = UserOut.of(user_id, known)
+    return found.model_copy(update={"attributes": await seen_by(caller, found.attributes)})
 
 
 @router.delete(
