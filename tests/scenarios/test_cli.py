@@ -1,11 +1,11 @@
 """`yamchi scenario` and `yamchi schema` as a user types them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import DEADLINE, Process
 
 OWN = """
 scenario: cart
@@ -27,15 +27,8 @@ def home(tmp_path: Path) -> Path:
 
 
 def yamchi(home: Path, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "yamchi", *arguments],
-        cwd=home,
-        env={"YAMCHI_HOME": str(home), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    return done.returncode, done.stdout + done.stderr
+    command = Process(home, *arguments)
+    return command.process.wait(DEADLINE), command.said
 
 
 def test_simulating_a_scenario_of_ones_own(home: Path) -> None:

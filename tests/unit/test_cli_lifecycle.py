@@ -3,8 +3,6 @@
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,13 +61,17 @@ def start(own_home: Path) -> Iterator[Start]:
 
 
 def add(home: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "yamchi", "jobs", "add", *arguments, "--app", "shop:app"]
-    subprocess.run(command, cwd=home, check=True, capture_output=True)
+    said_by(home, "add", *arguments)
 
 
 def state(home: Path, queue: str, job_id: str) -> str:
-    command = [sys.executable, "-m", "yamchi", "jobs", "show", queue, job_id, "--app", "shop:app"]
-    return subprocess.run(command, cwd=home, check=True, capture_output=True, text=True).stdout
+    return said_by(home, "show", queue, job_id)
+
+
+def said_by(home: Path, *arguments: str) -> str:
+    command = Process(home, "jobs", *arguments, "--app", "shop:app")
+    assert command.process.wait(DEADLINE) == 0, command.said
+    return command.said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
