@@ -14,7 +14,7 @@ import pytest
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from yamchi import Job
 from yamchi.errors import InvalidJob
@@ -402,6 +402,51 @@ async def test_a_stored_rule_that_cannot_be_used_stops_no_event(
     answer = await client.post(EVENTS, json=event())
     assert answer.status_code == 202
     assert {job["template_code"] for job in answer.json()["jobs"]} == {"welcome_email"}
+
+
+CAMPAIGN = {
+    "campaign_id": "c", "template_code": "welcome_email", "channel": "email", "audience": {"user_ids": [USER]},
+    "send_after": "2036-01-01T00:00:00Z",
+}  # fmt: skip
+LEAD = {"event_type": "lead.created", "event_id": "l", "data": {"lead_id": "l", "name": "Asel"}}
+MADE: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("POST", "/api/v1/campaigns", CAMPAIGN),
+    ("POST", "/api/v1/campaigns", {**CAMPAIGN, "campaign_id": "fine"}),
+    ("POST", "/api/v1/rules", {"on": "x", "notify": {"channel": "email", "template": "welcome_email"}}),
+    ("PUT", "/api/v1/templates/own/email/en", {"subject": "Hi", "body": "<p>Hi</p>"}),
+    ("POST", EVENTS, LEAD),
+    ("POST", EVENTS, {**LEAD, "event_id": "fine", "data": {"lead_id": "fine", "name": "fine"}}),
+    ("PUT", f"/api/v1/users/{USER}", {"email": "a@example.com"}),
+    ("POST", EVENTS, event(event_id="before", data={"first_name": "Asel"})),
+)
+KEPT = (
+    ("campaigns", "body", "/api/v1/campaigns", "fine"),
+    ("leads", "extra", "/api/v1/leads", "fine"),
+    ("leads", "extra", "/api/v1/leads/export.csv", "fine"),
+    ("mailbox", "recipients", "/api/v1/mailbox", "Asel"),
+    ("rules", "body", "/api/v1/rules", "file"),
+    ("scenario_runs", "event", "/api/v1/runs", "fine"),
+    ("templates", "meta", "/api/v1/templates", "welcome_email"),
+)
+
+
+@pytest.mark.parametrize("broken", ["half of {", "[1]", '"text"', "{}"])
+async def test_a_row_that_cannot_be_read_hides_no_other_and_stops_nothing(
+    app: TestApp, client: httpx2.AsyncClient, broken: str
+) -> None:
+    """SQLite keeps any text where JSON is to be, whoever wrote it."""
+    for method, path, body in MADE:
+        answer = await client.request(method, path, json=body)
+        assert answer.is_success, answer.text
+    await app.drain()
+    for table, column, path, beside in KEPT:
+        change = text(f"UPDATE {table} SET {column} = :broken WHERE rowid = (SELECT min(rowid) FROM {table})")
+        await app.database.write(lambda c, change=change: c.execute(change, {"broken": broken}).rowcount)
+        await app.clock.advance("5s")
+        shown = await client.get(path)
+        assert (shown.status_code, beside in shown.text) == (200, True), f"{path} {shown.text}"
+    assert (await client.get("/api/v1/campaigns/c")).status_code == 200
+    assert (await client.post(EVENTS, json=event(event_id="after"))).json()["jobs"] != []
 
 
 async def test_a_job_that_cannot_be_shown_is_a_row_that_says_so(

@@ -12,6 +12,7 @@ from sqlalchemy import Row
 from yamchi.clock import Millis, check_zone, in_short, isoformat, to_moment
 from yamchi.errors import InvalidJob, UnknownJob, WrongState
 from yamchi.fields import check_json
+from yamchi.storage.database import as_object
 
 NEW = "NEW"
 BOT_STARTED = "BOT_STARTED"
@@ -79,7 +80,8 @@ class Lead:
 
     @classmethod
     def of(cls, row: Row[Any]) -> "Lead":
-        return cls(**{name: getattr(row, name) for name in NAMES})
+        known = {name: getattr(row, name) for name in NAMES}
+        return cls(**{**known, "extra": as_object(known["extra"])})
 
     def has_lesson(self, now: Millis) -> bool:
         """Whether there is a lesson to come."""

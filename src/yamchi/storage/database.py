@@ -52,6 +52,11 @@ Fetch = Callable[[Connection, Sequence[K]], Mapping[K, T]]
 MOST_KEYS = 500
 """So many are looked for by one query."""
 
+UNREADABLE = "unreadable"
+"""The field under which is shown what can't be read."""
+
+LONGEST_UNREADABLE = 200
+
 _PRAGMAS = (
     "synchronous=FULL",
     "busy_timeout=30000",
@@ -160,7 +165,7 @@ class Database:
             pool_size=2,
             max_overflow=0,
             json_serializer=_write_json,
-            json_deserializer=orjson.loads,
+            json_deserializer=_read_json,
             connect_args={"factory": SqliteConnection} if self.is_embedded else {},
         )
         if self.is_embedded:
@@ -305,6 +310,19 @@ def _write_json(value: Any) -> str:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError as error:
         raise UnstorableValue(f"The database can't keep a value that was given: {error}.") from error
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """A value of a table that is to be an object; what else another program put there is shown as the value of a field."""
+    return value if isinstance(value, dict) else {UNREADABLE: value}
+
+
+def _read_json(text: str | bytes) -> Any:
+    """SQLite keeps any text: what is no JSON must not cost a list its other rows."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {UNREADABLE: text[:LONGEST_UNREADABLE]}
 
 
 def _is_about_a_value(error: Exception) -> bool:

@@ -41,6 +41,8 @@ LOOKS = 100
 
 WAITING = ("QUEUED", "RETRYING")
 
+LONGEST_FAILURE = 500
+
 
 class _Overtaken(WrongState):
     """Another request fills the list now."""
@@ -252,6 +254,16 @@ class Campaigns:
         return list(await asyncio.gather(*(self._shown(Campaign(**row)) for row in rows)))
 
     async def _shown(self, campaign: Campaign) -> dict[str, Any]:
+        """Each is shown: one that can't be read says so, and does not keep the others from being shown."""
+        try:
+            return await self._described(campaign)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            said = f"This campaign can't be shown: {type(error).__name__}: {error}"[:LONGEST_FAILURE]
+            progress = {"total": campaign.total, **_progress(Counter())}
+            known = {"campaign_id": campaign.campaign_id, "state": campaign.state, "progress": progress}
+            return {**known, "by_variant": {}, "failure": said, "list": None}
+
+    async def _described(self, campaign: Campaign) -> dict[str, Any]:
         by_variant = await self._counts.of(campaign.campaign_id)
         whole: Counter[str] = sum(by_variant.values(), Counter())
         failure = await self._failure(campaign.campaign_id) if whole["FAILED"] else None
