@@ -1,126 +1,37 @@
 """The bot, driven by updates as Telegram sends them, against a Bot API server: what it says, in three languages."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.leads.harness import Harness, open_harness
+from tests.leads.messenger import (
+    AISHA,
+    GROUP,
+    MARAT,
+    WELCOME,
+    Messenger,
+    a_bot,
+    keys,
+    listener_of,
+    person,
+    private,
+    stop,
+)
 from tests.leads.test_meetings import settings_of
 from tests.services.chat import KEY, ChatServer
-from tests.services.telegram import TOKEN, BotServer, Sent, refusal
+from tests.services.telegram import BotServer, refusal
 from tests.services.webserver import Response
 from tests.services.zoom import ZoomServer
 from yamchi.errors import Snooze
-from yamchi.leads.listening import LOOK_AGAIN, POLLER, Listener
+from yamchi.leads.listening import LOOK_AGAIN, POLLER
 from yamchi.testing.waiting import eventually
-
-WORD = "a-word_of-Telegram"
-GROUP = "-100200300"
-MARAT, AISHA = 777, 888
-
-
-@dataclass(eq=False)
-class Messenger:
-    """Telegram, as people use it."""
-
-    harness: Harness
-    server: BotServer
-    _turn: Any = field(default_factory=lambda: count(1))
-
-    async def update(self, **what: Any) -> int:
-        """Telegram tells of something; its answer's status."""
-        body = {"update_id": next(self._turn), **what}
-        return await self.send(body)
-
-    async def send(self, body: dict[str, Any], word: str | None = WORD) -> int:
-        headers = {} if word is None else {"X-Telegram-Bot-Api-Secret-Token": word}
-        answer = await self.harness.client.post("/webhooks/telegram", json=body, headers=headers)
-        await self.harness.app.drain()
-        return answer.status_code
-
-    async def say(self, who: int, text: str, language: str = "ru", **more: Any) -> list[Sent]:
-        before = len(self.server.log)
-        message = {
-            "message_id": 1,
-            "from": _person(who, language),
-            "chat": _private(who),
-            "text": text,
-            **more,
-        }
-        assert await self.update(message=message) == 200
-        return self.server.log[before:]
-
-    async def press(
-        self, who: int, data: str, *, chat: str | None = None, language: str = "ru", under: int = 55
-    ) -> list[Sent]:
-        before = len(self.server.log)
-        place = {"id": int(chat), "type": "supergroup"} if chat else _private(who)
-        message = {"message_id": under, "chat": place}
-        query = {"id": f"q{who}", "from": _person(who, language), "message": message, "data": data}
-        assert await self.update(callback_query=query) == 200
-        return self.server.log[before:]
-
-
-def _person(who: int, language: str) -> dict[str, Any]:
-    return {
-        "id": who,
-        "is_bot": False,
-        "first_name": {MARAT: "Марат", AISHA: "Айша"}[who],
-        "language_code": language,
-    }
-
-
-def _private(who: int) -> dict[str, Any]:
-    return {"id": who, "type": "private"}
-
-
-def keys(sent: Sent) -> list[tuple[str, str]]:
-    rows = sent.fields.get("reply_markup", {}).get("inline_keyboard", [])
-    return [(key["text"], key["callback_data"]) for row in rows for key in row]
-
-
-@pytest.fixture
-def server() -> Iterator[BotServer]:
-    server = BotServer()
-    server.start()
-    yield server
-    server.stop()
-
-
-@asynccontextmanager
-async def a_bot(home: Path, server: BotServer, **settings: Any) -> AsyncIterator[Messenger]:
-    known = {
-        "telegram_bot": "webhook",
-        "telegram_bot_token": TOKEN,
-        "telegram_api_url": server.origin,
-        "telegram_webhook_secret": WORD,
-        "telegram_admin_group_id": GROUP,
-        "lesson_days": "mon,tue,wed,thu,fri",
-        "lesson_hours": "15:00-18:00",
-    }
-    async with open_harness(home, own_telegram=False, **{**known, **settings}) as harness:
-        yield Messenger(harness, server)
-
-
-@pytest.fixture
-async def telegram(tmp_path: Path, server: BotServer) -> AsyncIterator[Messenger]:
-    async with a_bot(tmp_path, server) as messenger:
-        yield messenger
-
 
 # ── From /start to a lesson ───────────────────────────────────────────────────────────────────────────────────────
 
-WELCOME = {
-    "ru": "👋 Марат, здравствуйте! Выберите день пробного урока:",
-    "en": "👋 Hello, Марат! Choose the day of your trial lesson:",
-    "kk": "👋 Сәлеметсіз бе, Марат! Сынақ сабағының күнін таңдаңыз:",
-}
 FRIDAYS = {"ru": "пт, 2 янв.", "en": "Fri, 2 Jan", "kk": "жм, 2 қаң."}
 TIMES = {
     "ru": "🕐 Выберите время, пятница, 2 января:",
@@ -196,10 +107,8 @@ THANKS = {
 @pytest.mark.parametrize("locale", ["ru", "en", "kk"])
 async def test_reminders_are_answered_by_their_buttons(telegram: Messenger, locale: str) -> None:
     harness = telegram.harness
-    lead_id = await harness.lead(locale=locale)
-    await telegram.say(MARAT, f"/start {lead_id}")
-    times, _ = await telegram.press(MARAT, "day:2026-01-05")
-    await telegram.press(MARAT, keys(times)[0][1])
+    lead_id = await telegram.start(locale=locale)
+    await telegram.book("2026-01-05")
     await harness.app.clock.advance("4d")
     reminder = telegram.server.log[-1]
     assert [words for words in REMINDER[locale] if words not in reminder.fields["text"]] == []
@@ -231,8 +140,7 @@ async def test_a_sender_takes_no_event_of_the_bot(telegram: Messenger) -> None:
         event = {"event_type": "made.up", "event_id": f"tg:{number}:{lead_id}"}
         assert (await harness.client.post("/v1/events", json=event)).status_code == 202
     await telegram.say(MARAT, f"/start {lead_id}")
-    times, _ = await telegram.press(MARAT, "day:2026-01-05")
-    await telegram.press(MARAT, keys(times)[0][1])
+    await telegram.book("2026-01-05")
     assert await harness.log(lead_id) == ["LEAD_CREATED", "BOT_ACTIVATED", "LESSON_BOOKED"]
     await telegram.press(MARAT, f"confirm:{lead_id}")
     assert (await harness.get(lead_id))["confirmed"] is True
@@ -242,10 +150,8 @@ async def test_a_sender_takes_no_event_of_the_bot(telegram: Messenger) -> None:
 async def test_a_reminder_of_a_date_that_was_moved_confirms_nothing(telegram: Messenger, locale: str) -> None:
     """As a link in a letter does not: who promised to come on Monday has not promised to come on Thursday."""
     harness = telegram.harness
-    lead_id = await harness.lead(locale=locale)
-    await telegram.say(MARAT, f"/start {lead_id}")
-    times, _ = await telegram.press(MARAT, "day:2026-01-05")
-    await telegram.press(MARAT, keys(times)[0][1])
+    lead_id = await telegram.start(locale=locale)
+    await telegram.book("2026-01-05")
     await harness.app.clock.advance("4d")
     old = len(telegram.server.log)
     assert keys(telegram.server.log[-1])[0] == (YES[locale], f"confirm:{lead_id}")
@@ -268,10 +174,8 @@ async def test_a_lesson_that_moves_while_it_is_confirmed_is_not_confirmed(
     telegram: Messenger, monkeypatch: pytest.MonkeyPatch, new: str | None
 ) -> None:
     harness = telegram.harness
-    lead_id = await harness.lead(locale="en")
-    await telegram.say(MARAT, f"/start {lead_id}")
-    times, _ = await telegram.press(MARAT, "day:2026-01-05")
-    await telegram.press(MARAT, keys(times)[0][1])
+    lead_id = await telegram.start(locale="en")
+    await telegram.book("2026-01-05")
     await harness.app.clock.advance("4d")
     service, looked = harness.leads.service, harness.leads.service.has_moved_since
 
@@ -299,14 +203,11 @@ MOVE = {
 @pytest.mark.parametrize("locale", ["ru", "en", "kk"])
 async def test_moving_a_lesson(telegram: Messenger, locale: str) -> None:
     harness = telegram.harness
-    lead_id = await harness.lead(locale=locale)
-    await telegram.say(MARAT, f"/start {lead_id}")
-    times, _ = await telegram.press(MARAT, "day:2026-01-05")
-    await telegram.press(MARAT, keys(times)[0][1])
+    lead_id = await telegram.start(locale=locale)
+    await telegram.book("2026-01-05")
     _, days = await telegram.press(MARAT, f"reschedule:{lead_id}")
     assert days.fields["text"] == MOVE[locale]
-    times, _ = await telegram.press(MARAT, "day:2026-01-06")
-    await telegram.press(MARAT, keys(times)[0][1])
+    await telegram.book("2026-01-06")
     assert (await harness.get(lead_id))["lesson_datetime"] == "2026-01-06T10:00:00Z"
     (job,) = await harness.jobs("reminders")
     assert job.data["lessonDate"] == "2026-01-06"
@@ -317,8 +218,7 @@ async def test_moving_a_lesson(telegram: Messenger, locale: str) -> None:
 async def test_a_restart_in_the_middle_of_a_dialogue(tmp_path: Path, server: BotServer) -> None:
     """What a dialogue needs is in its buttons, the lead and the key store: another process goes on with it."""
     async with a_bot(tmp_path, server) as before:
-        lead_id = await before.harness.lead()
-        await before.say(MARAT, f"/start {lead_id}")
+        lead_id = await before.start()
         times, _ = await before.press(MARAT, "day:2026-01-05")
     async with a_bot(tmp_path, server) as after:
         after._turn = count(100)
@@ -346,8 +246,8 @@ async def test_two_people_tap_the_same_time(telegram: Messenger, locale: str) ->
     chosen = [
         {
             "id": str(who),
-            "from": _person(who, "ru"),
-            "message": {"message_id": 5, "chat": _private(who)},
+            "from": person(who, "ru"),
+            "message": {"message_id": 5, "chat": private(who)},
             "data": slot,
         }
         for who in (MARAT, AISHA)
@@ -371,8 +271,7 @@ async def test_who_taps_two_times_in_a_row_has_one_lesson(
     """The second tap is handled when the first is booked, so that neither takes away what the other has told of."""
     harness, bot = telegram.harness, telegram.harness.leads.bot
     assert bot is not None
-    lead_id = await harness.lead()
-    await telegram.say(MARAT, f"/start {lead_id}")
+    lead_id = await telegram.start()
     times, _ = await telegram.press(MARAT, "day:2026-01-02")
     (_, first), (_, second), *_ = keys(times)
     tell, snoozed = harness.leads.service.tell, []
@@ -420,8 +319,7 @@ async def test_a_tap_that_is_tried_again_takes_nothing_back(telegram: Messenger)
 
 async def test_a_tap_that_is_tried_again_after_the_lesson_was_cancelled(telegram: Messenger) -> None:
     harness = telegram.harness
-    lead_id = await harness.lead()
-    await telegram.say(MARAT, f"/start {lead_id}")
+    lead_id = await telegram.start()
     times, _ = await telegram.press(MARAT, "day:2026-01-02")
     (_, slot), *_ = keys(times)
     telegram.server.answers.append(refusal(429, "Too Many Requests: retry after 7", retry_after=7))
@@ -436,14 +334,13 @@ async def test_a_tap_that_is_tried_again_after_the_lesson_was_cancelled(telegram
 
 
 def pressed(update_id: int, data: str) -> dict[str, Any]:
-    message = {"message_id": 5, "chat": _private(MARAT)}
-    query = {"id": str(update_id), "from": _person(MARAT, "ru"), "message": message, "data": data}
+    message = {"message_id": 5, "chat": private(MARAT)}
+    query = {"id": str(update_id), "from": person(MARAT, "ru"), "message": message, "data": data}
     return {"update_id": update_id, "callback_query": query}
 
 
 async def test_times_that_are_not_offered(telegram: Messenger) -> None:
-    lead_id = await telegram.harness.lead()
-    await telegram.say(MARAT, f"/start {lead_id}")
+    lead_id = await telegram.start()
     for slot in (
         "slot:1",
         "slot:29500000",
@@ -487,10 +384,8 @@ NOT_YOURS = {
 @pytest.mark.parametrize("locale", ["ru", "en", "kk"])
 async def test_a_forged_button_is_refused(telegram: Messenger, locale: str) -> None:
     harness = telegram.harness
-    lead_id = await harness.lead()
-    await telegram.say(MARAT, f"/start {lead_id}")
-    times, _ = await telegram.press(MARAT, "day:2026-01-05")
-    await telegram.press(MARAT, keys(times)[0][1])
+    lead_id = await telegram.start()
+    await telegram.book("2026-01-05")
     for data in (
         f"confirm:{lead_id}",
         f"reschedule:{lead_id}",
@@ -515,8 +410,7 @@ OVER = {
 
 @pytest.mark.parametrize("locale", ["ru", "en", "kk"])
 async def test_a_lesson_that_is_over_can_not_be_confirmed(telegram: Messenger, locale: str) -> None:
-    lead_id = await telegram.harness.lead(locale=locale)
-    await telegram.say(MARAT, f"/start {lead_id}")
+    lead_id = await telegram.start(locale=locale)
     (answered,) = await telegram.press(MARAT, f"confirm:{lead_id}")
     assert answered.fields["text"] == OVER[locale]
 
@@ -591,7 +485,7 @@ async def check_taking(telegram: Messenger, lead_id: str, locale: str) -> None:
 
 async def test_an_update_is_handled_once(telegram: Messenger) -> None:
     lead_id = await telegram.harness.lead()
-    message = {"from": _person(MARAT, "ru"), "chat": _private(MARAT), "text": f"/start {lead_id}"}
+    message = {"from": person(MARAT, "ru"), "chat": private(MARAT), "text": f"/start {lead_id}"}
     for _ in range(3):
         assert await telegram.send({"update_id": 7, "message": message}) == 200
     assert len(telegram.server.log) == 1
@@ -613,8 +507,8 @@ async def test_a_wrong_word_and_what_is_no_update(telegram: Messenger) -> None:
     for odd in (
         {"message": "text"},
         {"message": {"from": {"id": "x"}, "chat": 5}},
-        {"callback_query": {"from": _person(MARAT, "ru")}},
-        {"message": {"from": _person(MARAT, "ru"), "chat": {"id": -5, "type": "group"}, "text": "hello"}},
+        {"callback_query": {"from": person(MARAT, "ru")}},
+        {"message": {"from": person(MARAT, "ru"), "chat": {"id": -5, "type": "group"}, "text": "hello"}},
     ):
         assert await telegram.update(**odd) == 200
     assert telegram.server.log == []
@@ -636,7 +530,7 @@ async def test_a_person_who_blocked_the_bot_is_no_failure(telegram: Messenger) -
 async def test_asking_for_updates(tmp_path: Path, server: BotServer) -> None:
     async with a_bot(tmp_path, server, telegram_bot="polling") as telegram:
         lead_id = await telegram.harness.lead()
-        message = {"from": _person(MARAT, "ru"), "chat": _private(MARAT), "text": f"/start {lead_id}"}
+        message = {"from": person(MARAT, "ru"), "chat": private(MARAT), "text": f"/start {lead_id}"}
         server.updates = [{"update_id": 41, "message": message}]
         polling = asyncio.create_task(listener_of(telegram).poll())
         await eventually(lambda: server.updates == [])
@@ -668,17 +562,6 @@ async def test_one_process_asks_for_updates_and_takes_the_webhook_back(
         server.updates = [{"update_id": 42}]
         await eventually(lambda: server.updates == [])
         await stop(polling[waiting])
-
-
-def listener_of(telegram: Messenger) -> Listener:
-    assert telegram.harness.leads.listener is not None
-    return telegram.harness.leads.listener
-
-
-async def stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 # ── Answers by a model ────────────────────────────────────────────────────────────────────────────────────────────
@@ -727,10 +610,8 @@ async def test_the_link_of_the_meeting_follows(tmp_path: Path, server: BotServer
     meetings.start()
     try:
         async with a_bot(tmp_path, server, **settings_of(meetings)) as telegram:
-            lead_id = await telegram.harness.lead()
-            await telegram.say(MARAT, f"/start {lead_id}")
-            times, _ = await telegram.press(MARAT, "day:2026-01-05")
-            sent = await telegram.press(MARAT, keys(times)[0][1])
+            lead_id = await telegram.start()
+            sent = await telegram.book("2026-01-05")
             (link,) = [one for one in sent if "Ссылка на ваш урок готова" in one.fields.get("text", "")]
             assert (await telegram.harness.get(lead_id))["zoom_link"] in link.fields["text"]
     finally:

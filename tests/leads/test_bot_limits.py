@@ -1,7 +1,7 @@
 """What one person can't do to the bot: silence it, occupy it, open a lead by trying ids."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid5
@@ -9,7 +9,7 @@ from uuid import uuid5
 import pytest
 
 from tests.leads.harness import Harness, open_harness
-from tests.leads.test_bot import AISHA, MARAT, WELCOME, Messenger, a_bot, keys, listener_of, stop
+from tests.leads.messenger import AISHA, MARAT, WELCOME, Messenger, a_bot, keys, listener_of, stop
 from tests.services.chat import KEY, ChatServer
 from tests.services.telegram import BotServer
 from yamchi.leads import chat
@@ -17,21 +17,6 @@ from yamchi.leads.contacts import SPACE
 from yamchi.leads.welcome import MOST_WRONG
 from yamchi.queues.job import Job
 from yamchi.testing.waiting import eventually
-
-
-@pytest.fixture
-def server() -> Iterator[BotServer]:
-    server = BotServer()
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def telegram(tmp_path: Path, server: BotServer) -> AsyncIterator[Messenger]:
-    async with a_bot(tmp_path, server) as messenger:
-        yield messenger
-
 
 # ── Updates ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -142,10 +127,8 @@ async def test_reminders_name_the_hour_that_the_bot_named(tmp_path: Path, server
     clocks = {"default_timezone": "UTC", "lesson_timezone": "Asia/Almaty"}
     async with a_bot(tmp_path, server, **clocks) as telegram:
         harness: Harness = telegram.harness
-        lead_id = await harness.lead()
-        await telegram.say(MARAT, f"/start {lead_id}")
-        times, _ = await telegram.press(MARAT, "day:2026-01-05")
-        booked, _ = await telegram.press(MARAT, keys(times)[0][1])
+        lead_id = await telegram.start()
+        booked, _ = await telegram.book("2026-01-05")
         assert "15:00" in booked.fields["text"]
         (job,) = await harness.jobs("reminders")
         assert (job.data["lessonTime"], job.data["lessonDatetime"]) == ("15:00", "2026-01-05T10:00:00Z")

@@ -1,10 +1,7 @@
 """Leads and the bot on every engine, in real time: from the form over the bot to a lesson, with a worker that does the work."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.scenarios.test_engines import TIMEOUT_SECONDS, urls, working  # noqa: F401 - `urls` is a fixture
 from tests.services.telegram import TOKEN, BotServer, Sent
@@ -15,14 +12,6 @@ from yamchi.settings import Settings
 from yamchi.testing import eventually
 
 MARAT = 777
-
-
-@pytest.fixture
-def server() -> Iterator[BotServer]:
-    server = BotServer()
-    server.start()
-    yield server
-    server.stop()
 
 
 async def test_from_the_form_to_a_lesson(
