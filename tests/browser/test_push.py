@@ -52,18 +52,14 @@ class Chromium(Browser):
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[CloudMessaging]:
-    cloud = CloudMessaging(home=tmp_path)
-    cloud.start()
-    yield cloud
-    cloud.stop()
+    with CloudMessaging(home=tmp_path) as cloud:
+        yield cloud
 
 
 @pytest.fixture
 def service() -> Iterator[PushService]:
-    service = PushService()
-    service.start()
-    yield service
-    service.stop()
+    with PushService() as service:
+        yield service
 
 
 @pytest.fixture

@@ -71,10 +71,8 @@ class Pm2:
 
 @pytest.fixture
 def mail_server() -> Iterator[MailServer]:
-    server = MailServer()
-    server.start()
-    yield server
-    server.stop()
+    with MailServer() as server:
+        yield server
 
 
 @pytest.fixture

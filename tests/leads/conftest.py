@@ -11,10 +11,8 @@ from tests.services.telegram import BotServer
 
 @pytest.fixture
 def server() -> Iterator[BotServer]:
-    server = BotServer()
-    server.start()
-    yield server
-    server.stop()
+    with BotServer() as server:
+        yield server
 
 
 @pytest.fixture

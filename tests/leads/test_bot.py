@@ -569,10 +569,8 @@ async def test_one_process_asks_for_updates_and_takes_the_webhook_back(
 
 @pytest.fixture
 def model() -> Iterator[ChatServer]:
-    server = ChatServer()
-    server.start()
-    yield server
-    server.stop()
+    with ChatServer() as server:
+        yield server
 
 
 async def test_a_model_answers_with_what_was_said_before(
@@ -606,13 +604,9 @@ async def test_a_model_answers_with_what_was_said_before(
 
 
 async def test_the_link_of_the_meeting_follows(tmp_path: Path, server: BotServer) -> None:
-    meetings = ZoomServer()
-    meetings.start()
-    try:
+    with ZoomServer() as meetings:
         async with a_bot(tmp_path, server, **settings_of(meetings)) as telegram:
             lead_id = await telegram.start()
             sent = await telegram.book("2026-01-05")
             (link,) = [one for one in sent if "Ссылка на ваш урок готова" in one.fields.get("text", "")]
             assert (await telegram.harness.get(lead_id))["zoom_link"] in link.fields["text"]
-    finally:
-        meetings.stop()

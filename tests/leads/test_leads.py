@@ -23,9 +23,7 @@ async def harness(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
         async with open_harness(tmp_path) as harness:
             yield harness
         return
-    server = SheetsServer()
-    server.start()
-    try:
+    with SheetsServer() as server:
         async with open_harness(tmp_path, **server.settings) as harness:
             yield harness
             assert harness.leads.sheet is not None
@@ -34,8 +32,6 @@ async def harness(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
             assert rows == {lead.id: cells_of(lead) async for lead in _all(harness)}
             lines = [line["lead_id"] for line in server.table("Log")]
             assert len(lines) == sum([len(await harness.log(lead_id)) for lead_id in rows])
-    finally:
-        server.stop()
 
 
 async def _all(harness: Harness) -> AsyncIterator[Lead]:

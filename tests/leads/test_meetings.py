@@ -26,10 +26,8 @@ from yamchi.testing import TestApp, eventually
 
 @pytest.fixture
 def server() -> Iterator[ZoomServer]:
-    server = ZoomServer()
-    server.start()
-    yield server
-    server.stop()
+    with ZoomServer() as server:
+        yield server
 
 
 def settings_of(server: ZoomServer) -> dict[str, Any]:

@@ -26,10 +26,8 @@ from yamchi.testing import TestApp, eventually
 
 @pytest.fixture
 def server() -> Iterator[SheetsServer]:
-    server = SheetsServer()
-    server.start()
-    yield server
-    server.stop()
+    with SheetsServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -64,7 +64,5 @@ async def studio(tmp_path: Path) -> AsyncIterator[Studio]:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
-    server = S3()
-    server.start()
-    yield server
-    server.stop()
+    with S3() as server:
+        yield server

@@ -12,10 +12,8 @@ USER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f001"
 
 @pytest.fixture
 def mail_server() -> Iterator[MailServer]:
-    server = MailServer()
-    server.start()
-    yield server
-    server.stop()
+    with MailServer() as server:
+        yield server
 
 
 @pytest.fixture

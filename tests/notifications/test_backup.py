@@ -76,10 +76,8 @@ def places(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> tuple
 
 @pytest.fixture
 async def mail() -> AsyncIterator[UnhurriedMailServer]:
-    server = UnhurriedMailServer()
-    server.start()
-    yield server
-    server.stop()
+    with UnhurriedMailServer() as server:
+        yield server
 
 
 @pytest.mark.parametrize("engine", ENGINES)

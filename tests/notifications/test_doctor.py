@@ -18,10 +18,8 @@ LOGIN = ("noreply@balansity.ru", "secret-of-the-mailbox")
 
 @pytest.fixture
 def server() -> Iterator[MailServer]:
-    server = MailServer(login=LOGIN)
-    server.start()
-    yield server
-    server.stop()
+    with MailServer(login=LOGIN) as server:
+        yield server
 
 
 @pytest.fixture

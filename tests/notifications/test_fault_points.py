@@ -106,9 +106,7 @@ async def test_nobody_asks_again(fleet: Fleet, start: Start, point: str) -> None
 
 
 async def test_an_sms_that_was_taken_is_not_sent_by_the_next_worker(fleet: Fleet, start: Start) -> None:
-    gateway = Gateway()
-    gateway.start()
-    try:
+    with Gateway() as gateway:
         await fleet.notifications.recipients.put(str(number_of(2)), User(phone="+77010000000"))
         job = letter(2, channel="sms", template_code="payment_failed", data={"amount": "1"})
         await fleet.notifications.service.send([job])
@@ -121,7 +119,5 @@ async def test_an_sms_that_was_taken_is_not_sent_by_the_next_worker(fleet: Fleet
             return (await queue.job(job.delivery_id)).state == "delayed"
 
         await eventually(is_put_off, DEADLINE)
-    finally:
-        gateway.stop()
     assert await fleet.notifications.deliveries.status(job.delivery_id) == "UNKNOWN"
     assert len(gateway.taken) == 1

@@ -32,12 +32,10 @@ async def url(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> st
 
 @pytest.fixture
 async def fleet(url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
-    server = UnhurriedMailServer()
-    server.start()
-    fleet = Fleet(tmp_path, url, server)
-    yield fleet
-    await fleet.close()
-    server.stop()
+    with UnhurriedMailServer() as server:
+        fleet = Fleet(tmp_path, url, server)
+        yield fleet
+        await fleet.close()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

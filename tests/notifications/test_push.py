@@ -38,10 +38,8 @@ SUBJECT = "mailto:ops@example.com"
 
 @pytest.fixture
 def service() -> Iterator[PushService]:
-    service = PushService()
-    service.start()
-    yield service
-    service.stop()
+    with PushService() as service:
+        yield service
 
 
 @pytest.fixture

@@ -33,10 +33,8 @@ PHONE = "+77010000000"
 
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
-    gateway = Gateway()
-    gateway.start()
-    yield gateway
-    gateway.stop()
+    with Gateway() as gateway:
+        yield gateway
 
 
 @pytest.fixture
@@ -381,11 +379,7 @@ def test_other_users_of_requests_read_whole_answers() -> None:
         def respond(self, path: str, headers: dict[str, str], body: bytes) -> Response:
             return Response(200, b"x" * 300_000, {})
 
-    service = Large()
-    service.start()
-    try:
+    with Large() as service:
         with bounded_requests.bounded_answers():
             assert len(requests.post(service.origin, timeout=10).content) == bounded_requests.MAX_BODY_BYTES
         assert len(requests.post(service.origin, timeout=10).content) == 300_000
-    finally:
-        service.stop()

@@ -33,10 +33,8 @@ TIMEOUT_SECONDS = 100.0
 
 @pytest.fixture
 def bot() -> Iterator[BotServer]:
-    server = BotServer()
-    server.start()
-    yield server
-    server.stop()
+    with BotServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -40,10 +40,8 @@ steps:
 
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
-    gateway = Gateway()
-    gateway.start()
-    yield gateway
-    gateway.stop()
+    with Gateway() as gateway:
+        yield gateway
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ from tests.services.yookassa import YooKassaServer
 
 @pytest.fixture(params=[YooKassaServer, StripeServer], ids=["yookassa", "stripe"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    server: Server = request.param()
-    server.start()
-    yield server
-    server.stop()
+    with request.param() as server:
+        yield server
 
 
 @pytest.fixture

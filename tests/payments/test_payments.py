@@ -426,9 +426,7 @@ async def test_what_was_given_up_counts_when_the_provider_has_it_after_all(shop:
 
 
 async def test_a_key_that_stripe_answers_with_500_for_ever_is_found_in_its_list(tmp_path: Path) -> None:
-    server = stripe.StripeServer()
-    server.start()
-    try:
+    with stripe.StripeServer() as server:
         async with a_shop(tmp_path, server) as shop:
             server.troubles = [stripe.STUCK]
             payment = await shop.create()
@@ -439,8 +437,6 @@ async def test_a_key_that_stripe_answers_with_500_for_ever_is_found_in_its_list(
             assert (report.compared, report.adopted) == (1, 1)
             assert await shop.kinds() == ["payment.succeeded"]
             await shop.agrees()
-    finally:
-        server.stop()
 
 
 async def test_a_provider_in_trouble_is_asked_by_one_check_only(shop: Shop) -> None:
@@ -604,9 +600,7 @@ async def test_what_happened_at_once_is_told_in_order(shop: Shop) -> None:
 async def test_amounts_reach_stripe_in_its_own_units(
     tmp_path: Path, amount: str, currency: str, units: int
 ) -> None:
-    server = stripe.StripeServer()
-    server.start()
-    try:
+    with stripe.StripeServer() as server:
         async with a_shop(tmp_path, server) as shop:
             payment = await shop.create(amount=amount, currency=currency)
             assert shop.ledger.only.amount == units
@@ -614,8 +608,6 @@ async def test_amounts_reach_stripe_in_its_own_units(
             await shop.client.post(f"/v1/payments/{payment['id']}/check")
             kept = await shop.app.payments.get(payment["id"])
             assert (kept.captured, kept.captured.currency) == (kept.money, currency)
-    finally:
-        server.stop()
 
 
 async def test_a_person_who_is_erased_is_in_no_event(shop: Shop) -> None:
@@ -718,14 +710,10 @@ async def test_bad_requests(shop: Shop) -> None:
 
 
 async def test_webhooks_only_from_where_they_may_come(tmp_path) -> None:
-    server = YooKassaServer()
-    server.start()
-    try:
+    with YooKassaServer() as server:
         async with a_shop(tmp_path, server, yookassa_webhook_from="yookassa") as shop:
             await shop.create()
             assert (await shop.webhook(shop.ledger.only)).status_code == 403
-    finally:
-        server.stop()
 
 
 async def test_a_missing_package_is_told_at_the_first_attempt(

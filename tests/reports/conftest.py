@@ -14,10 +14,8 @@ from yamchi.web import create_app
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
-    server = S3()
-    server.start()
-    yield server
-    server.stop()
+    with S3() as server:
+        yield server
 
 
 class SalesParams(BaseModel):

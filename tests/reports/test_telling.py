@@ -43,9 +43,7 @@ async def test_an_address_by_itself_is_told_by_letter(app: TestApp, client: http
 
 
 async def test_a_report_by_telegram(tmp_path: Path) -> None:
-    bot = BotServer()
-    bot.start()
-    try:
+    with BotServer() as bot:
         async with TestApp(
             home=tmp_path, telegram_bot_token=TOKEN, telegram_api_url=bot.origin, smtp_host="127.0.0.1"
         ) as app:
@@ -54,24 +52,22 @@ async def test_a_report_by_telegram(tmp_path: Path) -> None:
             people = [{"user_id": USER, "channel": "telegram"}, {"telegram": "1002"}]
             await app.reports.request("checkup", RESULTS, notify=people)
             await app.drain()
-    finally:
-        bot.stop()
     assert {sent.chat for sent in bot.messages if sent.file} == {"1001", "1002"}
     assert "Есеп дайын" in bot.texts("1001")[0]
     assert "Файл приложен" in bot.texts("1002")[0]
 
 
 async def test_a_letter_without_file_and_link_promises_neither(tmp_path: Path) -> None:
-    server = MailServer()
-    server.start()
-    settings: dict[str, Any] = {"smtp_host": server.host, "smtp_port": server.port, "smtp_security": "none"}
-    try:
+    with MailServer() as server:
+        settings: dict[str, Any] = {
+            "smtp_host": server.host,
+            "smtp_port": server.port,
+            "smtp_security": "none",
+        }
         async with TestApp(home=tmp_path, **settings, attachments_max_bytes=10) as app:
             app.serve()
             await app.reports.request("checkup", RESULTS, notify=[{"email": "a@example.com"}])
             await app.drain()
-    finally:
-        server.stop()
     ((_, letter),) = server.letters
     part = letter.get_body(("plain",))
     assert part is not None

@@ -12,11 +12,11 @@ from weakref import WeakSet
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
-from tests.services.server import free_port
+from tests.services.server import Startable, free_port
 
 
 @dataclass
-class MailServer:
+class MailServer(Startable):
     """Letters by recipient. `answers` are given to the next letters instead of 250, in order; each takes `seconds`.
 
     `refusals` are answers to addresses, of recipients and of senders. With `login`, nobody writes without that name and password.

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 START_SECONDS = 60
 STOP_SECONDS = 30
@@ -39,7 +39,24 @@ class ServerFailed(Exception):
     """The server is installed but did not start or stop; the message ends with the tail of its log."""
 
 
-class Server(ABC):
+class Startable(ABC):
+    """Runs while a `with` block lasts."""
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+class Server(Startable):
     """One server; `url` and the data stay the same through `stop`, `kill`, `start` and `restart`."""
 
     name: ClassVar[str]

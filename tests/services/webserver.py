@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from tests.services.server import free_port
+from tests.services.server import Startable, free_port
 
 
 class Response(NamedTuple):
@@ -19,7 +19,7 @@ class Response(NamedTuple):
 
 
 @dataclass
-class WebService:
+class WebService(Startable):
     """What a service of a test says is `respond` to a POST, or `answer` to anything; the rest is here."""
 
     port: int = field(default_factory=free_port)

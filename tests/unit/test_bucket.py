@@ -62,11 +62,9 @@ class WithoutBuckets(WebService):
 
 @pytest.fixture
 def misspelled() -> Iterator[Bucket]:
-    server = WithoutBuckets()
-    server.start()
-    settings = {"s3_endpoint": server.origin, "s3_access_key_id": "a", "s3_secret_access_key": "b"}
-    yield Bucket("picturse", BucketSettings(None, settings))
-    server.stop()
+    with WithoutBuckets() as server:
+        settings = {"s3_endpoint": server.origin, "s3_access_key_id": "a", "s3_secret_access_key": "b"}
+        yield Bucket("picturse", BucketSettings(None, settings))
 
 
 @pytest.mark.parametrize("asked", ["put", "put_once", "get", "delete", "ping"])

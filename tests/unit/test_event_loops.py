@@ -258,36 +258,28 @@ def test_keys_are_read_by_many_at_once_on_the_second_event_loop_too(tmp_path: Pa
 
 
 def test_letters_are_sent_on_the_second_event_loop_too() -> None:
-    server = MailServer()
-    server.start()
-    pool = SmtpPool(SmtpServer(server.host, server.port, security="none", connections=1))
     letter = compose(Message("1", "you@example.com", Rendered("hello")), "me@example.com", 0)
+    with MailServer() as server:
+        pool = SmtpPool(SmtpServer(server.host, server.port, security="none", connections=1))
 
-    async def use() -> None:
-        await asyncio.gather(*(pool.send(letter) for _ in range(3)))
+        async def use() -> None:
+            await asyncio.gather(*(pool.send(letter) for _ in range(3)))
 
-    try:
         twice(use)
         assert len(server.letters) == 6
-    finally:
-        server.stop()
 
 
 def test_sms_are_sent_on_the_second_event_loop_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apprise, "MAX_CONCURRENT", 1)
-    gateway = Gateway()
-    gateway.start()
-    channel = apprise.SmsChannel(gateway.url)
     messages = [Message(str(n), "+77010000000", Rendered("hello")) for n in range(3)]
+    with Gateway() as gateway:
+        channel = apprise.SmsChannel(gateway.url)
 
-    async def use() -> None:
-        await asyncio.gather(*map(channel.send, messages))
+        async def use() -> None:
+            await asyncio.gather(*map(channel.send, messages))
 
-    try:
         twice(use)
         assert len(gateway.taken) == 6
-    finally:
-        gateway.stop()
 
 
 class Answering(WebService):
@@ -297,10 +289,8 @@ class Answering(WebService):
 
 @pytest.fixture
 def service() -> Iterator[WebService]:
-    service = Answering()
-    service.start()
-    yield service
-    service.stop()
+    with Answering() as service:
+        yield service
 
 
 def test_others_are_asked_on_the_second_event_loop_too(service: WebService) -> None:

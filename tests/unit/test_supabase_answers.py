@@ -34,10 +34,8 @@ class InItsPlace(WebService):
 
 @pytest.fixture
 def service() -> Iterator[InItsPlace]:
-    service = InItsPlace()
-    service.start()
-    yield service
-    service.stop()
+    with InItsPlace() as service:
+        yield service
 
 
 @pytest.mark.parametrize("said", [PAGE, b'{"error": "no"}', b'"text"', b'["a"]', b"[[]]", b"[1", b"[1]"])
