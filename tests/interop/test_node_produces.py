@@ -41,6 +41,24 @@ async def test_our_worker_completes_nodes_job(app: Yamchi, node: Peer) -> None:
     assert job["finishedOn"] >= job["processedOn"] >= job["timestamp"]
 
 
+async def test_a_job_that_nobody_named_is_the_queues_default_one(app: Yamchi, node: Peer) -> None:
+    """`queue.add(data)` of Bull has this word for it."""
+
+    @app.job("mail", name="send")
+    async def send(job: Job[Any]) -> dict[str, Any]:
+        return {"name": job.name, "attempts": job.attempts}
+
+    @app.job("mail", name="another")
+    async def another(job: Job[Any]) -> None:
+        raise AssertionError("it is for the first")
+
+    options = {"attempts": 7}
+    job_id = await node.ask("add", queue="mail", name="__default__", data={}, opts=options)
+    async with working(app):
+        job = await node_job(node, job_id, "completed")
+    assert job["returnvalue"] == {"name": "__default__", "attempts": 7}
+
+
 async def test_retries_by_nodes_options(app: Yamchi, node: Peer) -> None:
     made: list[int] = []
 

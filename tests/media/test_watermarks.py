@@ -45,6 +45,23 @@ async def test_a_watermark_is_taken_off_again(studio: Studio) -> None:
     assert (await studio.client.delete("/api/admin/media/none/watermark")).status_code == 404
 
 
+@pytest.mark.parametrize("variants", [None, "all", ["all"]])
+async def test_all_variants_get_it_also_by_name(studio: Studio, variants: object) -> None:
+    """`all` is what other programs write where they leave nothing out; on the queue, too."""
+    plain = await studio.made(pictures.jpeg(1200, 900))
+    logo = {"file": ("logo.png", pictures.white(80, 40))}
+    await studio.client.post("/api/admin/watermarks", files=logo, data={"id": "wm"})
+    wanted = {"watermarkId": "wm", "variants": variants}
+    answer = await studio.client.post(f"/api/admin/media/{plain['id']}/watermark", json=wanted)
+    assert answer.status_code == 202, answer.text
+    await studio.app.drain()
+    marked = await studio.show(plain["id"])
+    assert all(marked["variants"][name]["url"] != one["url"] for name, one in plain["variants"].items())
+    job = await studio.app.queue("watermark").add({**wanted, "mediaId": plain["id"]}, name="apply")
+    await studio.app.drain()
+    assert (await studio.app.queue("watermark").job(job.id)).state == "completed"
+
+
 async def test_a_catalogue_with_unknown_pictures_is_not_marked(studio: Studio) -> None:
     found = await studio.made(pictures.jpeg(1200, 900))
     logo = {"file": ("logo.png", pictures.white(80, 40))}

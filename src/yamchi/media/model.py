@@ -30,6 +30,18 @@ def _object(value: Any) -> Any:
     return {} if value is None else value
 
 
+def _named(value: Any) -> Any:
+    """`all` of them, in a list or alone, are those that are not named."""
+    return None if value in ("all", ["all"]) else value
+
+
+Variants = Annotated[
+    Annotated[list[Annotated[str, Field(max_length=64)]], Field(min_length=1, max_length=50)] | None,
+    BeforeValidator(_named),
+]
+"""The names of some; None for all."""
+
+
 class MediaProcessingJobData(_JobData):
     """`{mediaId?, entityType, tempPath, originalFilename, userId?, metadata?}`."""
 
@@ -58,7 +70,7 @@ class WatermarkJobData(_JobData):
     position: Position = "bottom-right"
     opacity: float = Field(default=0.5, ge=0.1, le=1.0)
     scale: float = Field(default=0.2, ge=0.1, le=1.0)
-    variants: list[str] | None = Field(default=None, min_length=1, max_length=50)
+    variants: Variants = None
 
 
 @dataclass(frozen=True, slots=True)

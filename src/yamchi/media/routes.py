@@ -16,7 +16,7 @@ from yamchi.http.pages import board_page
 from yamchi.http.paging import PageNumber, PageSize, pages
 from yamchi.http.problems import documented
 from yamchi.media.files import remove, size_of
-from yamchi.media.model import Operation, Picture, WatermarkJobData
+from yamchi.media.model import Operation, Picture, Variants, WatermarkJobData
 from yamchi.media.multipart import receive_form
 from yamchi.media.overlay import Position
 from yamchi.media.plugin import STATIC, Media
@@ -52,9 +52,7 @@ class WatermarkIn(BaseModel):
     position: Position = "bottom-right"
     opacity: float = Field(default=0.5, ge=0.1, le=1.0)
     scale: float = Field(default=0.2, ge=0.1, le=1.0)
-    variants: list[Annotated[str, Field(max_length=64)]] | None = Field(
-        default=None, min_length=1, max_length=50
-    )
+    variants: Variants = Field(default=None, description="Which of them; all by default.")
 
 
 class SyncIn(BaseModel):

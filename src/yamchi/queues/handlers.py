@@ -176,6 +176,10 @@ def describe(error: ValidationError, payload: bytes | None = None) -> str:
     return "; ".join(said) + more
 
 
+UNNAMED = ("", "__default__")
+"""What stands where nobody named a job."""
+
+
 @dataclass
 class QueueDefinition:
     """A queue's limits and defaults, with its handlers by job name. The first handler is the default one."""
@@ -273,11 +277,11 @@ class QueueDefinition:
     def handler(self, name: str) -> Handler:
         """The handler of jobs of this name.
 
-        Another program's message has no name, and a job that was added by a process without handlers has its queue's name: both
-        go to the default handler.
+        Another program's message has no name, or Bull's word for none, and a job that was added by a process without
+        handlers has its queue's name: all of these go to the default handler.
         """
         try:
-            return self.handlers[name or self.default_name]
+            return self.handlers[self.default_name if name in UNNAMED else name]
         except KeyError:
             if self.any_name:
                 return self.any_name
