@@ -1,5 +1,6 @@
 """What holds for every input: waits, spans, options, cron lines across clock changes, rates, moments."""
 
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -63,6 +64,12 @@ def test_exponential_waits_double_until_the_longest(delay: int, attempt: int) ->
 def test_steps_are_taken_one_by_one_and_the_last_repeats(steps: list[int], attempt: int) -> None:
     wait = Backoff.parse([timedelta(milliseconds=step) for step in steps]).wait(attempt)
     assert wait == min(steps[min(attempt, len(steps)) - 1], DAY)
+
+
+@given(backoffs, spans)
+def test_a_backoff_is_taken_as_a_job_shows_it(backoff: Backoff, longest: int) -> None:
+    shown = asdict(replace(backoff, longest=longest))
+    assert asdict(Backoff.parse(shown)) == shown
 
 
 @given(options)

@@ -17,6 +17,9 @@ MOST_ATTEMPTS, MOST_KEPT = foreign.MOST_ATTEMPTS, foreign.MOST_KEPT
 MOST_STEPS = 1_000
 """Bounds of options: what every broker can count to, and more than anybody needs."""
 
+LONGEST_WAIT: Millis = 86_400_000
+"""Between two attempts, unless a backoff says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -30,7 +33,7 @@ class Backoff:
     delay: Millis = 1_000
     steps: tuple[Millis, ...] = ()
     jitter: float = 0.0
-    longest: Millis = 86_400_000
+    longest: Millis = LONGEST_WAIT
 
     @classmethod
     def parse(cls, value: "BackoffLike") -> "Backoff":
@@ -46,7 +49,7 @@ class Backoff:
             case "exponential":
                 return cls(kind="exponential")
             case Mapping() if "kind" in value:
-                return cls._from_mapping(_as_given(value))
+                return cls._from_shown(value)
             case Mapping():
                 return cls._from_mapping(value)
             case str() if "," in value:
@@ -71,6 +74,19 @@ class Backoff:
             return replace(cls.parse(steps if isinstance(steps, list | tuple) else ()), jitter=jitter)
         return cls(kind=kind, delay=positive_span("backoff delay", value.get("delay", 1)), jitter=jitter)
 
+    @classmethod
+    def _from_shown(cls, shown: Mapping[str, Any]) -> "Backoff":
+        """Its milliseconds are seconds where one is given."""
+        try:
+            delay, longest = shown.get("delay", 1_000) / 1000, shown.get("longest", LONGEST_WAIT) / 1000
+            steps = [one / 1000 for one in shown.get("steps", ())]
+        except (TypeError, OverflowError) as error:
+            raise InvalidJob(
+                "backoff with a kind has its delay, steps and longest in milliseconds, as numbers."
+            ) from error
+        given = {"type": shown["kind"], "jitter": shown.get("jitter", 0), "delay": delay, "steps": steps}
+        return replace(cls._from_mapping(given), longest=positive_span("backoff longest", longest))
+
     def wait(self, attempts_made: int) -> Millis:
         """How long to wait after this many attempts (1 after the first)."""
         attempt = max(attempts_made, 1)
@@ -80,20 +96,6 @@ class Backoff:
             base = self.delay * (2 ** min(attempt - 1, 40) if self.kind == "exponential" else 1)
         base = min(base, self.longest)
         return round(base * random.uniform(1 - self.jitter, 1 + self.jitter)) if self.jitter else base
-
-
-def _as_given(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """A backoff that a job shows, as one is given: its milliseconds are seconds there."""
-    try:
-        spans = {
-            "delay": shown.get("delay", 1_000) / 1000,
-            "steps": [one / 1000 for one in shown.get("steps", ())],
-        }
-    except TypeError as error:
-        raise InvalidJob(
-            "backoff with a kind has its delay and steps in milliseconds, as numbers."
-        ) from error
-    return {"type": shown["kind"], "jitter": shown.get("jitter", 0), **spans}
 
 
 BackoffLike = Backoff | str | Mapping[str, Any] | Sequence[Span] | Span
