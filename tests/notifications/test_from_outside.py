@@ -13,6 +13,7 @@ from tests.services.mail import MailServer
 from yamchi.clock import isoformat
 from yamchi.notifications.schemas.event import Event
 from yamchi.notifications.schemas.notification_job import NotificationJob, derived_id
+from yamchi.testing import TestApp
 
 OTHER = "f3aa4a0e-97d4-4e21-a2b4-9fb7c8d9f002"
 RULES = """
@@ -176,6 +177,22 @@ class Listener:
 
     async def follow(self, stored: None) -> None:
         """Nothing was written down."""
+
+
+async def test_old_letters_leave_the_mailbox_as_new_ones_come() -> None:
+    """A test key may fill it for years."""
+    async with TestApp(mailbox_keep="2d") as app:
+        direct = {
+            "channel": "email",
+            "options": {"to": ADDRESS, "subject": "Hi", "text": "there"},
+            "test": True,
+        }
+        app.notifications.serve()
+        for number in range(3):
+            await app.queue("notifications").add({**direct, "number": number}, id=f"m-{number}")
+            await app.drain()
+            assert len(await app.notifications.mailbox.list()) == min(number + 1, 2)
+            await app.clock.advance("30h")
 
 
 async def test_a_test_starts_nothing_else(harness: Harness) -> None:

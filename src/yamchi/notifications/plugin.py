@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import structlog
 
+from yamchi.clock import to_millis
 from yamchi.errors import ConfigurationError
 from yamchi.http.scopes import PageToken
 from yamchi.notifications.campaigns.fanout import FanOut
@@ -164,7 +165,7 @@ class Notifications(Plugin):
             self.templates,
             self.recipients,
             self.app.settings.default_timezone,
-            MailboxChannel(database, self.settings.smtp_from, clock),
+            self._mailbox_channel(),
         )
         outcomes = Outcomes(
             self.deliveries,
@@ -337,10 +338,15 @@ class Notifications(Plugin):
     def has_smtp(self) -> bool:
         return self.settings.smtp_host is not None
 
+    def _mailbox_channel(self) -> MailboxChannel:
+        settings = self.settings
+        keep = to_millis(settings.mailbox_keep)
+        return MailboxChannel(self.app.database, settings.smtp_from, self.app.clock, keep)
+
     def _email(self) -> Channel:
         settings, clock = self.settings, self.app.clock
         if settings.smtp_host is None:
-            return MailboxChannel(self.app.database, settings.smtp_from, clock)
+            return self._mailbox_channel()
         password = settings.smtp_password.get_secret_value() if settings.smtp_password else None
         server = SmtpServer(
             settings.smtp_host, settings.smtp_port, settings.smtp_user, password, settings.smtp_security

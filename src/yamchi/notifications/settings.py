@@ -1,12 +1,13 @@
 """The settings of notifications: mail server, bot, push keys, SMS gateway."""
 
 import re
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from yamchi.settings import FeatureSettings
-from yamchi.settingtypes import lower
+from yamchi.settingtypes import Span, check_positive, lower
 
 SmtpSecurity = Literal["starttls", "tls", "none"]
 
@@ -40,6 +41,11 @@ class NotificationSettings(FeatureSettings):
     )
     smtp_security: Annotated[SmtpSecurity, BeforeValidator(lower)] = Field(
         default="starttls", description="How the connection is protected: starttls, tls or none."
+    )
+
+    mailbox_keep: Annotated[Span, AfterValidator(check_positive)] = Field(
+        default=timedelta(days=90),
+        description="How long letters stay in the mailbox, those of test keys too.",
     )
 
     attachments_max_bytes: int = Field(

@@ -2,14 +2,18 @@
 
 from email.utils import parseaddr
 
-from sqlalchemy import desc, select
+from sqlalchemy import delete, desc, select
 
-from yamchi.clock import Clock
+from yamchi.clock import Clock, Millis
 from yamchi.notifications.channels.base import Channel, Message, Recipient
 from yamchi.notifications.channels.email.mime import Letter, compose
 from yamchi.notifications.channels.email.smtp import SmtpPool, SmtpServer
 from yamchi.notifications.tables import mailbox
 from yamchi.storage.database import Database
+
+KEPT: Millis = 90 * 86_400_000
+FORGOTTEN_EVERY: Millis = 3_600_000
+FORGOTTEN_AT_ONCE = 5_000
 
 
 class EmailChannel(Channel):
@@ -47,8 +51,8 @@ class MailboxChannel(Channel):
     provider = "mailbox"
     resends_unknown = True
 
-    def __init__(self, database: Database, sender: str, clock: Clock) -> None:
-        self._mailbox = Mailbox(database)
+    def __init__(self, database: Database, sender: str, clock: Clock, keep: Millis = KEPT) -> None:
+        self._mailbox = Mailbox(database, keep)
         self._sender = sender
         self._clock = clock
 
@@ -63,13 +67,15 @@ class MailboxChannel(Channel):
 
 
 class Mailbox:
-    """The table `mailbox`: e-mails that are shown on the board instead of being sent."""
+    """The table `mailbox`: e-mails that are shown on the board instead of being sent. Old ones go as new ones come."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keep: Millis = KEPT) -> None:
         self._database = database
+        self._keep_for = keep
+        self._forgot_at: Millis | None = None
         self._keep = database.insert(mailbox).on_conflict_do_nothing()
 
-    async def keep(self, letter: Letter, now: int) -> None:
+    async def keep(self, letter: Letter, now: Millis) -> None:
         """A letter that is here already stays as it is: the same Message-ID is the same letter."""
         row = {
             "message_id": letter.message_id,
@@ -80,6 +86,16 @@ class Mailbox:
             "message": letter.content,
         }
         await self._database.put(self._keep, row)
+        if self._forgot_at is None or now - self._forgot_at >= FORGOTTEN_EVERY:
+            self._forgot_at = now
+            await self._forget(now - self._keep_for)
+
+    async def _forget(self, before: Millis) -> None:
+        """Not too many at a time: others write, too."""
+        old = select(mailbox.c.message_id).where(mailbox.c.received_at < before).limit(FORGOTTEN_AT_ONCE)
+        gone = delete(mailbox).where(mailbox.c.message_id.in_(old))
+        while await self._database.execute(gone):
+            pass
 
     async def list(self, *, offset: int = 0, limit: int = 50) -> list[dict[str, object]]:
         columns = [column for column in mailbox.columns if column.name != "message"]
