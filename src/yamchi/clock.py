@@ -18,11 +18,11 @@ Millis = int
 Span = timedelta | int | float | str
 
 LONGEST_SPAN: Millis = 36_525 * 86_400_000
-"""A hundred years: a sum of now and any span is still a moment."""
+"""A hundred years: now plus any span is still a valid moment."""
 
 EARLIEST: Millis = -2_208_988_800_000
 LATEST: Millis = 253_402_300_799_999
-"""The moments there are: from the beginning of 1900 to the end of 9999."""
+"""The valid moments: from the beginning of 1900 to the end of 9999."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST_TEXT = 100
@@ -33,7 +33,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d|w)\s*")
 
 
 class Clock(Protocol):
-    """Where "now" comes from."""
+    """Tells the time."""
 
     def now(self) -> Millis:
         """The present moment."""
@@ -102,7 +102,7 @@ def to_moment(moment: datetime) -> Millis:
 
 
 def check_moment(moment: Millis) -> Millis:
-    """The moment, if a calendar and every database can show it."""
+    """The moment, if every calendar and database can show it."""
     if not EARLIEST <= moment <= LATEST:
         raise InvalidJob("A moment must be between the years 1900 and 9999.")
     return moment
@@ -143,7 +143,7 @@ def isoformat(moment: Millis) -> str:
 
 
 def isoformat_or_none(moment: Millis | None) -> str | None:
-    """The same for a moment that there may not be."""
+    """The same for an optional moment."""
     return None if moment is None else isoformat(moment)
 
 

@@ -90,7 +90,7 @@ class UnknownQueue(YamchiError, LookupError):
 
 
 class UnknownJob(YamchiError, LookupError):
-    """No job of this name or id is there."""
+    """There is no job of this name or id."""
 
 
 class WrongState(YamchiError):
@@ -98,7 +98,7 @@ class WrongState(YamchiError):
 
 
 class JobFailed(YamchiError):
-    """A job whose result was waited for has none: it failed, was cancelled or expired. `state` and `reason` say which and why."""
+    """A job that was waited for has no result: it failed, was cancelled or expired. `state` and `reason` say which and why."""
 
     def __init__(self, queue: str, job_id: str, state: str, reason: str | None) -> None:
         ended = "was cancelled" if state == "cancelled" else state
@@ -108,7 +108,7 @@ class JobFailed(YamchiError):
 
 
 class TokenRefused(YamchiError):
-    """A token that opens nothing; the message says why. One that was never ours is `is_forged`."""
+    """A token that is not valid; the message says why. `is_forged`: it was never made here."""
 
     def __init__(self, message: str, *, is_forged: bool = True) -> None:
         super().__init__(message)
@@ -116,7 +116,7 @@ class TokenRefused(YamchiError):
 
 
 class EngineError(YamchiError):
-    """The place where jobs wait could not do what was asked; nothing of it was done."""
+    """The engine could not do a call, and has done nothing of it."""
 
 
 class EngineUnavailable(EngineError):
@@ -139,7 +139,7 @@ MOST_NAMED = 20
 
 
 def some_of(names: Iterable[str]) -> str:
-    """Names for a sentence, in order: of thousands the first, and how many others there are."""
+    """Names for a sentence, in order. Of many, the first ones and the number of the others."""
     known = sorted(names)
     others = f" and {len(known) - MOST_NAMED:,} others" if len(known) > MOST_NAMED else ""
     return (", ".join(known[:MOST_NAMED]) or "none") + others

@@ -1,4 +1,4 @@
-"""Asking others over HTTP: for so long, and for so much, whoever they are and however they answer.
+"""Calling other services over HTTP, with a limit of time and of size, however they answer.
 
 A client's own timeouts are for each read and write: an answer that comes a byte at a time keeps within them for ever, and
 one that never ends fills the memory. Here the whole call has a deadline, and the answer a largest size. What fails is
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import httpx2
 
 AS_IT_IS = {"Accept-Encoding": "identity"}
-"""A small answer that unpacks to a huge one is asked of nobody."""
+"""Ask for uncompressed answers: a small one could unpack to a huge one."""
 
 IDLE_SECONDS = 5.0
 LONGEST_WAIT = timedelta(hours=1)
@@ -30,7 +30,7 @@ LONGEST_WAIT = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was said, whole."""
+    """A whole answer."""
 
     status: int
     reason: str
@@ -43,7 +43,7 @@ class Answer:
 
     @property
     def body(self) -> Mapping[str, Any]:
-        """The object that the answer is in JSON; an empty one if it is none."""
+        """The answer as a JSON object; an empty one if it is none."""
         try:
             body = orjson.loads(self.content)
         except orjson.JSONDecodeError:
@@ -52,7 +52,7 @@ class Answer:
 
     @property
     def retry_after(self) -> timedelta | None:
-        """For how long to wait, if that was said in seconds, and no longer than an hour."""
+        """The Retry-After if it is a number of seconds, at most an hour; else None."""
         said = self.headers.get("retry-after", "")
         is_number = said.isascii() and said.isdecimal()
         return min(timedelta(seconds=int(said[:9])), LONGEST_WAIT) if is_number else None
@@ -139,7 +139,7 @@ class Client:
 
 @dataclass(slots=True)
 class _Pool:
-    """Of one event loop."""
+    """The pool of one event loop."""
 
     client: "httpx2.AsyncClient | None" = None
 

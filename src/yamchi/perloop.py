@@ -14,7 +14,7 @@ Loop = asyncio.AbstractEventLoop
 
 
 class PerLoop(Generic[T]):
-    """Made when a loop first asks. `discard` gets what belonged to a loop that has been closed since."""
+    """A value is made when its loop first asks. `discard` is called with the values of loops that were closed since."""
 
     def __init__(self, make: Callable[[], T], discard: Callable[[T], object] = lambda value: None) -> None:
         self._make = make
@@ -24,7 +24,7 @@ class PerLoop(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self) -> T:
-        """The value of the loop that runs here."""
+        """The value of the running loop."""
         loop, last = asyncio.get_running_loop(), self._last
         if last is not None and last[0] is loop:
             return last[1]
@@ -37,7 +37,7 @@ class PerLoop(Generic[T]):
             return self._values[loop]
 
     def take_all(self) -> tuple[T | None, list[T]]:
-        """Forget all values: that of the loop that runs here, if it has one, and those of the others."""
+        """Forget all values: that of the running loop, if it has one, and those of the others."""
         with self._lock:
             values, self._values, self._last = self._values, {}, None
         here = values.pop(asyncio.get_running_loop(), None)

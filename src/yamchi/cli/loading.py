@@ -21,14 +21,14 @@ from yamchi.shipped import shipped_app
 
 T = TypeVar("T")
 ReadPage = Callable[[Queue, int, int], Awaitable[tuple[list[T], int]]]
-"""What a queue has from a number on, so many at most; and how many there are in all."""
+"""Reads items of a queue from an offset, at most a number of them; and their total."""
 
 _PATHS = sysconfig.get_paths()
 _FOLDERS_OF_OTHERS = [
     *(Path(_PATHS[kind]) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
     Path(__file__).parent.parent,
 ]
-"""Python's modules, the packages that are installed, and our own."""
+"""The folders of Python's modules, of installed packages, and of our own code."""
 
 
 def load_app(reference: str | None) -> Yamchi:
@@ -58,7 +58,7 @@ def _made_by(factory: Callable[[], Any], reference: str) -> Any:
 
 
 def _said(error: BaseException) -> str:
-    """An error with the line of the user's own code at which it happened, not that of what this called elsewhere."""
+    """An error with the line of the user's own code, not that of a library it called."""
     is_plain = isinstance(error, ModuleNotFoundError)
     said = str(error) if is_plain else f"{type(error).__name__}: {error}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame)]
@@ -68,7 +68,7 @@ def _said(error: BaseException) -> str:
 
 
 def _is_the_users(frame: traceback.FrameSummary) -> bool:
-    """Not of Python, of an installed package, or of ours."""
+    """Whether a file is the user's own: not of Python, an installed package, or ours."""
     place = Path(frame.filename)
     return place.is_file() and not any(place.is_relative_to(folder) for folder in _FOLDERS_OF_OTHERS)
 
@@ -142,7 +142,7 @@ def page_of(
     page: int,
     size: int,
 ) -> tuple[list[T], int]:
-    """A page of what one queue has, or all of them together, newest first; and how many there are in all."""
+    """A page of the items of one queue, or of all queues together, newest first; and their total."""
     app = load_app(reference)
 
     async def body() -> tuple[list[T], int]:

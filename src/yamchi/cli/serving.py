@@ -38,14 +38,14 @@ except ImportError:  # Windows has no such limits
 log = structlog.get_logger("yamchi")
 
 GRACE_SECONDS = 5.0
-"""Seconds beyond SHUTDOWN_TIMEOUT after which a stop that hangs is ended."""
+"""Seconds after SHUTDOWN_TIMEOUT at which a stop that hangs is ended."""
 FORCED_EXIT_CODE = 130
 
 DEAD_AFTER_MS = 60_000
-"""A connection whose other end takes nothing for so long is over; else one that stopped reading would stay for ever."""
+"""A connection whose other end accepts nothing for so long is closed; else it would stay open for ever."""
 
 LARGEST_FRAME_BYTES = 64 * 1024
-"""Bytes that a page may send over `/ws` in one message."""
+"""Largest message over `/ws` from a page, in bytes."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGE_BYTES = 256 * 1024
@@ -61,7 +61,7 @@ def start_logging(settings: Settings) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there; one sentence if it can't."""
+    """A socket that listens there. Raises with one sentence if that fails."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -85,7 +85,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """The address a person opens."""
+    """The address for a browser."""
     return url_of(*listener.getsockname()[:2])
 
 
@@ -107,7 +107,7 @@ class Stopper:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While this lasts, Ctrl+C and SIGTERM come here, even when a handler blocks the event loop."""
+        """Catch Ctrl+C and SIGTERM for a while, even when a handler blocks the event loop."""
         before = {
             number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
         }
@@ -125,7 +125,7 @@ class Stopper:
         self.limit()
 
     def limit(self) -> None:
-        """From now on the process has as long as running jobs have, and no more."""
+        """End the process if it has not stopped within the time that running jobs have."""
         watchdog = threading.Timer(self._stop_seconds + GRACE_SECONDS, _end_what_hangs)
         watchdog.daemon = True
         watchdog.start()

@@ -25,7 +25,7 @@ class Links:
         self.base = base
 
     async def make(self, purpose: str, content: str, *, ttl: Span | None = None, once: bool = False) -> str:
-        """A token that says `content`, for use in a link. Without a `ttl` it never ends; one that is good once needs one."""
+        """A token with `content`, for use in a link. Without a `ttl` it never expires; a token for one use needs a `ttl`."""
         if once and ttl is None:
             raise ValueError("A link that is good once needs a lifetime: who has used it is kept that long.")
         ends = NONE if ttl is None else str(self._clock.now() + to_millis(ttl))
@@ -34,7 +34,7 @@ class Links:
         return f"{said}.{await self._signer.sign(_purpose(purpose), said)}"
 
     async def read(self, purpose: str, token: str, *, use: bool = True) -> str:
-        """What a token says. Reading one that is good once uses it up, unless `use` is false: scanners of mail open links too."""
+        """The content of a token. Reading a token for one use spends it, unless `use` is false: mail scanners open links too."""
         said, _, signature = token.rpartition(".")
         if len(token) > LONGEST or not await self._signer.is_genuine(_purpose(purpose), said, signature):
             raise TokenRefused("This link was not made here.")

@@ -37,7 +37,7 @@ Cursor = Annotated[str | None, Query(max_length=300, description="`next_cursor` 
 
 
 def pages(total: int, size: int) -> int:
-    """How many pages of this size there are; an empty list has one."""
+    """The number of pages of this size. An empty list has one."""
     return max(1, -(-total // size))
 
 

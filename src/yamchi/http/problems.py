@@ -135,7 +135,7 @@ async def _on_yamchi_error(_request: Request, error: Exception) -> Response:
 
 
 def _status_of(error: Exception) -> int:
-    """What the error says itself (a feature's own do, as `http_status`), or what its kind says."""
+    """The error's own status (`http_status`, for errors of features), or that of its kind."""
     said: int | None = getattr(error, "http_status", None)
     kinds = (status for kind, status in STATUS_OF.items() if isinstance(error, kind))
     return said or next(kinds, HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -171,13 +171,13 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_disconnect(request: Request, _error: Exception) -> Response:
-    """A body broke off: nobody hears the answer, and there is nothing to mend here."""
+    """The body broke off: the client is gone, and there is nothing to fix here."""
     log.debug(f"{request.method} {request.url.path}: the caller left before all of the body had come")
     return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
 async def _on_surprise(request: Request, error: Exception) -> Response:
-    """A bug of ours: the log has all of it, the caller gets a sentence."""
+    """A bug of ours: the log gets the traceback, the caller a sentence."""
     log.error(f"{request.method} {request.url.path} failed: {error}", exc_info=error)
     return problem(
         HTTPStatus.INTERNAL_SERVER_ERROR, "Something went wrong here; the server's log has the details."

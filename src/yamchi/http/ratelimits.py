@@ -37,7 +37,7 @@ class RateLimits:
         }
 
     def take(self, kind: Kind, caller: Caller) -> Fields:
-        """Count a request; the fields of its answer that say so."""
+        """Count a request; the headers of its answer that say what is left."""
         buckets = self._buckets.get(kind)
         if buckets is None or caller.kind in ("local", "stranger"):
             return ()

@@ -1,4 +1,4 @@
-"""Who calls, and what they may: one model for the admin's token, named keys, sessions of the board and people's pages.
+"""Callers and their scopes: one model for the admin's token, named keys, sessions of the board and people's pages.
 
 send            add jobs to the queues of the application but its own (cron, scenarios), tell of events, queue notifications
 send:<queue>    the same for one queue; events and notifications are those of `notifications`
@@ -33,7 +33,7 @@ class Caller:
 
     kind: Kind
     name: str
-    """As the audit and the limits know them: `admin`, `key shop`, `person 0b5e…`."""
+    """Their name for the audit and the limits: `admin`, `key shop`, `person 0b5e…`."""
     scopes: frozenset[str] = frozenset()
     user_id: str | None = None
     """Whose page it is, for a person's token."""
@@ -48,12 +48,12 @@ class Caller:
         return scope in self.scopes or (scope.startswith(OF_QUEUE) and SEND in self.scopes)
 
     def names(self, scope: str) -> bool:
-        """Whether this very scope was given, or all of them."""
+        """Whether this scope itself was given, or `admin`."""
         return scope in self.scopes or ADMIN in self.scopes
 
     @property
     def may_look(self) -> bool:
-        """Whether the board is for them."""
+        """Whether they may see the board."""
         return self.may(READ)
 
 
@@ -74,7 +74,7 @@ class PageToken:
 
 
 def check_scopes(given: Iterable[str], *, is_test: bool = False) -> tuple[str, ...]:
-    """These scopes, each once, if there are any and all are known."""
+    """These scopes without duplicates. Raises if there are none or one is unknown."""
     scopes = tuple(dict.fromkeys(scope.strip() for scope in given))
     if not scopes:
         raise ConfigurationError(f"A key needs a scope: {KNOWN}.")

@@ -24,7 +24,7 @@ MOST_REMEMBERED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Whose it is (a key's id, or None for the admin's own) and until when."""
+    """A session: its key's id, or None for the admin, and its end."""
 
     key_id: str | None
     expires_at: Millis
@@ -66,7 +66,7 @@ class Sessions:
         return f"{number}.{self._sign(number)}" if await self._database.write(write) else None
 
     async def find(self, cookie: str) -> Session | None:
-        """The session that this cookie belongs to, if it still lasts."""
+        """The session of this cookie, if it has not ended."""
         number = self._number(cookie)
         if number is None:
             return None

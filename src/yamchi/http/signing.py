@@ -1,4 +1,4 @@
-"""Signatures on what comes back to us through strangers' hands: the token of a page, the link in a letter.
+"""Signatures on texts that strangers bring back: the token of a page, the link in a letter.
 
 The key is SECRET_KEY, or one that the first process to need it makes and keeps in the database, so that all have the same.
 What was signed with a key of SECRET_KEY_PREVIOUS is still good, so that a key can be changed without breaking old links.
@@ -21,7 +21,7 @@ LENGTH = 32
 
 
 class Signer:
-    """`sign(purpose, text)`; a signature for one purpose is worth nothing for another."""
+    """`sign(purpose, text)`: a signature for one purpose is not valid for another."""
 
     def __init__(
         self, database: Database, secret: SecretStr | None, previous: Sequence[SecretStr] = ()
@@ -35,7 +35,7 @@ class Signer:
         return _signature(await self._key_of_all(), purpose, text)
 
     async def is_genuine(self, purpose: str, text: str, signature: str) -> bool:
-        """Whether we signed this, with the key of now or one of before."""
+        """Whether this was signed here, with the present key or a previous one."""
         if _is_equal(await self.sign(purpose, text), signature):
             return True
         for key in self._previous:
@@ -50,7 +50,7 @@ class Signer:
         return self._key
 
     async def _key_kept(self) -> bytes:
-        """Read once: whoever comes with a forged signature must not cost a transaction each time."""
+        """Read the key once: a forged signature must not cost a transaction."""
         if self._kept is None:
             self._kept = await self._database.write(self._make_or_read)
         return self._kept

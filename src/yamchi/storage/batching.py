@@ -13,11 +13,11 @@ from yamchi.errors import EngineUnavailable
 T = TypeVar("T")
 R = TypeVar("R")
 Work = Callable[[Sequence[T]], Awaitable[Sequence[R | Exception]]]
-"""An answer for each item, in order; an exception is raised to the one who brought the item."""
+"""Returns an answer for each item, in order. An exception is raised to the caller of that item."""
 
 
 class Batcher(Generic[T, R]):
-    """Collects what the coroutines of one event loop ask for. So many batches are under way at once, of so many items each."""
+    """Collects the items of one event loop's coroutines. At most `in_flight` batches run at once, each of at most `most` items."""
 
     def __init__(self, work: Work[T, R], *, in_flight: int = 2, most: int = 1_000) -> None:
         self._work = work

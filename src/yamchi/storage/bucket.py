@@ -26,7 +26,7 @@ FOR_EVER = "public, max-age=31536000, immutable"
 
 
 class BucketSettings(FeatureSettings):
-    """How S3 is reached, for every feature that keeps files there; each names its own bucket."""
+    """How to reach S3, for every feature that keeps files there; each names its own bucket."""
 
     s3_endpoint: str | None = Field(
         default=None, pattern="^https?://", description="Where S3 is, if it is not Amazon's."
@@ -140,7 +140,7 @@ class Bucket:
             raise self._explain(error) from error
 
     async def delete(self, keys: list[str]) -> None:
-        """Whether they were there or not."""
+        """Delete these objects; a missing one is no error."""
         await asyncio.gather(*map(self._delete, keys))
 
     async def _delete(self, key: str) -> None:
@@ -166,7 +166,7 @@ class Bucket:
             raise self._explain(error) from error
 
     async def url_of(self, key: str) -> str:
-        """Where a page gets it."""
+        """The address from which a page loads an object."""
         if self._public_url:
             return f"{self._public_url.rstrip('/')}/{key}"
         import obstore
@@ -175,13 +175,13 @@ class Bucket:
 
     @property
     def origin(self) -> str:
-        """The origin of what `url_of` gives."""
+        """The origin of the addresses that `url_of` returns."""
         at_amazon = f"https://s3.{self._settings.s3_region}.amazonaws.com"
         url = urlsplit(self._public_url or self._settings.s3_endpoint or at_amazon)
         return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
 
     async def ping(self) -> str:
-        """Asks for an object: to a look at its size, a server answers the same whether the bucket is there or not."""
+        """Ask for an object: asked for a size only, a server answers the same with and without the bucket."""
         with suppress(NotInBucket):
             await self.open("_yamchi")
         return f"bucket {self._name} answers"
@@ -203,5 +203,5 @@ def _names_an_object(error: Exception) -> bool:
 
 
 def _size_of(file: Path) -> int:
-    """In bytes; 0 for one that is not there."""
+    """The size in bytes; 0 if the file is missing."""
     return file.stat().st_size if file.exists() else 0

@@ -1,4 +1,4 @@
-"""Many rows by one statement, straight to the driver: what SQLAlchemy works out for each row is worked out once."""
+"""Many rows by one statement, straight to the driver: SQLAlchemy prepares the statement once and not for each row."""
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -15,7 +15,7 @@ _prepared: "WeakKeyDictionary[Insert, dict[Dialect, tuple[str, Bind]]]" = WeakKe
 
 
 def write_rows(connection: Connection, statement: Insert, rows: Sequence[Row]) -> int:
-    """Insert rows that all have the same columns, by a statement that lives long; how many rows were changed."""
+    """Insert rows with the same columns, by a statement that is used again and again; how many rows were changed."""
     if not rows:
         return 0
     known = _prepared.setdefault(statement, {})

@@ -1,4 +1,4 @@
-"""What is read often and changes seldom is cached for a moment, and read anew after a change."""
+"""A cache for what is read often and changes seldom: valid for a moment, and read again after a change."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from yamchi.perloop import PerLoop
 
 
 class CachedRead:
-    """Calls `read` when what was read last is older than `max_age`; one reads for all who ask meanwhile."""
+    """Calls `read` if the last read is older than `max_age`. Concurrent callers share one read."""
 
     def __init__(self, read: Callable[[], Awaitable[None]], clock: Clock, max_age: Millis) -> None:
         self._read = read
@@ -28,7 +28,7 @@ class CachedRead:
                         self._read_at = began
 
     def invalidate(self) -> None:
-        """Something has changed: who asks next reads anew, whatever is being read now."""
+        """Something has changed: the next caller reads again, even if a read is under way."""
         self._changes += 1
         self._read_at = 0
 

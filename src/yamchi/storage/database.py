@@ -45,12 +45,12 @@ K = TypeVar("K", bound=Hashable)
 Op = Callable[[Connection], T]
 Row = Mapping[str, Any]
 Together = Callable[[Connection, Sequence[Row]], None]
-"""Writes the rows that many callers put at the same moment."""
+"""Writes the rows that concurrent callers put."""
 Fetch = Callable[[Connection, Sequence[K]], Mapping[K, T]]
-"""Finds what many callers look for at the same moment; what there is none of is left out."""
+"""Finds what concurrent callers look for, by key; keys without a result are left out."""
 
 MOST_KEYS = 500
-"""So many are looked for by one query."""
+"""The most keys of one query."""
 
 UNREADABLE = "unreadable"
 """The field under which is shown what can't be read."""
@@ -68,7 +68,7 @@ _PRAGMAS = (
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """One row for a statement that others may be using at the same moment."""
+    """One row for a statement; concurrent callers' rows for the same statement are written together."""
 
     statement: Insert | Together
     row: Row
@@ -90,7 +90,7 @@ class PutAll:
 
 @dataclass(frozen=True, slots=True)
 class Get(Generic[K, T]):
-    """One key for a function that others may be using at the same moment."""
+    """One key for a function; concurrent callers' keys for the same function are looked up together."""
 
     fetch: Fetch[K, T]
     key: K
@@ -100,19 +100,19 @@ class Get(Generic[K, T]):
 
 
 DEADLOCKS = ("40P01", "40001")
-"""PostgreSQL's codes for two transactions of which one had to give way."""
+"""PostgreSQL's codes for a transaction that lost a deadlock or a serialization conflict."""
 
 MOST_DEADLOCKS = 5
 
 GROUP_WAITS = "200ms"
-"""How long work of several callers waits for somebody's lock before it is done one by one: less than the second after which
-PostgreSQL looks for a deadlock. One caller's work takes its locks in one order, that of several has none."""
+"""How long the work of several callers, done together, waits for a lock before it is done one by one. Less than the second after
+which PostgreSQL looks for a deadlock: one caller's work takes locks in one order, but that of several does not."""
 
 
 class Database:
     """The tables, by URL: those of the core, and of the features whose migrations are given.
 
-    A database brings its schema up to date when it is opened; where its role may not, it is asked to be migrated.
+    Opening it brings the schema up to date. If the role may not do that, the error says how to migrate.
     """
 
     def __init__(self, url: str, migrations: Iterable[Migrations] = ()) -> None:
@@ -124,22 +124,22 @@ class Database:
         self._life = threading.Lock()
         self._refusal: str | None = None
         self._of_parents: list[object] = []
-        """What the processes this one was forked from have open: kept, so that nothing of theirs is closed here."""
+        """What parent processes had open when they forked: kept referenced, so that it is not closed here."""
 
     @property
     def is_open(self) -> bool:
         return self._engine is not None
 
     def add_migrations(self, migrations: Iterable[Migrations]) -> None:
-        """Have the tables of another feature too, from the next time that it is opened."""
+        """Add the tables of further features. It takes effect when the database is opened next."""
         self._migrations = (*self._migrations, *migrations)
 
     def refuse(self, why: str | None) -> None:
-        """Refuse to be opened, with this sentence; None: be as before. For tests that must not reach it."""
+        """Refuse to open, with this sentence; None allows it again. For tests that must not reach the database."""
         self._refusal = why
 
     def begin_anew(self) -> None:
-        """In a forked process: be as before the first use. The threads are the parent's, and so is what they have open."""
+        """In a forked process: return to the state before the first use. Threads and connections are the parent's."""
         if self._engine is not None:
             self._of_parents.append((self._engine, self._connections))
         self._engine, self._opening, self._life = None, PerLoop(asyncio.Lock), threading.Lock()
@@ -226,7 +226,7 @@ class Database:
             engine.dispose()
 
     def insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
-        """An insert that knows `on_conflict_do_nothing` and `on_conflict_do_update`, whichever database this is."""
+        """An insert with `on_conflict_do_nothing` and `on_conflict_do_update`, on either database."""
         return insert_into(table, is_sqlite=self.is_embedded)
 
     def upsert(
@@ -253,7 +253,7 @@ class Database:
         await self.write(PutAll(puts))
 
     async def read(self, op: Op[T]) -> T:
-        """Look, without waiting for writers."""
+        """Run this on the reading connection, without waiting for writers."""
         if self._engine is None:
             await self.open()
         return await self._reader.run(op)
@@ -279,13 +279,13 @@ class Database:
         return await self.write(lambda connection: connection.execute(statement).rowcount)
 
     async def get(self, fetch: Fetch[K, T], key: K) -> T | None:
-        """Look one thing up by a function (the same each time) that is used often. Nothing is cached."""
+        """Look one key up by a function (the same object each time) that is used often. Nothing is cached."""
         if self._engine is None:
             await self.open()
         return await self._reader.run(Get(fetch, key))
 
     async def get_all(self, fetch: Fetch[K, T], keys: Iterable[K]) -> dict[K, T]:
-        """Look many up, for one caller."""
+        """Look many keys up, for one caller."""
         asked = list(keys)
         return await self.read(lambda connection: _found(connection, fetch, asked)) if asked else {}
 
@@ -326,7 +326,7 @@ def _read_json(text: str | bytes) -> Any:
 
 
 def _is_about_a_value(error: Exception) -> bool:
-    """Whether it was refused for what it is, such as a NUL character or a number too large, and always will be."""
+    """Whether the database refused a value, such as a NUL character or a number that is too large; a retry would not help."""
     if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
         return isinstance(error.orig, TypeError | ValueError | OverflowError)  # it could not even be encoded
     return isinstance(error, DataError | OverflowError)
@@ -338,9 +338,9 @@ def _said(error: Exception) -> str:
 
 
 def _transact(connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
-    """Work that PostgreSQL gave up in favor of another process's, since each waited for the other, is done again.
+    """Run the work in a transaction; again if PostgreSQL ended it because of a deadlock with another process.
 
-    A group that met one is not: its work is done one by one, and so waits for less at a time.
+    A group is not run again: its caller runs its work one by one, which waits for fewer locks at a time.
     """
     for _ in range(MOST_DEADLOCKS if len(ops) == 1 else 0):
         try:

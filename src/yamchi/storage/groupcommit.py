@@ -1,4 +1,4 @@
-"""A thread with a connection, at which many callers' work is done together.
+"""A thread with a connection that does the work of many callers in one transaction.
 
 Work is handed over as plain functions of the connection. What one iteration of an event loop asks for, and everything that
 arrives while a commit is on its way to the disk, goes into the next transaction together: a thousand concurrent callers
@@ -21,7 +21,7 @@ C = TypeVar("C")
 T = TypeVar("T")
 Op = Callable[[C], T]
 Transact = Callable[[C, Sequence[Op[C, Any]]], list[Any]]
-"""Runs all of the functions in one transaction, or none of them, and raises."""
+"""Runs all of the functions in one transaction. Raises if one fails, and then none has an effect."""
 
 Request = tuple[Op[Any, Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
@@ -30,7 +30,7 @@ GROUP = 2_000
 
 
 class GroupCommit(Generic[C]):
-    """One connection and its thread. `explain` turns a failure into what the caller is to see."""
+    """One connection and its thread. `explain` turns a failure into the caller's error."""
 
     def __init__(
         self, name: str, connection: C, transact: Transact[C], explain: Callable[[Exception], Exception]
@@ -47,7 +47,7 @@ class GroupCommit(Generic[C]):
         self._thread.start()
 
     async def run(self, op: Op[C, T]) -> T:
-        """Do this in the next transaction; answers when that is committed."""
+        """Do this in the next transaction; returns when that is committed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         outgoing = self._outgoing.get(loop)
@@ -58,7 +58,7 @@ class GroupCommit(Generic[C]):
         return await future
 
     def stop(self) -> None:
-        """Finish what was handed over, then end the thread. What comes later is refused."""
+        """Finish the work handed over, then end the thread. Later work is refused."""
         with self._stopping:
             self._is_stopped = True
             self._inbox.put(None)
@@ -101,7 +101,7 @@ class GroupCommit(Generic[C]):
         return list(zip(requests, results, strict=True))
 
     def _commit_each(self, requests: list[Request]) -> list[tuple[Request, Any]]:
-        """One by one, until one finds that the database is away: it is so for those behind it, who would wait for as long each."""
+        """Do the work one by one. Once the database is found to be away, the rest gets the same error without waiting for it again."""
         answers: list[tuple[Request, Any]] = []
         for request in requests:
             answers += self._commit([request])

@@ -38,7 +38,7 @@ class Holds:
         return self._table.c.holder == self.name
 
     def has(self, key: str) -> bool:
-        """Whether this process held the row when it last looked."""
+        """Whether this process held the row at its last look."""
         return key in self._mine
 
     def renewal(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Holds:
     async def take(
         self, key: str, *conditions: ColumnElement[bool], holder: str | None, held_until: Millis | None
     ) -> bool:
-        """Hold the row, given who held it when it was read. Costs nothing while the hold lasts for long enough."""
+        """Take the hold of a row, given its holder when it was read. Costs nothing while the hold lasts long enough."""
         now = self._clock.now()
         if self.has(key) and holder == self.name and (held_until or 0) > now + self._length // 2:
             return True
@@ -62,7 +62,7 @@ class Holds:
         return True
 
     async def take_named(self, key: str) -> bool:
-        """Hold the row of this name, which is made if there is none: for work of which there is only one."""
+        """Take the hold of the row with this name, and make it if there is none: for work that one process does at a time."""
         table = self._table
         query = select(table).where(self._key == key)
 
@@ -74,11 +74,11 @@ class Holds:
         return await self.take(key, holder=row.holder, held_until=row.held_until)
 
     def forget(self, key: str) -> None:
-        """The row was let go of in a statement of the caller's own."""
+        """Note that a statement of the caller has released the row."""
         self._mine.discard(key)
 
     async def release(self) -> None:
-        """Give all holds back, so that another process need not wait until they have run out."""
+        """Release all holds, so that other processes need not wait until they expire."""
         gone = update(self._table).where(self.is_mine).values(holder=None, held_until=None)
         self._mine.clear()
         try:

@@ -1,4 +1,4 @@
-"""The outbox: what is to be queued lies in a table first, so that a crash anywhere loses and doubles nothing.
+"""The outbox: jobs are planned in a table before they are queued, so that a crash anywhere loses and doubles nothing.
 
 `store` writes the rows in the caller's own transaction; then the caller queues what they lead to; then `mark` says that this is
 done. Every step may be repeated, because ids are derived. A row that stayed `PENDING` was interrupted: `watch` finishes it.
@@ -19,7 +19,7 @@ from yamchi.storage.database import Database
 from yamchi.storage.sweeping import Sweep
 
 PENDING, DONE = "accepted", "enqueued"
-"""The states of a row: on its way into the queue, and there."""
+"""The states of a row: not queued yet, and queued."""
 
 SWEEP_AFTER: Millis = 10_000
 """A row that has been pending for this long was interrupted."""
@@ -30,10 +30,10 @@ LATE: Millis = 60_000
 """A sweep that does not begin at the beginning goes back this far: a row may be committed long after it was written."""
 
 MOST_TRIES = 5
-"""After so many, an interrupted row that can't be finished for a reason nobody foresaw is given up."""
+"""After so many tries a row that fails for an unforeseen reason is given up."""
 
 Finish = Callable[[str], Awaitable[object]]
-"""Queues what a pending row leads to, from what is stored, and marks it."""
+"""Queues the jobs of a pending row, from what is stored, and marks the row."""
 GiveUp = Callable[[str, str], Awaitable[None]]
 """Ends a row that can't be finished, given its key and why."""
 
@@ -91,7 +91,7 @@ class Outbox:
         return fresh
 
     async def mark(self, keys: Sequence[str]) -> None:
-        """Everything that these rows lead to is queued."""
+        """Note that all jobs of these rows are queued."""
         if keys:
             await self._database.write(
                 lambda connection: connection.execute(self._mark, {"keys": keys}).rowcount
@@ -126,7 +126,7 @@ class Outbox:
             await self._clock.sleep(SWEEP_AFTER // 2)
 
     async def _finish_or_give_up(self, key: str) -> None:
-        """A row that can't be finished must not keep the others waiting, nor be tried for ever."""
+        """Finish a row. One that fails is tried a few times, and does not hold up the others."""
         try:
             await self._finish(key)
         except EngineUnavailable:

@@ -24,7 +24,7 @@ def make_private(database: Path) -> None:
 
 
 def close_folder(folder: Path) -> None:
-    """Let only its owner look into this folder, if it is there."""
+    """Let only its owner read this folder, if it exists."""
     _narrow(folder, FOLDER)
 
 

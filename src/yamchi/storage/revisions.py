@@ -1,4 +1,4 @@
-"""Which revisions a feature has, read from its files: what a plugin says of its tables costs no import of a database library."""
+"""The revisions of a feature, read from its files: a plugin can name its tables without importing a database library."""
 
 import re
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ long, it does so only now and then, and between begins where it left off.
 """
 
 FULL_SWEEP_FACTOR = 50
-"""After a sweep over everything the next such one waits for so many times as long as it took."""
+"""After a sweep over everything, the next one waits so many times as long as it took."""
 
 
 class Sweep:
@@ -22,7 +22,7 @@ class Sweep:
         return None if now >= self._next_full else self.since
 
     def finish(self, began_at: int | None, since: int | None, began: float, now: float) -> None:
-        """It began at a place, and the next one may begin at `since`."""
+        """Note where the sweep began, and from where the next one may begin."""
         self.since = since
         if began_at is None:
             self._next_full = now + FULL_SWEEP_FACTOR * (now - began)

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def in_own_thread(work: Callable[P, T], *given: P.args, **options: P.kwargs) -> T:
-    """For what is seldom called: each call makes a thread."""
+    """For rare calls: each makes a thread."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="yamchi")
     try:
         return await asyncio.get_running_loop().run_in_executor(thread, lambda: work(*given, **options))

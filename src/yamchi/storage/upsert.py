@@ -13,7 +13,7 @@ def insert_into(table: Table, *, is_sqlite: bool) -> sqlite.Insert | postgresql.
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Insert those rows that are not there yet, by any unique key; how many that were."""
+    """Insert the rows that do not exist yet, by any unique key; how many were inserted."""
     if not rows:
         return 0
     statement = insert_into(table, is_sqlite=connection.dialect.name == "sqlite").on_conflict_do_nothing()

@@ -46,7 +46,7 @@ class StateStoreEngine(SqliteEngine):
         return await self._file.write(lambda db: clean(db, queue, state, before, limit))
 
     async def _unless_refused(self, work: Coroutine[Any, Any, None]) -> None:
-        """What the broker refuses for good, such as a queue that it has not, keeps nothing else from its way."""
+        """Log what the broker refuses for good, such as an unknown queue, and go on with the rest."""
         try:
             await work
         except EngineUnavailable:
@@ -56,12 +56,12 @@ class StateStoreEngine(SqliteEngine):
 
 
 def among(ids: Sequence[str]) -> str:
-    """Ids as the one parameter that json_each takes apart."""
+    """Ids as one parameter for json_each."""
     return orjson.dumps(list(ids)).decode()
 
 
 def shift(db: Db, queue: str, changes: Mapping[str, int]) -> None:
-    """Move the kept counts, `sent` among them."""
+    """Change the kept counts, also that of `sent`."""
     statement = "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
     db.executemany(statement, [(queue, state, change) for state, change in changes.items() if change])
 
@@ -108,7 +108,7 @@ def page(db: Db, queue: str, state: State | None, search: str, offset: int, limi
 
 
 def take_back_sent(db: Db, queue: str, job_ids: Sequence[str]) -> int:
-    """Take sent jobs for waiting ones, to run, cancel or remove them here; their message is ignored from now on."""
+    """Turn sent jobs into waiting ones, to run, cancel or remove them here. Their messages are ignored from now on."""
     moved = db.execute(
         "UPDATE jobs SET state = 'waiting' WHERE queue = ? AND state = 'sent' "
         "AND id IN (SELECT value FROM json_each(?))",
@@ -135,7 +135,7 @@ def remove(db: Db, queue: str, job_ids: Sequence[str]) -> list[str]:
 
 
 def clean(db: Db, queue: str, state: State, before: Millis, limit: int) -> int:
-    """Of the waiting, also those that lie on the broker and were added here."""
+    """Clean jobs; waiting ones include those on the broker that were added here."""
     if state == "waiting":
         rows = db.execute(
             "SELECT id FROM jobs WHERE queue = ? AND state = 'sent' AND created_at <= ? ORDER BY seq LIMIT ?",
@@ -149,7 +149,7 @@ def clean(db: Db, queue: str, state: State, before: Millis, limit: int) -> int:
 
 
 def unsent_letters(db: Db, queue: str, failed_before: Millis, limit: int) -> list[DeadLetter]:
-    """Letters that are written down and that the broker does not have."""
+    """Dead letters that the broker does not have yet."""
     rows = db.execute(
         "SELECT d.id, d.queue, d.name, d.body, d.error, d.failed_at FROM unsent_letters u "
         "JOIN dead_letters d ON d.queue = u.queue AND d.id = u.id "

@@ -17,7 +17,7 @@ _ADD = (
 )
 _MARKS = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 CHUNK = 50
-"""So many rows are added by one statement: during each of them the event loop may take the interpreter for long."""
+"""Rows that one statement adds: during each statement the event loop may take the interpreter for long."""
 _ADD_ONE, _ADD_CHUNK = _ADD.format(_MARKS), _ADD.format(", ".join([_MARKS] * CHUNK))
 
 

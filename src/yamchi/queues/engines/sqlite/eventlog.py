@@ -1,4 +1,4 @@
-"""Events for other processes on the same file: written down while one of them listens, kept for a while."""
+"""Events for other processes on the same file: written while one of them listens, and kept for a while."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -16,12 +16,12 @@ LISTENER_TTL: Millis = 30_000
 
 
 def announce(db: Db, origin: str, now: Millis) -> None:
-    """Say that this process listens, so that the others write their events down."""
+    """Note that this process listens, so that the others write events."""
     db.execute("INSERT OR REPLACE INTO listeners VALUES (?, ?)", (origin, now))
 
 
 def write(db: Db, origin: str, events: Iterable[Event], now: Millis) -> None:
-    """Write events down if another process listens; else it costs one look."""
+    """Write events if another process listens; else this costs one query."""
     listening = db.execute(
         "SELECT 1 FROM listeners WHERE origin <> ? AND seen_at > ?", (origin, now - LISTENER_TTL)
     )
@@ -38,7 +38,7 @@ def last(db: Db) -> int:
 
 
 def after(db: Db, last: int) -> list[tuple[int, str, bytes]]:
-    """What was written since: its number, the process that wrote it, and its events."""
+    """The entries after this number: each with its number, its process and its events."""
     return db.execute("SELECT n, origin, body FROM events WHERE n > ? ORDER BY n", (last,)).fetchall()
 
 

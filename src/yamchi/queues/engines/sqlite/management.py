@@ -116,7 +116,7 @@ def _locate(
 def _move(
     db: Db, queue: str, found: Sequence[tuple[int, str, State]], to: State, assignments: str, *values: Any
 ) -> list[str]:
-    """Set the state of the jobs found, with further columns, and the counts with it."""
+    """Set the state and further columns of these jobs, and change the counts."""
     statement = f"UPDATE jobs SET state = '{to}', {assignments} WHERE seq = ?"
     db.executemany(statement, [(*values, seq) for seq, _, _ in found])
     changes: Counter[State] = Counter({to: len(found)})

@@ -1,4 +1,4 @@
-"""How long finished jobs are kept: the last so many of each state, with their logs. Each function runs inside a transaction."""
+"""Keeps the latest finished jobs of each state, with their logs. Each function runs inside a transaction."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ Db = sqlite3.Connection
 
 
 def trim(db: Db, queue: str, state: State, keep: int, limit: int) -> None:
-    """Drop the oldest finished jobs of a state beyond how many are kept, no more of them than the limit."""
+    """Drop the oldest finished jobs of a state beyond those to keep, at most `limit` of them."""
     surplus = count(db, queue, state) - keep
     if surplus > 0:
         drop_finished(db, queue, state, min(surplus, limit))
@@ -43,6 +43,6 @@ def drop_logs(db: Db, seqs: Sequence[tuple[int]]) -> None:
 
 
 def forget(db: Db, seqs: Sequence[tuple[int]]) -> None:
-    """Remove jobs with their logs: a new job may get the number of one that is gone."""
+    """Remove jobs with their logs: a new job may get the number of a removed one."""
     db.executemany("DELETE FROM jobs WHERE seq = ?", seqs)
     drop_logs(db, seqs)

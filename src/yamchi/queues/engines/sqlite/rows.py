@@ -1,4 +1,4 @@
-"""Between a row of the `jobs` table and a `JobRecord`, the kept counts beside them, and changing many rows at once."""
+"""Turns a row of the `jobs` table into a `JobRecord`, keeps the counts, and changes many rows at once."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ CLAIMED = (
 )
 
 HELD = "WHERE seq = ? AND token = ? AND state = 'active'"
-"""The job of a claim, if it is still the claim's."""
+"""Finds the job of a claim if the claim still holds it."""
 
 BATCH = 1_000
 """At most this many rows are promoted or trimmed at a time, so that no transaction is long."""
@@ -48,7 +48,7 @@ _SHIFT = "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + 
 
 
 def shift(db: sqlite3.Connection, queue: str, changes: Mapping[State, int]) -> None:
-    """Move the kept counts: how many more (or fewer) jobs there are in each state."""
+    """Change the kept counts by these numbers, by state."""
     db.executemany(_SHIFT, [(queue, state, change) for state, change in changes.items() if change])
 
 

@@ -1,4 +1,4 @@
-"""The SQL of settling: what became of claimed jobs. Each function runs inside a transaction.
+"""The SQL of settling: stores the verdicts on claimed jobs. Each function runs inside a transaction.
 
 Cost of n verdicts: one statement for all that completed, one for each of the others, one that trims.
 """
@@ -54,7 +54,7 @@ _BACK = (
 
 @dataclass(slots=True)
 class Settlement:
-    """What came of a batch of verdicts."""
+    """The result of a batch of verdicts."""
 
     queue: str
     settled: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Settlement:
     woken: bool = False
 
     def events(self) -> Iterator[Event]:
-        """Made when somebody listens, and only then."""
+        """The events of these verdicts. Lazy, since they are needed only if somebody listens."""
         return (Event(how, self.queue, job.id, job.name, value) for how, job, value in self.ended)
 
 
@@ -102,14 +102,14 @@ def _settle_done(
 
 
 def drop_held(db: Db, claims: Sequence[Claim]) -> list[bool]:
-    """Forget jobs with their logs; which of them were still held."""
+    """Remove jobs with their logs; for each, whether it was still held."""
     mine = each_or_all(db, _DROP, [(held.key, held.token) for held in claims])
     drop_logs(db, [(held.key,) for held, is_mine in zip(claims, mine, strict=True) if is_mine])
     return mine
 
 
 def _complete(db: Db, token: str, verdicts: list[Completed], now: Millis) -> list[Completed]:
-    """Those of the verdicts that still held their jobs. Nearly always all of them; else they are tried one by one."""
+    """The verdicts whose claims still held their jobs. Nearly always all of them; else they are tried one by one."""
     results = {verdict.claim.key: verdict.result and verdict.result.decode() for verdict in verdicts}
     db.execute("SAVEPOINT together")
     as_json = orjson.dumps(results, option=orjson.OPT_NON_STR_KEYS).decode()
@@ -193,7 +193,7 @@ def _note_minute(db: Db, queue: str, completed: int, failed: int, now: Millis) -
 
 
 def _trim(db: Db, queue: str, verdicts: Sequence[Verdict], moved: Counter[State]) -> None:
-    """Keep the last so many finished jobs, as the options of the latest verdict say whose job is kept."""
+    """Drop old finished jobs, beyond the number in the options of the last verdict whose job is kept."""
     for state in FINISHED:
         if moved[state]:
             trim(db, queue, state, last_kept(verdicts, state), BATCH)

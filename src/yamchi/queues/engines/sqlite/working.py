@@ -45,7 +45,7 @@ def take(db: Db, queue: str, want: int, lease: Millis, worker: str, token: str, 
 def hold(
     db: Db, queue: str, rows: list[tuple[Any, ...]], lease: Millis, worker: str, token: str, now: Millis
 ) -> list[Claim]:
-    """Claim these rows of `CLAIMED`; the kept counts are the caller's."""
+    """Claim these rows of `CLAIMED`. The caller changes the counts."""
     if rows:
         db.execute(_HOLD, (token, now + lease, worker, now, orjson.dumps([row[0] for row in rows]).decode()))
     return [claim(queue, row, token, worker, now) for row in rows]
@@ -84,7 +84,7 @@ def spooled(db: Db, mover: str) -> list[str]:
 
 
 def mover_of(db: Db, queue: str, now: Millis) -> str | None:
-    """Who moves this queue elsewhere; what a dead one left behind is put back."""
+    """The mover of this queue, if one is at it. What a dead mover left is put back."""
     row = db.execute("SELECT carrier, until FROM carried WHERE queue = ?", (queue,)).fetchone()
     if row is None or row[1] > now:
         return row and str(row[0])
@@ -93,7 +93,7 @@ def mover_of(db: Db, queue: str, now: Millis) -> str | None:
 
 
 def drop(db: Db, queue: str, claims: Sequence[Claim]) -> None:
-    """One that is held no longer may have begun here, and stays in doubt."""
+    """Remove jobs that are still held by these claims. Another one may have begun here, and stays in doubt."""
     dropped = [held.job.id for held, is_mine in zip(claims, drop_held(db, claims), strict=True) if is_mine]
     shift(db, queue, {"active": -len(dropped)})
     forget_doubts(db, queue, dropped)
@@ -107,7 +107,7 @@ _DOUBTFUL_BEGUN = (
 
 
 def doubtful_begun(db: Db, queue: str, mover: str) -> list[str]:
-    """Of the jobs in doubt those that neither wait nor are in this mover's hands, if the queue is."""
+    """The jobs in doubt that neither wait nor are held by this mover, if it has the queue."""
     return [job_id for (job_id,) in db.execute(_DOUBTFUL_BEGUN, (queue, mover))]
 
 
