@@ -217,7 +217,7 @@ async def test_letters_at_home_go_too(tmp_path: Path, mail_server: MailServer) -
 def _at_home(harness: Harness) -> Any:
     from yamchi.notifications.channels.email.channel import MailboxChannel
 
-    return MailboxChannel(harness.app.database, "Yamchi <noreply@localhost>", harness.app.clock)
+    return MailboxChannel(harness.app.notifications.mailbox, "Yamchi <noreply@localhost>", harness.app.clock)
 
 
 @pytest.mark.parametrize("is_sent_once", [True, False])

@@ -113,7 +113,7 @@ class Notifications(Plugin):
         self.suppressions = Suppressions(database, clock)
         self.deliveries = Deliveries(database, clock, self.counters.count_delivery)
         self.circuits = Circuits(database, clock)
-        self.mailbox = Mailbox(database)
+        self.mailbox = Mailbox(database, clock, to_millis(self.settings.mailbox_keep))
         self.signer = app.signer
         self.persons = PersonTokens(self.signer, TableKeys(database, clock), clock)
         self.feed = Feed(database, clock)
@@ -165,7 +165,7 @@ class Notifications(Plugin):
             self.templates,
             self.recipients,
             self.app.settings.default_timezone,
-            self._mailbox_channel(),
+            MailboxChannel(self.mailbox, self.settings.smtp_from, clock),
         )
         outcomes = Outcomes(
             self.deliveries,
@@ -254,6 +254,7 @@ class Notifications(Plugin):
         self.app.service("inbox feed", self.feed.watch)
         self.app.service("campaign fan-out", self.fan_out.watch)
         self.app.service("digests", self.digests.watch)
+        self.app.service("mailbox", self.mailbox.watch)
         self.app.service("null ledger", NullLedger(self.app.database, self.app.clock).watch)
 
     def _serve_emails(self) -> None:
@@ -338,15 +339,10 @@ class Notifications(Plugin):
     def has_smtp(self) -> bool:
         return self.settings.smtp_host is not None
 
-    def _mailbox_channel(self) -> MailboxChannel:
-        settings = self.settings
-        keep = to_millis(settings.mailbox_keep)
-        return MailboxChannel(self.app.database, settings.smtp_from, self.app.clock, keep)
-
     def _email(self) -> Channel:
         settings, clock = self.settings, self.app.clock
         if settings.smtp_host is None:
-            return self._mailbox_channel()
+            return MailboxChannel(self.mailbox, settings.smtp_from, clock)
         password = settings.smtp_password.get_secret_value() if settings.smtp_password else None
         server = SmtpServer(
             settings.smtp_host, settings.smtp_port, settings.smtp_user, password, settings.smtp_security

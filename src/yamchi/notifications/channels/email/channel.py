@@ -11,9 +11,8 @@ from yamchi.notifications.channels.email.smtp import SmtpPool, SmtpServer
 from yamchi.notifications.tables import mailbox
 from yamchi.storage.database import Database
 
-KEPT: Millis = 90 * 86_400_000
-FORGOTTEN_EVERY: Millis = 3_600_000
-FORGOTTEN_AT_ONCE = 5_000
+PRUNE_EVERY: Millis = 3_600_000
+PRUNE_BATCH = 1_000
 
 
 class EmailChannel(Channel):
@@ -51,8 +50,8 @@ class MailboxChannel(Channel):
     provider = "mailbox"
     resends_unknown = True
 
-    def __init__(self, database: Database, sender: str, clock: Clock, keep: Millis = KEPT) -> None:
-        self._mailbox = Mailbox(database, keep)
+    def __init__(self, kept: "Mailbox", sender: str, clock: Clock) -> None:
+        self._mailbox = kept
         self._sender = sender
         self._clock = clock
 
@@ -67,12 +66,12 @@ class MailboxChannel(Channel):
 
 
 class Mailbox:
-    """The table `mailbox`: e-mails that are shown on the board instead of being sent. Old ones go as new ones come."""
+    """The table `mailbox`: e-mails that are shown on the board instead of being sent."""
 
-    def __init__(self, database: Database, keep: Millis = KEPT) -> None:
+    def __init__(self, database: Database, clock: Clock, retention: Millis) -> None:
         self._database = database
-        self._keep_for = keep
-        self._forgot_at: Millis | None = None
+        self._clock = clock
+        self._retention = retention
         self._keep = database.insert(mailbox).on_conflict_do_nothing()
 
     async def keep(self, letter: Letter, now: Millis) -> None:
@@ -86,16 +85,22 @@ class Mailbox:
             "message": letter.content,
         }
         await self._database.put(self._keep, row)
-        if self._forgot_at is None or now - self._forgot_at >= FORGOTTEN_EVERY:
-            self._forgot_at = now
-            await self._forget(now - self._keep_for)
 
-    async def _forget(self, before: Millis) -> None:
-        """Not too many at a time: others write, too."""
-        old = select(mailbox.c.message_id).where(mailbox.c.received_at < before).limit(FORGOTTEN_AT_ONCE)
-        gone = delete(mailbox).where(mailbox.c.message_id.in_(old))
-        while await self._database.execute(gone):
-            pass
+    async def watch(self) -> None:
+        """Prune once an hour."""
+        while True:
+            await self.prune()
+            await self._clock.sleep(PRUNE_EVERY)
+
+    async def prune(self) -> int:
+        """Remove letters older than the retention, not too many at a time; how many went."""
+        is_old, gone = mailbox.c.received_at < self._clock.now() - self._retention, 0
+        old = delete(mailbox).where(
+            mailbox.c.message_id.in_(select(mailbox.c.message_id).where(is_old).limit(PRUNE_BATCH))
+        )
+        while went := await self._database.execute(old):
+            gone += went
+        return gone
 
     async def list(self, *, offset: int = 0, limit: int = 50) -> list[dict[str, object]]:
         columns = [column for column in mailbox.columns if column.name != "message"]
