@@ -83,6 +83,82 @@ async def test_many_changes_are_few_requests(harness: Harness, server: SheetsSer
     assert [method for method, _ in server.requests] == ["GET"]
 
 
+# ── Rows of another program ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def written(server: SheetsServer, **fields: Any) -> None:
+    """A row of the team's own worker, in a sheet of theirs that lacks most of our columns."""
+    header = server.sheets.setdefault("Leads", [])
+    if not header:
+        header.append(["phone", "id", "name", "email", "bot_activated", "lesson_datetime", "tg_id", "status"])
+    header.append([fields.get(name, "") for name in header[0]])
+
+
+async def put(harness: Harness, queue: str, step: str, /, **data: Any) -> Any:
+    job = await harness.app.queue(queue).add(data, name=step)
+    await harness.app.drain()
+    return (await harness.app.queue(queue).job(job.id)).returned
+
+
+async def test_a_job_about_a_lead_that_only_the_sheet_has(harness: Harness, server: SheetsServer) -> None:
+    """What the row says counts, not what the job said when it was added; and the row stays as it is."""
+    written(server, id="L1", name="Марат", email="new@example.com", phone="8 701 000 00 00", status="NEW")
+    answer = await put(harness, "emailChain", "email1", leadId="L1", email="old@example.com", name="M")
+    assert answer["status"] == "entered"
+    assert [message.to for _, message in harness.email.sent] == ["new@example.com"]
+    lead = await harness.get("L1")
+    assert (lead["name"], lead["phone"], lead["source"]) == ("Марат", "+77010000000", "sheet")
+    await sync(harness)
+    (row,) = server.table("Leads")
+    assert (row["email"], row["phone"], row["email_1_sent"]) == ("new@example.com", "+77010000000", True)
+
+
+async def test_a_lead_that_opened_the_bot_by_the_sheet(harness: Harness, server: SheetsServer) -> None:
+    written(server, id="L1", email="m@example.com", bot_activated=True, status="BOT_STARTED")
+    answer = await put(harness, "emailChain", "email2", leadId="L1", email="m@example.com", name="M")
+    assert answer == {"status": "nothing", "reason": "unless: lead.bot_activated"}
+    assert harness.email.sent == []
+    await sync(harness)
+    (row,) = server.table("Leads")
+    assert (row["bot_activated"], row["status"]) == (True, "BOT_STARTED")
+
+
+async def test_a_reminder_of_a_lesson_by_the_sheet(harness: Harness, server: SheetsServer) -> None:
+    """Both reminders come in their time; bringing the lead along is no booking, which would leave out the first."""
+    written(
+        server, id="L1", name="Марат", tg_id=777, lesson_datetime="02.01.2026 05:00", status="LESSON_BOOKED"
+    )
+    data = {"leadId": "L1", "tgId": 777, "lessonDatetime": "2026-01-02T00:00:00Z", "name": "Марат"}
+    assert (await put(harness, "reminders", "remind24h", **data))["status"] == "entered"
+    await harness.app.clock.advance("19h")
+    assert [message.template_code for _, message in harness.telegram.sent] == ["remind_24h", "remind_5h"]
+
+
+async def test_what_no_lead_can_have_is_left_out(harness: Harness, server: SheetsServer) -> None:
+    written(server, id="L1", email="m@example.com", phone="12", tg_id="x" * 100, bot_activated="maybe")
+    with capture_logs() as logs:
+        await put(harness, "emailChain", "email1", leadId="L1", email="m@example.com", name="M")
+    assert sum("can't be read" in line["event"] for line in logs) == 3
+    lead = await harness.get("L1")
+    assert (lead["phone"], lead["tg_id"], lead["bot_activated"]) == (None, None, False)
+
+
+async def test_google_is_away_when_a_job_comes(harness: Harness, server: SheetsServer) -> None:
+    """The job waits, and pays no attempt: whether the lead has opened the bot is not known."""
+    written(server, id="L1", email="m@example.com", bot_activated=True)
+    server.answers.append(used_up())
+    job = await harness.app.queue("emailChain").add(
+        {"leadId": "L1", "email": "m@example.com", "name": "M"}, name="email1", attempts=1
+    )
+    await harness.app.drain()
+    assert (await harness.app.queue("emailChain").job(job.id)).state == "delayed"
+    await harness.app.clock.advance("2m")
+    assert (await harness.app.queue("emailChain").job(job.id)).returned[
+        "reason"
+    ] == "unless: lead.bot_activated"
+    assert harness.email.sent == []
+
+
 # ── What people do in the sheet ───────────────────────────────────────────────────────────────────────────────────
 
 

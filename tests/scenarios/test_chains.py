@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.scenarios.harness import LEAD, Harness, open_harness
 from tests.scenarios.invariants import check_leads
@@ -62,7 +63,11 @@ async def test_opening_the_bot_after_the_first_letter_stops_it(harness: Harness)
     await harness.lead()
     await harness.event("lead.created")
     await harness.pass_time("30m")
-    await harness.event("bot.activated")
+    (pending,) = await harness.jobs("emailChain")
+    with capture_logs() as logs:
+        await harness.event("bot.activated")
+    (line,) = (line for line in logs if line["event"] == "Email chain cancelled")
+    assert (line["key"], line["job"], line["reason"]) == (LEAD, pending.id, "bot.activated came")
     assert await harness.jobs("emailChain") == []
     assert await harness.app.keys.get(f"email_job:{LEAD}") is None
     run = await harness.run("email_chain")

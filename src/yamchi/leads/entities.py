@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import structlog
@@ -68,6 +68,13 @@ LONGEST_NEW_ID = 53
 """Bytes of a new lead's id: a button has 64, of which `reschedule:` takes 11."""
 
 
+class Elsewhere(Protocol):
+    """Where else leads are kept."""
+
+    async def bring(self, lead_id: str) -> None:
+        """Make a lead of it here, if it is there."""
+
+
 class LeadEntities:
     """The kind `lead`, in Yamchi's own database."""
 
@@ -91,6 +98,8 @@ class LeadEntities:
         self._region = region
         self._locale = locale
         self._bot_url = bot_url
+        self.spreadsheet: Elsewhere | None = None
+        """Where leads may stand that are not here."""
 
     # ── The protocol ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -170,6 +179,11 @@ class LeadEntities:
             self._store.log_in(connection, entity_id, change.log)
 
     # ── Jobs of other programs ────────────────────────────────────────────────────────────────────────────────────
+
+    async def bring(self, entity_id: str) -> None:
+        """One that stands only in the team's spreadsheet is a lead from now on."""
+        if self.spreadsheet is not None and await self._store.find(entity_id) is None:
+            await self.spreadsheet.bring(entity_id)
 
     def adopt_in(self, connection: Connection, event: Event, starts: Sequence[str]) -> Adopted | None:
         """What a job tells of a lead is kept where the lead has nothing of it.

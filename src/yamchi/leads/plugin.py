@@ -83,7 +83,7 @@ class Leads(Plugin):
             region=settings.lead_phone_region,
             zone=zone,
         )
-        self.sheet = self._open_sheet() if is_in_sheets else None
+        self.sheet = self.entities.spreadsheet = self._open_sheet() if is_in_sheets else None
         self._scenarios.entities.register(KIND, self.entities)
         notifications.service.checks.append(self.entities.check)
         self.meetings = self._meet()

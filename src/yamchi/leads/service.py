@@ -117,7 +117,7 @@ class LeadService:
             plain["bot_activated"] = False
         if fields.get("confirmed") is False:
             plain["confirmed"] = False
-        plain = {name: self._corrected(name, value) for name, value in plain.items()}
+        plain = {name: self.corrected(name, value) for name, value in plain.items()}
         moment = self._lesson(lead, plain, fields)
         if fields.get("confirmed"):
             confirmed = self._checked(moment if "lesson_datetime" in fields else lead.lesson_datetime)
@@ -166,7 +166,8 @@ class LeadService:
             raise InvalidJob("confirmed: there is no lesson to come that could be confirmed.")
         return moment
 
-    def _corrected(self, name: str, value: Any) -> Any:
+    def corrected(self, name: str, value: Any) -> Any:
+        """An address or a number as it is kept; refused in a sentence if it is none."""
         if name == "phone" and value:
             if (phone := read_phone(str(value), self._region)) is None:
                 raise InvalidJob(f"phone: {str(value)[:64]!r} is no phone number; write it as +77010000000.")

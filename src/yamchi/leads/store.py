@@ -52,7 +52,7 @@ class LeadStore:
     ) -> None:
         self._database = database
         self._clock = clock
-        self._zone = default_zone
+        self.zone = default_zone
         self._changes = changes
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,7 +140,7 @@ class LeadStore:
         lead = self.find_in(connection, lead_id, lock=True)
         if lead is None:
             return None
-        zone = str(fields.get("timezone") or lead.timezone or self._zone)
+        zone = str(fields.get("timezone") or lead.timezone or self.zone)
         known = {
             name: checked(name, value, zone)
             for name, value in fields.items()

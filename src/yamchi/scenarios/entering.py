@@ -83,6 +83,7 @@ class Entrance:
         event = _told_by(job)
         entity_id = self._entity_id(definition, event, job)
         try:
+            await self._bring(definition, entity_id)
             fetched = await self._facts.fetch(definition.entity, entity_id)
             enter = partial(self._enter, definition=definition, step=step, event=event, fetched=fetched)
             found = await self._database.write(enter)
@@ -128,6 +129,11 @@ class Entrance:
                 f"{job.name} {job.id}: its data name no {definition.entity}, so there is no run that it could enter."
             )
         return entity_id
+
+    async def _bring(self, definition: Definition, entity_id: str | None) -> None:
+        entities = self._kinds.of(definition.entity) if definition.entity else None
+        if entity_id is not None and isinstance(entities, AdoptingEntities):
+            await entities.bring(entity_id)
 
     # ── In one transaction ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -108,6 +108,9 @@ class Adopted:
 class AdoptingEntities(TransactionalEntities, Protocol):
     """A kind of entity of which other programs' jobs may tell what is not known here."""
 
+    async def bring(self, entity_id: str) -> None:
+        """Take in one that another program keeps where we can look, before its job is taken."""
+
     def adopt_in(self, connection: Connection, event: Event, starts: Sequence[str]) -> Adopted | None:
         """Keep what a job tells of its entity, as `event.data`, where nothing is known; None if that changes nothing.
 

@@ -64,6 +64,8 @@ class RunSaver:
             else:
                 entries += self._settle(connection, after, change, job_id == by)
         store.save(connection, after, release=by is not None and holder == by)
+        if after.status == "stopped" and before is not None and before.status == "running":
+            _tell_of_stop(before, after)
         fault_point("scenario.saved")
         return entries
 
@@ -165,6 +167,13 @@ class RunSaver:
         )
         body = {"event_type": type, "event_id": id, "user_id": run.user_id, "data": {**about, **data}}
         return self._outbox.put(connection, "event", body)
+
+
+def _tell_of_stop(before: Row[Any], after: Run) -> None:
+    """`Email chain cancelled`, and of whom, why, and which job was pending."""
+    pending = None if before.armed_step is None else StepId(after.id, before.armed_step, before.arming)
+    title = after.scenario.replace("_", " ").capitalize()
+    log.info(f"{title} cancelled", key=after.key, job=str(pending), reason=after.reason)
 
 
 def _is_repeated(run: Run, change: StepChange) -> bool:

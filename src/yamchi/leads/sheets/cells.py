@@ -20,6 +20,9 @@ EDITABLE = frozenset(
 )
 """What people may change in the sheet; other cells are put back."""
 
+BROUGHT = EDITABLE | {"email_1_sent_at"}
+"""What a row that was there before its lead says of it."""
+
 ERASED = "ERASED"
 LONGEST_CELL = 40_000
 """Characters; Google takes 50,000."""

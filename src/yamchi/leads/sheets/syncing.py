@@ -5,14 +5,25 @@ that does was changed by us. If both were, ours stands. One process at a time do
 something changed, an append and a batch of cells, however many leads that concerns.
 """
 
+from typing import Any
+
 import structlog
 from sqlalchemy import insert, literal, null, select, update
 
 from yamchi.clock import Clock, Millis, to_millis
 from yamchi.errors import ConfigurationError, InvalidJob, Outage, YamchiError
-from yamchi.leads.model import Lead, LessonMoved
+from yamchi.leads.model import Lead, LessonMoved, checked
 from yamchi.leads.service import LeadService
-from yamchi.leads.sheets.cells import COLUMNS, EDITABLE, LOG_COLUMNS, Cells, cells_of, read_cell
+from yamchi.leads.sheets.cells import (
+    BROUGHT,
+    COLUMNS,
+    EDITABLE,
+    ERASED,
+    LOG_COLUMNS,
+    Cells,
+    cells_of,
+    read_cell,
+)
 from yamchi.leads.sheets.spreadsheet import Spreadsheet
 from yamchi.leads.sheets.worksheets import LeadsSheet, LogSheet, Snapshot, add_header
 from yamchi.leads.sheets.writing import SheetWriter
@@ -141,6 +152,24 @@ class SheetSync:
                 if row.cells is not None and (row.is_away or row.cells != theirs):
                     await self._take_over_row(row.lead_id, row.cells, theirs)
         self._seen = snapshot.cells
+
+    async def bring(self, lead_id: str) -> None:
+        """A row that another program or a person wrote becomes a lead, as it is: nothing of it is an event."""
+        cells = await self._leads.row_of(lead_id)
+        if cells is None or cells["status"] == ERASED:
+            return
+        given = {name: self._read(lead_id, name, cells[name]) for name in BROUGHT if cells[name].strip()}
+        known = {name: value for name, value in given.items() if value is not None}
+        row = {"source": "sheet", **known, "id": lead_id}
+        await self._database.write(lambda connection: self._store.add_in(connection, row))
+
+    def _read(self, lead_id: str, name: str, cell: str) -> Any:
+        """None for what no lead can have: that cell is emptied by the next round."""
+        try:
+            return checked(name, self._service.corrected(name, read_cell(name, cell)), self._store.zone)
+        except InvalidJob as error:
+            log.warning(f"a cell in the spreadsheet of the lead {lead_id} can't be read: {error}")
+            return None
 
     async def _take_over_row(self, lead_id: str, agreed: Cells, theirs: Cells) -> None:
         lead = await self._store.find(lead_id)

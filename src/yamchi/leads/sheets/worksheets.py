@@ -58,6 +58,13 @@ class LeadsSheet:
                 snapshot.places[lead_id], snapshot.cells[lead_id] = number, cells
         return snapshot
 
+    async def row_of(self, lead_id: str) -> Cells | None:
+        """The row of one lead, as it stands there now."""
+        header, *rows = await self._spreadsheet.rows(self.title) or [[]]
+        names = [str(cell).strip() for cell in header]
+        found = (read_row(names, row) for row in rows)
+        return next((cells for cells in found if cells["id"] == lead_id), None)
+
     async def append(self, header: Sequence[str], rows: Sequence[Cells]) -> None:
         sent = [[to_send(name, row.get(name, "")) for name in header] for row in rows]
         await self._spreadsheet.append(self.title, sent)
