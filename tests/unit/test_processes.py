@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from tests.processes import DEADLINE
 
 from yamchi import Job, Yamchi
 from yamchi.errors import ConfigurationError, JobFailed, MissingExtra, Outage, Snooze, Unrecoverable
@@ -53,7 +54,7 @@ async def test_children_end_when_their_worker_is_killed(tmp_path):
         sys.executable, script, *files, cwd=tmp_path, env={**os.environ, "YAMCHI_HOME": str(tmp_path)}
     )
     try:
-        children = [int(await eventually(lambda file=file: _read(file), within=60)) for file in files]
+        children = [int(await eventually(lambda file=file: _read(file), within=DEADLINE)) for file in files]
         assert len(set(children)) == 2
     finally:
         worker.kill()
@@ -73,7 +74,7 @@ async def test_a_program_may_have_a_file_named_like_one_of_pythons_modules(tmp_p
         async with Yamchi(Settings(home=tmp_path)) as app:
             app.define("slow")
             await app.queue("slow").add({"file": str(told)}, name="dawdle")
-            assert int(await eventually(lambda: _read(told), within=60)) != worker.pid
+            assert int(await eventually(lambda: _read(told), within=DEADLINE)) != worker.pid
     finally:
         worker.terminate()
         await worker.wait()
@@ -109,7 +110,7 @@ async def test_a_script_without_a_guard_is_told_so(tmp_path, adds):
         worker = await asyncio.create_subprocess_exec(sys.executable, script, cwd=tmp_path, env=env)
         try:
             with pytest.raises(JobFailed, match='put that below `if __name__ == "__main__":`'):
-                await job.result(timeout="60s")
+                await job.result(timeout=DEADLINE)
             assert len(await app.queue("slow").jobs()) == (1 if adds == "pass" else 2), "none of a child's"
         finally:
             worker.kill()
@@ -163,7 +164,7 @@ async def test_whoever_waits_for_a_child_gets_it_before_the_job_that_had_it_goes
 
 
 async def test_jobs_that_wait_for_a_child_keep_their_leases_and_their_time(tmp_path):
-    settings = Settings(home=tmp_path, lease="500ms", job_timeout="1s", plugins=())
+    settings = Settings(home=tmp_path, lease="1500ms", job_timeout="3s", plugins=())
     app, busy = Yamchi(settings), tmp_path / "busy"
     app.job("thumbs", processes=1, concurrency=3, attempts=1)(behave)
     queue = app.queue("thumbs")
@@ -172,7 +173,7 @@ async def test_jobs_that_wait_for_a_child_keep_their_leases_and_their_time(tmp_p
     )  # longer than the time of the others and a lease
     async with working(app):
         await eventually(busy.exists, within=60)
-        waiting = [await queue.add(Task(do="answer"), timeout=timeout) for timeout in ("1s", None)]
+        waiting = [await queue.add(Task(do="answer"), timeout=timeout) for timeout in ("3s", None)]
         taken = list[str]()
 
         async def are_over() -> bool:

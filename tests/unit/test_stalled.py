@@ -70,7 +70,7 @@ class Broker(MemoryEngine):
 async def test_a_job_keeps_its_lease_though_the_clock_of_its_worker_is_set_back(tmp_path: Path) -> None:
     """A broker goes by its own clock, and gives a job whose lease is not renewed to another worker."""
     broker, clock = Broker(SystemClock()), SettableClock()
-    settings = Settings(home=tmp_path, plugins=(), lease=timedelta(milliseconds=600))
+    settings = Settings(home=tmp_path, plugins=(), lease=timedelta(milliseconds=1_500))
     runs: list[int] = []
     async with Yamchi(settings, engine=broker, clock=clock) as app:
         may_end = asyncio.Event()

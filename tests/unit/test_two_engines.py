@@ -22,7 +22,8 @@ from yamchi.queues.queue import Queue
 from yamchi.queues.records import Claim
 from yamchi.testing import MovableClock, eventually
 
-LEASE: Millis = 600
+LEASE: Millis = 1_500
+"""Two thirds of it are how long a busy machine may keep a renewal waiting."""
 
 
 class Watched(MemoryEngine):

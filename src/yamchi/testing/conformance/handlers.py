@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from yamchi.errors import Snooze, Unrecoverable
 from yamchi.queues.job import Job
 
-BLOCKED_SECONDS = 2.5
+BLOCKED_SECONDS = 4.5
+"""Two leases of those who wait for it, each long enough to be renewed by a busy machine."""
 
 
 class Task(BaseModel):

@@ -69,7 +69,7 @@ class ProcessSuite(Suite):
         self, make: Callable[..., Yamchi], connect: Connect, engine: Engine, queue: str, tmp_path: Path
     ) -> None:
         needs(engine, "shared")
-        app, file = make(lease=timedelta(seconds=1), attempts=3), tmp_path / "busy"
+        app, file = make(lease=timedelta(seconds=2), attempts=3), tmp_path / "busy"
         job = await app.queue(queue).add(Task(do="block", file=str(file)))
         rival, taken = await connect(), list[str]()
 

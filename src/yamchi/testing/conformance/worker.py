@@ -171,14 +171,14 @@ class WorkerSuite(FailureSuite):
         self, connect: Connect, engine: Engine, queue: str, make_app: MakeApp
     ) -> None:
         needs(engine, "shared")
-        app = make_app(engine, lease=timedelta(seconds=1))
+        app = make_app(engine, lease=timedelta(seconds=2))
         started, over = threading.Event(), threading.Event()
         taken: list[str] = []
 
         @app.job(queue)
         async def block(job: Job[Any]) -> int:
             started.set()
-            _hog_the_loop(seconds=2)  # two leases
+            _hog_the_loop(seconds=4.5)  # two leases
             over.set()
             return job.attempts_made
 
