@@ -42,6 +42,8 @@ LOOKS = 100
 WAITING = ("QUEUED", "RETRYING")
 
 LONGEST_FAILURE = 500
+UNKNOWN = "?"
+"""What is shown of a campaign that can't be read."""
 
 
 class _Overtaken(WrongState):
@@ -259,9 +261,17 @@ class Campaigns:
             return await self._described(campaign)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             said = f"This campaign can't be shown: {type(error).__name__}: {error}"[:LONGEST_FAILURE]
-            progress = {"total": campaign.total, **_progress(Counter())}
-            known = {"campaign_id": campaign.campaign_id, "state": campaign.state, "progress": progress}
-            return {**known, "by_variant": {}, "failure": said, "list": None}
+            return {
+                "campaign_id": campaign.campaign_id,
+                "template_code": UNKNOWN,
+                "channel": UNKNOWN,
+                "state": campaign.state,
+                "progress": {"total": campaign.total, **_progress(Counter())},
+                "by_variant": {},
+                "failure": said,
+                "list": None,
+                "created_at": isoformat_or_none(campaign.created_at),
+            }
 
     async def _described(self, campaign: Campaign) -> dict[str, Any]:
         by_variant = await self._counts.of(campaign.campaign_id)
