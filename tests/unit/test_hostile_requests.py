@@ -426,7 +426,7 @@ KEPT = (
     ("mailbox", "recipients", "/api/v1/mailbox", "Asel"),
     ("rules", "body", "/api/v1/rules", "file"),
     ("scenario_runs", "event", "/api/v1/runs", "fine"),
-    ("templates", "meta", "/api/v1/templates", "welcome_email"),
+    ("templates", "version = version + 1, meta", "/api/v1/templates", "welcome_email"),
 )
 
 

@@ -17,7 +17,7 @@ from yamchi.fields import Email, JsonObject, Locale, Name, Phone, Timezone
 from yamchi.notifications.people.model import NO_PREFERENCES, Recipient, RecipientPreferences
 from yamchi.notifications.people.preferences import quiet_hours
 from yamchi.notifications.tables import preferences, suppressions, users
-from yamchi.storage.database import Database
+from yamchi.storage.database import Database, as_object
 
 KNOWN = tuple(field.name for field in fields(Recipient) if field.name not in ("attributes", "preferences"))
 _ADDRESSES = (users.c.email, users.c.phone, users.c.telegram_id, users.c.user_id)
@@ -121,7 +121,7 @@ def _recipient(rows: Sequence[Any]) -> Recipient:
         row.telegram_id,
         row.locale,
         row.timezone,
-        row.attributes or {},
+        as_object(row.attributes or {}),
         _preferences(rows),
     )
 

@@ -15,7 +15,7 @@ from yamchi.notifications.templates.offloop import in_thread
 from yamchi.notifications.templates.reading import read_template
 from yamchi.notifications.templates.rendering import check
 from yamchi.storage.caching import CachedRead
-from yamchi.storage.database import Database
+from yamchi.storage.database import Database, as_object
 
 log = structlog.get_logger("yamchi.notifications")
 
@@ -108,7 +108,9 @@ class VersionedTemplates:
     async def _try(self, key: Key, row: Any) -> Template | TemplateError:
         """One that can't be read any more stops nobody but those who want to send it."""
         try:
-            template = await in_thread(self._read, *key, row.body, row.meta.get("format"), row.subject)
+            template = await in_thread(
+                self._read, *key, row.body, as_object(row.meta).get("format"), row.subject
+            )
         except TemplateError as error:
             log.error("a template in the table can't be used", error=str(error), version=row.version)
             return error
