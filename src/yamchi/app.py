@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
@@ -73,13 +72,11 @@ class Yamchi:
         self.observers: list[Observer] = [self.metrics.observe]
         self.services = Services(self.clock, self.metrics.count_service_failure)
         """What runs beside the jobs of every worker, supervised."""
-        self.services.add("job events", self._hear_while_working)
         self._definitions: dict[str, QueueDefinition] = {}
         self._queues: dict[str, Queue] = {}
+        self._remote = RemoteEvents(self._queues, self.services)
         self._engines = Engines(self.settings, self.clock, self.metrics, self._topic_of, engine)
         self._crons: dict[str, tuple[CronLine, str, str]] = {}
-        self._remote: RemoteEvents | None = None
-        self._wants_remote = False
         self._host = PluginHost(find_plugins(self.settings, plugins, taken={*dir(type(self)), *vars(self)}))
         self._host.make(self)
 
@@ -257,7 +254,7 @@ class Yamchi:
             )
         if name not in self._queues:
             queue = Queue(self._definitions[name], self._engines.of(name), self.clock)
-            queue.on_listener = self._hear
+            queue.on_listener = self._remote.want
             self._queues[name] = queue
         return self._queues[name]
 
@@ -309,37 +306,20 @@ class Yamchi:
 
     def listen(self) -> None:
         """Pass events of other processes to the listeners of `queue.on`. `on` and workers call this where an event loop runs."""
-        if self._remote is None:
-            self._remote = RemoteEvents(self._queues, self.services)
         self._remote.start()
-
-    def _hear(self) -> None:
-        self._wants_remote = True
-        with suppress(RuntimeError):  # no event loop runs yet: the worker will listen
-            asyncio.get_running_loop()
-            self.listen()
-
-    async def _hear_while_working(self) -> None:
-        """Only if `queue.on` was called: a worker on Redis that reads all events costs a third more."""
-        if self._wants_remote:
-            self.listen()
 
     async def _settle(self) -> None:
         """Use the application on this event loop, unless it runs on another one: engines that `app.sync` opened move here."""
         if self._engines.is_settled:
             return
-        remote, self._remote = self._remote, None
-        if remote:
-            await remote.stop()
+        was_listening = await self._remote.stop()
         await self._engines.settle_here()
-        if remote:
+        if was_listening:
             self.listen()
 
     async def close(self) -> None:
         """Finish what was begun and let go of the engines."""
-        if self._remote:
-            await self._remote.stop()
-            self._remote = None
+        await self._remote.stop()
         await self._host.close()
         await asyncio.gather(*(queue.listeners.settle() for queue in self._queues.values()))
         await self._engines.close()

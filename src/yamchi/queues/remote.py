@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 import orjson
@@ -21,15 +22,30 @@ RETRY: Millis = 1_000
 
 
 class RemoteEvents:
-    """Follows the event streams of the engines behind some queues."""
+    """Follows the event streams of the engines behind some queues, if somebody listens to one of them."""
 
     def __init__(self, queues: Mapping[str, Queue], services: Services) -> None:
         self._queues = queues
         self._services = services
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._is_wanted = self._is_started = False
+        services.add("job events", self._start_if_wanted)
+
+    def want(self) -> None:
+        """Somebody listens: start now if an event loop runs, else with the worker."""
+        self._is_wanted = True
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            self.start()
+
+    async def _start_if_wanted(self) -> None:
+        """A service of workers. Not without a listener: a worker on Redis that reads all events costs a third more."""
+        if self._is_wanted:
+            self.start()
 
     def start(self) -> None:
         """Follow every engine that is not followed yet."""
+        self._is_started = True
         for queue in self._queues.values():
             engine = queue.engine
             if engine.can.events and not self._is_followed(engine):
@@ -41,16 +57,19 @@ class RemoteEvents:
         task = self._tasks.get(id(engine))
         return task is not None and not task.done() and not task.get_loop().is_closed()
 
-    async def stop(self) -> None:
-        """Stop following. Tasks on another event loop, that of `app.sync`, are cancelled and not awaited."""
+    async def stop(self) -> bool:
+        """Stop following; whether this was started. Tasks on the event loop of `app.sync` are cancelled and not awaited."""
+        was_started, self._is_started = self._is_started, False
+        tasks, self._tasks = self._tasks, {}
         here, mine = asyncio.get_running_loop(), []
-        for task in self._tasks.values():
+        for task in tasks.values():
             if (loop := task.get_loop()) is here:
                 task.cancel()
                 mine.append(task)
             elif not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
         await asyncio.gather(*mine, return_exceptions=True)
+        return was_started
 
     async def _follow(self, engine: Engine) -> None:
         while True:

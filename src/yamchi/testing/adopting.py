@@ -68,5 +68,5 @@ class Adoption:
         for name, queue in self._before["_queues"].items():
             queue.move_to(test._engines.of(name), test.clock)
             if name in test._definitions and name not in test._queues:
-                queue.on_listener = test._hear
+                queue.on_listener = test._remote.want
                 test._queues[name] = queue
