@@ -83,7 +83,7 @@ def _make(name: str, app: str | None, as_json: bool) -> None:
 
 
 async def _make_queues(app: Yamchi) -> None:
-    """Asking for its counts makes a queue; what can't be made is told by the checks that follow."""
+    """Make a queue by asking for its counts. If that fails, the checks that follow say so."""
     for queue in app.queues:
         with suppress(YamchiError):
             await queue.stats()
@@ -119,7 +119,7 @@ def _python() -> Check:
 
 
 def _home(settings: Settings) -> Check:
-    """Whether var/ can be written; it is not made by looking."""
+    """Whether var/ can be written. Does not create it."""
     place = next(folder for folder in (settings.var, *settings.var.parents) if folder.exists())
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return Check("home", True, f"{settings.var} can be written")
@@ -144,7 +144,7 @@ async def _tables(app: Yamchi) -> list[Check]:
 
 
 async def _plugins(app: Yamchi) -> list[Check]:
-    """What the features say of themselves, and which of them are not there."""
+    """The checks of the features, and the features that were left out."""
     checks = [Check(f"plugin {name}", False, why) for name, why in app.failed_plugins.items()]
     for plugin in app.plugins.values():
         checks += await look_at(plugin, plugin.checks, plugin.probes)

@@ -218,7 +218,7 @@ def each(
     said: str,
     as_json: bool,
 ) -> None:
-    """Do it to each; what went wrong with one does not keep the others from it."""
+    """Do it to each. An error of one does not stop the others."""
     wanted = list(dict.fromkeys(ids))
 
     async def body(found: Queue) -> dict[str, YamchiError]:

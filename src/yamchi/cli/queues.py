@@ -123,7 +123,7 @@ async def _views(app: Yamchi) -> list[QueueView]:
 
 
 async def _clean(queue: Queue, state: State, older_than: Span) -> int:
-    """In batches, so that a worker beside us hardly waits and the bar moves."""
+    """Clean in batches, so that workers hardly wait and the bar moves."""
     gone, total = 0, (await queue.counts())[state]
     with progress(f"Removing {state} jobs", total) as advance:
         while done := await queue.clean(state, older_than=older_than, limit=BATCH):
@@ -151,7 +151,7 @@ def _print(views: list[QueueView]) -> None:
 
 
 def note(view: QueueView) -> str:
-    """What is to be known of a queue beside its counts, if anything is."""
+    """What to know of a queue beside its counts, if anything."""
     if view.error:
         return f"[red]{text(view.error, 200)}[/]"
     if view.is_paused:

@@ -53,7 +53,7 @@ def run(app: AppOption = None, host: HostOption = None, port: PortOption = None)
 
 
 def load_at(reference: str | None, port: int | None) -> Yamchi:
-    """The application, which is told its port before it is made, so that links in its messages lead to it."""
+    """The application. It is made with its port, so that links in messages lead to it."""
     if port:
         os.environ["PORT"] = str(port)
     return load_app(reference)
@@ -99,7 +99,7 @@ def _welcome(app: Yamchi, url: str, reference: str | None, *, works: bool) -> No
 
 
 def typed() -> str:
-    """The command as it can be typed here: by its path where it is not on PATH, as after `make up`."""
+    """The command as it can be typed here: with its path if it is not on PATH, as after `make up`."""
     if shutil.which("yamchi"):
         return "yamchi"
     program = Path(sys.argv[0])
@@ -134,7 +134,7 @@ def _what_to_try(app: Yamchi, url: str, reference: str | None) -> str:
 
 
 def _example(handler: Handler) -> str | None:
-    """Data that this handler takes, as JSON; None where its model asks for more than the kinds of its fields tell."""
+    """Sample data for this handler, as JSON; None if its model has rules beyond the kinds of its fields."""
     try:
         schema = TypeAdapter(handler.model).json_schema() if handler.model else {}
         properties = schema.get("properties", {})

@@ -1,4 +1,4 @@
-"""What is changed from the command line is in the audit too: every command that is not known to only look or send."""
+"""Audits the command line: every command that is not known to only look or send."""
 
 import getpass
 import os
@@ -18,7 +18,7 @@ SENDS = frozenset({"add", "send"})
 
 
 def who_types() -> str:
-    """As the audit names whoever is at the command line."""
+    """The user of the command line, as the audit names them."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container without a name for its user
@@ -43,7 +43,7 @@ TYPED: ContextVar[Typed | None] = ContextVar("typed", default=None)
 
 @asynccontextmanager
 async def audited(app: Application) -> AsyncIterator[None]:
-    """Write the command that runs here to the audit, if it may change something."""
+    """Audit the present command, if it may change something."""
     typed = TYPED.get()
     if typed is None or not typed.may_change:
         yield

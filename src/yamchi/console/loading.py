@@ -39,7 +39,7 @@ def load_app(reference: str | None) -> Application:
 
 
 def provide_apps(load: Loader) -> None:
-    """Say where applications come from; whoever starts the command line does."""
+    """Set where applications come from. Called at the start of the command line."""
     global _load
     _load = load
 
@@ -61,7 +61,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def using(app: Application, work: Coroutine[Any, Any, T]) -> T:
-    """Do something with an application, and close it. What may change something is in the audit."""
+    """Do something with an application, and close it. Commands that may change something are audited."""
     async with app, audited(app):
         return await work
 
@@ -78,7 +78,7 @@ def with_plugin(kind: type[P], reference: str | None, act: Callable[[P], Awaitab
 
 
 def check_choice(what: str, given: str | None, choices: Sequence[str]) -> None:
-    """A word out of a few; without one, nothing is to be checked."""
+    """Raise if a word was given that is none of the choices."""
     if given is not None and given not in choices:
         raise InvalidJob(f"There is no {what} {given!r}: choose from {', '.join(choices)}.")
 

@@ -23,7 +23,7 @@ from rich.text import Text
 from yamchi.clock import Millis, SystemClock, describe_span
 
 PIPE_WIDTH = 200
-"""Columns where there is no terminal to ask: a table in a pipe or a file is not squeezed."""
+"""Columns without a terminal: a table in a pipe or a file is not squeezed."""
 
 NARROWEST = 24
 """What the last column of a table needs at least: it is somebody's data, or a sentence, and may be cut."""
@@ -67,7 +67,7 @@ def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) ->
 
 
 def print_table(made: Table) -> None:
-    """A table; where the terminal is too narrow for its columns, each row takes several lines, and no id is cut."""
+    """Print a table. If the terminal is too narrow for its columns, each row takes several lines, and no id is cut."""
     parts = _parts(made)
     if len(parts) == 1:
         console.print(made)
@@ -76,7 +76,7 @@ def print_table(made: Table) -> None:
 
 
 def _parts(made: Table) -> list[list[Column]]:
-    """The columns by the line of a row that they stand on: as many on each as fit. The last may be cut to what is left."""
+    """The columns, divided into the lines of a row: as many on each as fit. The last column may be cut to what is left."""
     lines: list[list[Column]] = [[]]
     room = console.width
     for column in made.columns:
@@ -142,12 +142,12 @@ def text(value: Any, longest: int = 80) -> str:
 
 
 def say(sentence: str) -> None:
-    """What was done."""
+    """Print what was done."""
     console.print(f"[green]✔[/] {sentence}", soft_wrap=True)
 
 
 def answer(value: Any, sentence: str, *, as_json: bool) -> None:
-    """What was done: a value for programs, or a sentence for people."""
+    """Print what was done: a value for programs, or a sentence for people."""
     if as_json:
         print_json(value)
     else:
@@ -155,7 +155,7 @@ def answer(value: Any, sentence: str, *, as_json: bool) -> None:
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """One thing, a line for each of its fields that is not empty."""
+    """Print one thing, a line for each field that is not empty."""
     shown = table("", "")
     for name, value in fields.items():
         if value not in (None, [], {}, ""):
@@ -164,7 +164,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 
 def paging(shown: Sequence[Any], total: int, page: int, size: int) -> None:
-    """Which page this was, where there are others; and how to see the next, if there is one."""
+    """Print which page this was, if there are others, and how to see the next one."""
     if total > len(shown):
         more = f"; --page {page + 1} shows more" if page * size < total else ""
         console.print(f"[dim]page {page}: {len(shown)} of {total:,}{more}[/]")
@@ -172,7 +172,7 @@ def paging(shown: Sequence[Any], total: int, page: int, size: int) -> None:
 
 @contextmanager
 def progress(what: str, total: int | None) -> Any:
-    """A bar on standard error, if that is a terminal; call what it yields with how many more are done."""
+    """A bar on standard error, if that is a terminal. Call what it yields with the number of items just done."""
     where = Console(stderr=True)
     bar = Progress(
         SpinnerColumn(),

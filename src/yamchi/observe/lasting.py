@@ -1,4 +1,4 @@
-"""Trouble that lasts is a warning once, when it begins, and not at every look until it is over."""
+"""Lasting trouble is logged as a warning once, when it begins, and not at every repetition."""
 
 from typing import Any
 
@@ -19,5 +19,5 @@ class LastingTrouble:
             self._known.add(sentence)
 
     def end(self) -> None:
-        """It went well: what comes next is new."""
+        """It went well: further trouble is new."""
         self._known.clear()

@@ -27,10 +27,10 @@ STATUSES = {
     "Cancelled": "cancelled",
     "Released": "released",
 }
-"""What each verdict is called in `yamchi_jobs_total{status}`."""
+"""The name of each verdict in `yamchi_jobs_total{status}`."""
 
 OTHER_NAMES = "(other)"
-"""What jobs are counted as whose name has no handler of its own."""
+"""The name under which jobs without a handler of their own are counted."""
 
 PENDING = ("waiting", "delayed")
 
@@ -178,7 +178,7 @@ class Metrics:
 
 
 def _waits(outcomes: Sequence[_Outcome]) -> list[float]:
-    """How long each waited after it was due, in seconds."""
+    """How many seconds each job waited after it was due."""
     jobs = [outcome.job for outcome in outcomes]
     return [max(job.started_at - job.run_at, 0) / 1000 for job in jobs if job.started_at is not None]
 
@@ -239,7 +239,7 @@ class _Page:
 
 
 def _of_feature(metrics: "Callable[[], Iterable[Metric]]") -> "list[Metric]":
-    """What a feature adds; one in trouble costs only its own numbers."""
+    """The metrics of a feature. If it fails, only its own numbers are missing."""
     try:
         return list(metrics())
     except Exception:

@@ -22,10 +22,10 @@ THRESHOLD_SECONDS = 0.25
 """Seconds: how often the loop is looked at, and from when on a pause is worth a line in the log."""
 
 DEEPEST_TRACE = 12
-"""Calls that are shown of where it stood."""
+"""How many calls of the stack are shown."""
 
 Observe = Callable[[float, float], None]
-"""Told of every look: by how much the loop was late, and how much of that this process worked, in seconds."""
+"""Called at every look with the seconds by which the loop was late, and those of them that this process worked."""
 
 
 class LoopWatchdog:

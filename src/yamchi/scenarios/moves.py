@@ -1,4 +1,4 @@
-"""How a run looks after a decision: pure functions from one state of a run to the next, with what becomes of its steps."""
+"""The state of a run after a decision: pure functions from one state to the next, with the changes of its steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from yamchi.scenarios.flow import (
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
-    """What becomes of one step's record."""
+    """A change of one step's record."""
 
     step: str
     arming: int
@@ -43,13 +43,13 @@ Moved = tuple[Run, list[StepChange]]
 
 
 def begin(definition: Definition, run: Run, facts: Facts, now: Millis) -> Moved:
-    """A new run, led to the first step that has to wait."""
+    """A new run, advanced to the first step that has to wait."""
     first = replace(run, position=definition.steps[0].job, since=now)
     return go_on(definition, first, facts, now)
 
 
 def go_on(definition: Definition, run: Run, facts: Facts, now: Millis) -> Moved:
-    """Decide and decide again until something has to wait, is to be done by a job, or is over."""
+    """Decide until a step has to wait or needs a job, or the run is over."""
     changes: list[StepChange] = []
     while True:
         decision = decide(definition, run, facts, now)
@@ -88,7 +88,7 @@ def enter(definition: Definition, run: Run, step: Step, facts: Facts, now: Milli
 
 
 def hear(definition: Definition, run: Run, facts: Facts, type: str, now: Millis) -> Moved:
-    """An event has come for the run's key, or its entity has changed."""
+    """The run after an event for its key, or after a change of its entity."""
     if run.status == "running" and type in definition.stop_on:
         return stop(run, f"{type} came", now)
     return go_on(definition, run, facts, now)
@@ -123,7 +123,7 @@ def complete(
     skipped: str | None = None,
     said: str | None = None,
 ) -> Moved:
-    """The pending step is done (or, at the last moment, was not): on to the next."""
+    """The run after its pending step is done, or was skipped at the last moment."""
     assert run.armed is not None
     armed, step = run.armed, definition.step(run.armed.step)
     state: StepState = "done" if skipped is None else "skipped"
@@ -135,7 +135,7 @@ def complete(
 
 
 def fail(definition: Definition, run: Run, facts: Facts, now: Millis, reason: str) -> Moved:
-    """The pending step has used up its attempts."""
+    """The run after its pending step has used up its attempts."""
     assert run.armed is not None
     armed, step = run.armed, definition.step(run.armed.step)
     change = StepChange(armed.step, armed.arming, "failed", now, armed.due, reason)
@@ -146,7 +146,7 @@ def fail(definition: Definition, run: Run, facts: Facts, now: Millis, reason: st
 
 
 def revive(definition: Definition, run: Run, step: str, now: Millis) -> Moved:
-    """A failed step is tried anew, at once; what has been pending since follows it."""
+    """The run with a failed step pending again, due now. The step that has been pending since comes after it."""
     changes = [_ended(run.armed, "cancelled", now, f"{step} is tried anew before it")] if run.armed else []
     back = replace(run, status="running", reason=None, ended_at=None, position=step, since=now, armed=None)
     after, change = _arm(back, Arm(definition.step(step), now, run.anchors.get(step)), now)
@@ -154,7 +154,7 @@ def revive(definition: Definition, run: Run, step: str, now: Millis) -> Moved:
 
 
 def rearm(definition: Definition, run: Run, now: Millis, reason: str) -> Moved:
-    """The pending step, under a new number, for the same moment."""
+    """The run with its pending step under a new number, for the same moment."""
     assert run.armed is not None
     step, due = definition.step(run.armed.step), run.armed.due
     after, change = _arm(run, Arm(step, due, run.anchors.get(step.job)), now)
@@ -167,7 +167,7 @@ def stop(run: Run, reason: str, now: Millis) -> Moved:
 
 
 def migrated(old: Definition, new: Definition, run: Run, facts: Facts, now: Millis) -> Moved:
-    """The run under another version: the pending step by its name, or else the next one that is still there."""
+    """The run under another version: at the pending step by its name, or at the next one that the version has."""
     changes = [_ended(run.armed, "cancelled", now, f"moved to version {new.version}")] if run.armed else []
     position = _surviving(old, new, run.position)
     anchors = {name: moment for name, moment in run.anchors.items() if _has_same_anchor(old, new, name)}
@@ -218,7 +218,7 @@ def _apply(definition: Definition, run: Run, decision: Decision, now: Millis) ->
 
 
 def _before(definition: Definition, run: Run, step: Step) -> Mapping[str, Millis | None]:
-    """The anchors of the steps above this one; those from here on are considered anew."""
+    """The anchors of the steps before this one; those from here on are decided again."""
     place = definition.places[step.job]
     return {name: moment for name, moment in run.anchors.items() if definition.places[name] < place}
 
@@ -243,7 +243,7 @@ def _arm(run: Run, arm: Arm, now: Millis) -> tuple[Run, StepChange]:
 
 
 def _repeating(run: Run, arming: int) -> Run:
-    """The pending step tries anew what this arming of it did not finish."""
+    """Note that the pending step repeats this arming, which did not finish."""
     assert run.armed is not None
     step, number = run.armed.step, run.armed.arming
     return replace(run, repeats={**run.repeats, f"{step}.{number}": run.message_of(step, arming)})
@@ -252,7 +252,7 @@ def _repeating(run: Run, arming: int) -> Run:
 def _record(
     run: Run, step: Step, state: StepState, now: Millis, reason: str, anchor: Millis | None = None
 ) -> tuple[Run, StepChange]:
-    """The end of a step that needed no job, or whose job had nothing to do."""
+    """Record the end of a step that needed no job, or whose job had nothing to do."""
     if run.armed:
         return run, _ended(run.armed, state, now, reason)
     number = run.armings.get(step.job, 0) + 1

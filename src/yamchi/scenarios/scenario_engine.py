@@ -31,17 +31,17 @@ from yamchi.storage.database import Database
 log = structlog.get_logger("yamchi.scenarios")
 
 STOP_TIMEOUT: Millis = 5_000
-"""How long the answer to a stop waits for a message that is on its way."""
+"""How long a stop waits for a message that is being sent, before it answers."""
 
 LOOK_AGAIN: Millis = 50
 
 HOLDING: ContextVar[str | None] = ContextVar("holding", default=None)
-"""The step whose message or function is under way in this task."""
+"""The step whose message or function runs in this task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The answer to a stop: which run, and the step whose message had left or was leaving when it came."""
+    """The answer to a stop: the run, and the step whose message had left or was being sent at that moment."""
 
     run_id: str
     scenario: str
@@ -70,13 +70,13 @@ class ScenarioEngine:
         self._outbox = outbox
         self.matcher = Matcher(library, facts_reader)
         self._leaving: dict[str, list[Row[Any]]] = {}
-        """By event: runs for which a message was leaving when it stopped or moved them. Until its answer."""
+        """By event, until it is answered: runs whose message was being sent when the event stopped or moved them."""
         self.saver = RunSaver(outbox)
 
     # ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def prepare(self, events: Sequence[Event]) -> Fetched:
-        """Entities that are kept elsewhere are told of what is new, and fetched, before the transaction."""
+        """Pass new events to the stores of entities outside the database, and fetch those entities, before the transaction."""
         if self._kinds.are_all_inside:
             return Fetched()
         ids = [event.event_id for event in events]
@@ -113,7 +113,7 @@ class ScenarioEngine:
         return entries
 
     async def wait_for_leaving(self, events: Sequence[Event]) -> None:
-        """An event that stops or moves a run is answered when the message that was leaving has left, or after a while."""
+        """Wait until messages that were being sent when these events stopped or moved their runs have left, at most for a while."""
         for event in events:
             for row in self._leaving.pop(event.event_id, ()):
                 stopped = await self.answer(row)
@@ -121,7 +121,7 @@ class ScenarioEngine:
                 log.info(f"the message of {row.armed_step} {said} when {event.event_type} came", key=row.key)
 
     async def follow(self, stored: Sequence[Entry]) -> None:
-        """Do what was written down: queue jobs, drop others, set keys, emit events."""
+        """Carry out these entries: queue jobs, drop others, set keys, emit events."""
         fault_point("scenario.stored")
         await self._outbox.follow(stored)
 
@@ -169,7 +169,7 @@ class ScenarioEngine:
         *,
         refresh: bool = False,
     ) -> list[Entry]:
-        """What an event, or a change of its entity, makes of a run."""
+        """Apply an event, or a change of its entity, to a run."""
         run = store.restored(row)
         try:
             definition = self._library.version(connection, run.scenario, run.version)
@@ -247,7 +247,7 @@ class ScenarioEngine:
         return entries
 
     async def changed(self, kind: str, entity_id: str) -> None:
-        """An entity has changed: its runs look at their dates anew, and their jobs get their data anew."""
+        """An entity has changed: its runs check their dates, and their jobs get its new data."""
         fetched = await self._facts.fetch(kind, entity_id)
 
         def change(connection: Connection) -> list[Entry]:
@@ -258,7 +258,7 @@ class ScenarioEngine:
     # ── Stopping ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def stop(self, scenario: str, key: str, reason: str) -> Stopped | None:
-        """Stop the living run of a key; None if there is none. From then on no send begins."""
+        """Stop the running run of a key, so that no further send begins; None if there is none."""
 
         def end(connection: Connection) -> tuple[Row[Any] | None, list[Entry]]:
             store.lock_keys(connection, [(scenario, key)])
@@ -282,12 +282,12 @@ class ScenarioEngine:
         return await self.stop(row.scenario, row.key, reason)
 
     def end_in(self, connection: Connection, row: Row[Any], reason: str, now: Millis) -> list[Entry]:
-        """In a transaction that has locked this running run: it is stopped. Then `follow` what it returns, and `answer`."""
+        """Stop a running run, in a transaction that has locked it. Then pass the result to `follow`, and call `answer`."""
         after, changes = moves.stop(store.restored(row), reason, now)
         return self.saver.save(connection, None, row, after, changes, None, now)
 
     async def answer(self, row: Row[Any]) -> Stopped:
-        """Wait briefly for a message that was leaving when the run was stopped, and say so."""
+        """Wait briefly for a message that was being sent when the run was stopped; the answer says so."""
         stopped = Stopped(row.run_id, row.scenario, row.key)
         if not store.is_held(row, self._clock.now()):
             return stopped

@@ -82,14 +82,14 @@ def _in_order(found: list[Routes]) -> list[Routes]:
 
 @lru_cache(maxsize=256)
 def _made(routes: Routes) -> list[BaseRoute]:
-    """The same for every application of a process: to make them takes longer than most of what is asked of them."""
+    """The routes, made once for all applications of a process: making them takes longer than most requests."""
     holder = APIRouter()
     holder.include_router(routes.router, prefix=routes.prefix, dependencies=requires(routes.access))
     return holder.routes
 
 
 def _work_out(routes: Iterable[BaseRoute]) -> None:
-    """FastAPI works out the routes of a router when the first request comes by: a quarter of a second, and nothing else would run."""
+    """FastAPI prepares routes at the first request, which would block the event loop for a quarter of a second. Do it now."""
     somewhere = {
         "type": "http",
         "method": "GET",
@@ -114,7 +114,7 @@ def create_health_app(yamchi: Yamchi) -> FastAPI:
 
 
 def _guard(web: FastAPI, yamchi: Yamchi, brought: Iterable[Routes], files: Iterable[str]) -> None:
-    """The last one added is the first one asked."""
+    """Add the middleware. The last one added is called first."""
     origins = yamchi.settings.cors_origins
     tokens = yamchi.brought(lambda plugin: plugin.tokens())
     larger = dict(yamchi.brought(lambda plugin: plugin.body_limits().items()))
@@ -144,7 +144,7 @@ OF_FASTAPI = "Successful Response"
 
 
 def _describe(operation: dict[str, Any]) -> None:
-    """Say what each answer and parameter means where the route does not."""
+    """Add descriptions of answers and parameters that the route does not describe."""
     answers = operation.get("responses", {})
     if UNPROCESSABLE in answers:  # whatever a route says: FastAPI adds its own form
         answers[UNPROCESSABLE] = documented(422)[422]
