@@ -9,7 +9,7 @@ from typing import get_args
 
 import httpx2
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import Engine, NullPool, create_engine, insert, inspect
 
 from tests.browser.conftest import APP, Board
@@ -106,6 +106,40 @@ def test_a_campaign_is_paused_resumed_and_cancelled(page: Page, board: Board) ->
     page.locator("dialog").get_by_role("button", name="Cancel it").click()
     expect(row.locator(".badge")).to_have_text("cancelled")
     expect(row.get_by_role("button")).to_have_count(0)
+
+
+def test_a_campaign_that_was_refused_is_shown_as_not_begun(page: Page, board: Board) -> None:
+    refused = {"campaign_id": "no-data", "template_code": "black_friday_sale", "channel": "email"}
+    everybody = {"audience": {"where": {}}}
+    answer = httpx2.post(f"{board.url}/api/v1/campaigns", json={**refused, **everybody})
+    assert answer.status_code == 422
+    open_page(page, board, "campaigns")
+    row = page.locator("tbody tr", has_text="no-data")
+    expect(row.locator(".badge")).to_have_text("draft")
+    expect(row).to_contain_text("not begun")
+    expect(row.get_by_role("button")).to_have_text(["Cancel"])
+    row.get_by_role("button", name="Cancel").click()
+    page.locator("dialog").get_by_role("button", name="Cancel it").click()
+    expect(row.locator(".badge")).to_have_text("cancelled")
+
+
+def test_an_answer_that_can_not_be_shown_is_said_and_not_taken_for_an_outage(
+    browser: Browser, board: Board
+) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.route("**/api/v1/campaigns*", lambda route: route.fulfill(json=[{"campaign_id": "odd"}]))
+        page.goto(f"{board.url}/#/campaigns")
+        expect(page.locator("#live")).to_have_text("error")
+        expect(page.get_by_role("alert")).to_be_visible()
+
+
+def test_the_page_of_the_api_leads_to_all_others(page: Page, board: Board) -> None:
+    page.goto(f"{board.url}/docs")
+    nav = page.get_by_role("navigation", name="Pages")
+    expect(nav.locator("[aria-current]")).to_have_text("API")
+    nav.get_by_role("link", name="Leads", exact=True).click()
+    expect(page.locator("h1")).to_have_text("Leads")
 
 
 def test_a_lead_and_its_log(page: Page, board: Board) -> None:

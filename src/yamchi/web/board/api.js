@@ -19,7 +19,7 @@ export async function request(method, path, body) {
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
-    throw new Error("The server does not answer.");
+    throw Object.assign(new Error("The server does not answer."), { isOffline: true });
   }
   noteTime(response);
   if (response.status === 401) location.assign("/sign-in");

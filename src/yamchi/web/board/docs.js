@@ -2,6 +2,7 @@
 
 import { parse } from "/board/api.js";
 import { h, patch } from "/board/dom.js";
+import { findPages, showPlaces } from "/board/nav.js";
 import { installTheme } from "/board/theme.js";
 
 const METHODS = ["get", "post", "patch", "put", "delete"];
@@ -9,6 +10,7 @@ let spec;
 
 async function start() {
   installTheme(document.getElementById("theme"));
+  findPages().then(() => showPlaces("docs"));
   spec = await (await fetch("/openapi.json")).json();
   const groups = new Map();
   for (const [path, calls] of Object.entries(spec.paths)) {

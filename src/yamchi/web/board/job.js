@@ -18,7 +18,7 @@ export const job = {
   pause: (job) => (job && isFinished(job) ? 5_000 : undefined),
   render: (job, context) => [
     h("div", { class: "crumbs", key: "crumbs" }, h("a", { href: to.queue(job.queue) }, job.queue), " / ", job.name),
-    h("div", { class: "row", key: "head" }, h("h1", { class: "mono" }, job.id), badge(job.state, job.state), progress(job), h("span", { class: "grow" }), actions(job, context)),
+    h("div", { class: "row head", key: "head" }, h("h1", { class: "mono" }, job.id), badge(job.state, job.state), progress(job), h("span", { class: "grow" }), actions(job, context)),
     h("div", { class: "columns", key: "columns" },
       h("div", { class: "stack" },
         job.failed_reason && h("div", { class: "card banner", key: "reason" }, job.failed_reason),

@@ -73,8 +73,9 @@ function open() {
       say("on", "live");
     } catch (error) {
       if (!isMine()) return;
-      say("off", error.status ? "error" : "offline");
-      if (!data || error.status) patch(root, [h("h1", { key: "title" }, view.title(params)), h("div", { class: "card banner", key: "problem", role: "alert" }, error.message), h("p", { class: "row" }, h("a", { href: "#/" }, "All queues"))]);
+      if (!error.status && !error.isOffline) console.error(error);
+      say("off", error.isOffline ? "offline" : "error");
+      if (!data || !error.isOffline) patch(root, [h("h1", { key: "title" }, view.title(params)), h("div", { class: "card banner", key: "problem", role: "alert" }, error.message), h("p", { class: "row" }, h("a", { href: "#/" }, "All queues"))]);
     }
     clearTimeout(timer);
     if (isMine() && !document.hidden) timer = setTimeout(refresh, view.pause?.(data) ?? PAUSE);
@@ -86,7 +87,7 @@ function open() {
 function say(kind, text) {
   live.className = `live ${kind}`;
   live.textContent = text;
-  live.title = { live: "Refreshed every other second", error: "The server could not answer that", offline: "The server does not answer; trying again" }[text];
+  live.title = { live: "Refreshed every other second", error: "This could not be shown", offline: "The server does not answer; trying again" }[text];
 }
 
 addEventListener("hashchange", () => { scrollTo(0, 0); open(); });

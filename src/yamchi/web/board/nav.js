@@ -10,7 +10,7 @@ let features = [];
 
 /** The pages of features: [path, title, address of the module that shows it within the board, if one does]. */
 export async function findPages() {
-  const pages = await get("/board/pages").catch(() => []);
+  const pages = await fetch("/api/board/pages").then((answer) => (answer.ok ? answer.json() : [])).catch(() => []);
   features = pages.map(({ title, path, module }) => [path, module ? `/#${path}` : path, title]);
   return pages;
 }

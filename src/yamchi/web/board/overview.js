@@ -55,7 +55,7 @@ function row(queue, refresh) {
       h("span", { class: "badge plain" }, queue.type),
       queue.paused && h("span", { class: "badge paused" }, "paused"),
       queue.warning && h("span", { class: "badge paused", title: queue.warning }, "no worker"),
-      queue.dead_letters > 0 && h("a", { class: "badge failed", href: to.letters(queue.name) }, `${count(queue.dead_letters)} dead`))),
+      queue.dead_letters > 0 && h("a", { class: "badge failed", href: to.letters(queue.name) }, `${count(queue.dead_letters)} dead ${queue.dead_letters === 1 ? "letter" : "letters"}`))),
     STATES.map((state) => h("td", { class: `num ${queue.counts[state] ? state : "zero"}`, "data-label": state }, count(queue.counts[state]))),
     h("td", { class: "trend" }, sparkline(queue.history)),
     h("td", { class: "num end" }, toggle(queue, refresh, "small")));

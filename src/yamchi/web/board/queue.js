@@ -44,7 +44,7 @@ function about(info) {
 }
 
 export function head(info, refresh) {
-  return h("div", { class: "row", key: "head" },
+  return h("div", { class: "row head", key: "head" },
     h("h1", {}, info.name), h("span", { class: "badge plain" }, info.type), info.paused && h("span", { class: "badge paused" }, "paused"),
     info.warning && h("span", { class: "badge paused", title: info.warning }, "no worker"),
     h("span", { class: "grow" }),

@@ -7,7 +7,7 @@ import { count } from "/board/format.js";
 import { acts, badge, listing, numbered, when } from "/board/listing.js";
 
 const SIZE = 50;
-const KINDS = { running: "active", paused: "waiting", finished: "completed", cancelled: "cancelled", failed: "failed", planned: "delayed", scheduled: "delayed" };
+const KINDS = { draft: "plain", running: "active", paused: "waiting", finished: "completed", cancelled: "cancelled", failed: "failed", planned: "delayed", scheduled: "delayed" };
 const ENDED = ["finished", "cancelled", "failed"];
 const COUNTED = ["sent", "waiting", "failed", "suppressed", "expired", "cancelled", "unknown"];
 
@@ -30,6 +30,7 @@ export const view = listing({
 });
 
 function bar({ total, fanned_out: reached, waiting }) {
+  if (total === null) return h("small", {}, "not begun: it needs its list, or was refused");
   const done = total ? Math.floor((100 * (reached - waiting)) / total) : 0;
   const filled = h("i");
   filled.style.width = `${Math.min(100, Math.max(0, done))}%`;
@@ -44,7 +45,7 @@ function buttons(one, context) {
     context.refresh();
   };
   return [
-    one.state === "paused" ? acts("Resume", () => post(`${path}/resume`), "It goes on.", context) : acts("Pause", () => post(`${path}/pause`), "Paused.", context),
+    one.state !== "draft" && (one.state === "paused" ? acts("Resume", () => post(`${path}/resume`), "It goes on.", context) : acts("Pause", () => post(`${path}/pause`), "Paused.", context)),
     h("button", { acts: true, class: "small danger", type: "button", onclick: cancel }, "Cancel"),
   ];
 }
