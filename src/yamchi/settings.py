@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeGuard, TypeVar
 from urllib.parse import quote, unquote
 
 from dotenv import dotenv_values
+from dotenv.parser import parse_stream
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -330,13 +331,25 @@ class Settings(Environment):
 
 def _read_variables(env_file: Path | None) -> dict[str, str]:
     """What is set, by its name in lower case. The environment wins over the file, and an empty value is no value."""
-    in_file = dotenv_values(stream=StringIO(read_text(env_file))) if _is_set(env_file) else {}
+    in_file = _read_file(env_file) if _is_set(env_file) else {}
     return {name.lower(): value for place in (in_file, os.environ) for name, value in place.items() if value}
 
 
 def _is_set(env_file: Path | None) -> TypeGuard[Path]:
     """Whether there is such a file. A folder `.env` is none: many keep Python's packages in one of that name."""
     return env_file is not None and os.path.lexists(env_file) and not env_file.is_dir()
+
+
+def _read_file(path: Path) -> dict[str, str | None]:
+    """What a `.env` sets. A line that can't be read is an error: what it was to set, and perhaps what follows, would be missing."""
+    text = read_text(path)
+    for statement in parse_stream(StringIO(text)):
+        if statement.error:
+            line = statement.original.line
+            raise ConfigurationError(
+                f"{path}, line {line} can't be read: write NAME=value, and close the quotes that you open."
+            )
+    return dotenv_values(stream=StringIO(text))
 
 
 def _values_of(fields: Mapping[str, FieldInfo], found: Mapping[str, str]) -> dict[str, Any]:

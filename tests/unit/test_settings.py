@@ -204,6 +204,14 @@ def test_a_file_that_is_not_text_is_named(own_home):
         Settings()
 
 
+@pytest.mark.parametrize("line", ['LEASE="30s', "LEASE 30s"])
+def test_a_line_that_can_not_be_read_is_named(own_home, line):
+    """It is not left out: what it was to set would be missing, and what follows it too."""
+    (own_home / ".env").write_text(f"HOST=::1\n{line}\nPORT=4000\n")
+    with pytest.raises(ConfigurationError, match=r"\.env, line 2 can't be read: write NAME=value"):
+        Settings()
+
+
 def test_no_secret_appears_in_repr_or_in_an_error(environ):
     environ(
         ADMIN_TOKEN="hush-admin",
