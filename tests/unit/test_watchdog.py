@@ -56,6 +56,24 @@ async def test_a_loop_that_waits_for_something_else_is_not_blamed(log: StringIO)
     assert "compute_for" not in log.getvalue()
 
 
+async def test_a_call_that_waits_in_the_loop_is_named(log: StringIO) -> None:
+    """Such as a driver without asyncio: it works for no millisecond, and everybody waits for it all the same."""
+    watching = asyncio.create_task(LoopWatchdog(lambda *_: None, tick=0.02, threshold=0.2).run())
+    said = await eventually(lambda: wait_without_asyncio() or told_as_ours(log))
+    watching.cancel()
+    assert "a call that waits held it up" in said
+    assert "wait_without_asyncio" in said
+
+
+def wait_without_asyncio() -> None:
+    time.sleep(0.5)
+
+
+def told_as_ours(log: StringIO) -> str:
+    """The warning of it. On a busy machine the watchdog's thread may be late itself, and then blames nobody."""
+    return next((line for line in log.getvalue().splitlines() if line.startswith("[WARN]")), "")
+
+
 async def test_what_holds_the_loop_up_while_a_pause_is_told_of_is_seen_too() -> None:
     """A line of the log lets go of Python's lock, which another thread may then keep for as long as it likes."""
     told: list[float] = []
