@@ -73,6 +73,10 @@ class MissingExtra(ConfigurationError):
         super().__init__(f"{what} needs an extra package: pip install 'yamchi[{extra}]'.")
 
 
+class MissingEngine(MissingExtra):
+    """An extra without which the engine that is configured can't be used, nor any feature that puts something there."""
+
+
 class InvalidJob(YamchiError, ValueError):
     """A job can't be added as it is: its data, id or an option is wrong. `faults` are the fields, each with what is wrong with it."""
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import structlog
 
-from yamchi.errors import ConfigurationError, MissingExtra
+from yamchi.errors import ConfigurationError, MissingEngine, MissingExtra
 from yamchi.plugins import Application, Found, Plugin
 
 T = TypeVar("T")
@@ -69,9 +69,10 @@ class PluginHost:
         try:
             yield
         except Exception as error:
-            if isinstance(error, ConfigurationError) and not isinstance(error, MissingExtra):
+            is_its_own = isinstance(error, MissingExtra) and not isinstance(error, MissingEngine)
+            if isinstance(error, ConfigurationError) and not is_its_own:
                 raise
-            why = str(error) if isinstance(error, MissingExtra) else f"{type(error).__name__}: {error}"
+            why = str(error) if is_its_own else f"{type(error).__name__}: {error}"
             self._found.fail(name, why)
         finally:
             self.acting = None

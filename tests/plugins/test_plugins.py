@@ -1,5 +1,8 @@
 """Which plugins an application has: what ships, what is installed, its own; one that fails costs only itself."""
 
+import os
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -221,6 +224,16 @@ class Broken(Plugin):
 
     async def checks(self) -> Any:
         raise KeyError("where was it")
+
+
+def test_an_engine_whose_extra_is_missing_is_no_fault_of_a_plugin(tmp_path: Path) -> None:
+    (tmp_path / "hiredis.py").write_text("raise ImportError('not installed')")
+    command = [sys.executable, "-c", "from yamchi.cli import main; main()", "queues"]
+    known = {**os.environ, "PYTHONPATH": str(tmp_path), "QUEUE_URL": "redis://localhost:1", "COLUMNS": "200"}
+    ended = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    said = (ended.stdout + ended.stderr).splitlines()
+    assert said == ["✘ Redis needs an extra package: pip install 'yamchi[redis]'."]
 
 
 async def test_one_in_trouble_later_on_costs_only_itself() -> None:

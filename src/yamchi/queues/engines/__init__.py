@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 from yamchi.clock import Clock
-from yamchi.errors import ConfigurationError, MissingExtra
+from yamchi.errors import ConfigurationError, MissingEngine
 from yamchi.queues.engines.base import Engine
 from yamchi.settings import Settings
 
@@ -90,7 +90,7 @@ def make_keys(url: str) -> "Keys | None":
         from yamchi.queues.engines.bull.address import read_address
         from yamchi.queues.engines.bull.keys import RedisKeys
     except ImportError as error:
-        raise MissingExtra("redis", "Redis") from error
+        raise MissingEngine("redis", "Redis") from error
     if "{" in read_address(url).prefix:
         return None  # a cluster would spread keys of such names over all its nodes
     return RedisKeys(url)
@@ -119,7 +119,7 @@ def _bull(url: str, context: EngineContext) -> Engine:
     try:
         from yamchi.queues.engines.bull import BullEngine
     except ImportError as error:
-        raise MissingExtra("redis", "Redis") from error
+        raise MissingEngine("redis", "Redis") from error
     return BullEngine(url, context.clock)
 
 
@@ -127,7 +127,7 @@ def _pgmq(url: str, context: EngineContext) -> Engine:
     try:
         from yamchi.queues.engines.pgmq import PgmqEngine
     except ImportError as error:
-        raise MissingExtra("postgres", "PostgreSQL") from error
+        raise MissingEngine("postgres", "PostgreSQL") from error
     return PgmqEngine(f"postgresql:{url.partition(':')[2]}", context.clock)
 
 
@@ -135,7 +135,7 @@ def _kafka(url: str, context: EngineContext) -> Engine:
     try:
         from yamchi.queues.engines.kafka import Address, KafkaEngine
     except ImportError as error:
-        raise MissingExtra("kafka", "Kafka") from error
+        raise MissingEngine("kafka", "Kafka") from error
     address = Address.parse(url, context.topic_of)
     state_store = Path(address.state_store or context.var / f"kafka-{address.group}.db")
     return KafkaEngine(address, state_store, context.clock)
@@ -148,7 +148,7 @@ def _supabase(url: str, context: EngineContext) -> Engine:
 
         from yamchi.queues.engines.supabase import SupabaseEngine
     except ImportError as error:
-        raise MissingExtra("supabase", "Supabase") from error
+        raise MissingEngine("supabase", "Supabase") from error
     settings = context.settings or Settings()
     return SupabaseEngine(
         settings.required("SUPABASE_URL"),
