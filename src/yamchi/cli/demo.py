@@ -1,5 +1,6 @@
 """`yamchi demo`: every feature shows what it does, without a server, a provider or a minute of waiting."""
 
+import os
 import shlex
 from contextlib import suppress
 from pathlib import Path
@@ -46,11 +47,11 @@ def run(
         look = [{"path": path, "what": what} for path, what in places]
         print_json({"home": str(home), "steps": [step.to_dict() for step in steps], "look": look})
         return
-    option = "" if port == PORT else f" --port {port}"
+    option = "" if port == PORT and "PORT" not in os.environ else f" --port {port}"
     command = escape(f"YAMCHI_HOME={shlex.quote(str(home))} {typed()} up{option}")
     console.print(f"\nLook at all of it: [cyan]{command}[/]", soft_wrap=True)
     for path, what in places:
-        console.print(f"  [cyan]http://localhost:{port}{path}[/]  {what}")
+        console.print(f"  [cyan]http://localhost:{port}{path}[/]  {what}", soft_wrap=True)
 
 
 def _free_port() -> int:

@@ -23,7 +23,7 @@ AppOption = Annotated[
     typer.Option(
         "--app",
         metavar="MODULE:APP",
-        help="Your own application, for example mymodule:app; the queues that ship by default.",
+        help="Your application, such as mymodule:app; without it, the queues that ship.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]

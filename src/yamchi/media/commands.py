@@ -161,7 +161,9 @@ def sync(
     media_id: Annotated[
         list[str] | None, typer.Option("--id", help="One picture; may be given several times.")
     ] = None,
-    delete_source: Annotated[bool, typer.Option(help="Delete the files it was copied from.")] = False,
+    delete_source: Annotated[
+        bool, typer.Option("--delete-source", help="Delete the files it was copied from.")
+    ] = False,
     priority: Annotated[int | None, typer.Option(min=1, max=10, help="Higher ones first.")] = None,
     app: AppOption = None,
     as_json: JsonOption = False,
@@ -220,7 +222,9 @@ def cleanup(
         int | None,
         typer.Option(min=0, help="Deleted this many days ago or earlier; by default MEDIA_CLEANUP_DAYS."),
     ] = None,
-    orphans: Annotated[bool, typer.Option(help="Look for files that no picture names instead.")] = False,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Look for files that no picture names instead.")
+    ] = False,
     delete: Annotated[bool, typer.Option("--delete", help="With --orphans: remove them, too.")] = False,
     app: AppOption = None,
     as_json: JsonOption = False,
