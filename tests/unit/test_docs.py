@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,6 +222,18 @@ def test_the_table_of_capabilities_is_true() -> None:
         engine = ENGINES[name]
         can = ["yes" if getattr(engine.can, ability) else "–" for ability in abilities]
         assert (kind.strip("`"), said) == (engine.type, can), f"docs/engines.md is wrong about {name}"
+
+
+async def test_the_recipe_of_fastapi_passes_its_own_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = [code for place, code, _ in blocks() if place.startswith("docs/recipes/web-frameworks.md")]
+    module: dict[str, Any] = {}
+    for code in written:
+        if "FastAPI(lifespan" in code or "async def test_" in code:
+            exec(code, module)
+    await module["test_an_order_is_confirmed"]()
 
 
 async def test_the_recipe_of_a_scenario_sends_its_letters(tmp_path: Path) -> None:
