@@ -77,7 +77,9 @@ def _module(where: str) -> Any:
     """`package.module`, or a path such as `examples/quickstart.py`."""
     path = Path(where)
     is_file = path.suffix == ".py"
-    sys.path.insert(0, str(path.parent.resolve() if is_file else Path.cwd()))
+    folder = str(path.parent.resolve() if is_file else Path.cwd())
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
     name = path.stem if is_file else where
     try:
         module = import_module(name)
