@@ -402,6 +402,21 @@ async def test_more_than_a_pdf_has_room_for_is_refused(tmp_path: Path, template:
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\n" * 20_000, "Sales has 20,002 values, more than the 20,000"),
+        ("слово " * 90_000, "Sales has 540,005 characters, more than the 500,000"),
+    ],
+)
+async def test_one_text_may_be_too_much_for_a_pdf_too(tmp_path: Path, text: str, said: str) -> None:
+    """Within the bytes that the data may have: as lines it would take gigabytes, and most of an hour."""
+    file = tmp_path / "long.pdf"
+    with pytest.raises(Unrecoverable, match=said):
+        await write(file, Content("Sales", {"letter": text}), "pdf", None, as_datetime(0), _silent)
+    assert not file.exists()
+
+
 async def test_nothing_in_the_data_is_markup(tmp_path: Path) -> None:
     evil = '#read("/etc/passwd") $x$ *bold* <script> "; #import "/etc/passwd"'
     content = Content(evil, {"columns": [evil], "rows": [[evil]]})

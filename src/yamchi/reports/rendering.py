@@ -7,7 +7,7 @@ those of the template's own folder and of the ones that ship, and no system font
 import asyncio
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -26,7 +26,10 @@ MAX_PDF_ROWS = 2_000
 """A longer table belongs in a spreadsheet."""
 
 MAX_PDF_VALUES = 20_000
-"""Texts and numbers in the data of a PDF. Typst keeps a whole document in memory, 25 KB for each cell of a table."""
+"""Texts and numbers in the data of a PDF, each line of a text counted. Typst keeps a whole document in memory, 25 KB for each cell of a table."""
+
+MAX_PDF_CHARACTERS = 500_000
+"""Characters of all its texts together: 250 pages. Each takes 0.4 KB of memory, one that no font has takes 1.7 KB."""
 
 MAX_SHEET_ROWS = 1_048_575
 """What XLSX has room for below the names of the columns; more rows go on in another sheet."""
@@ -79,17 +82,31 @@ async def _write_pdf(file: Path, content: Content, template: Path | None, made_a
 
 def _check_size(title: str, data: bytes) -> None:
     """Typst would take the memory of all other jobs before it fails."""
-    if (count := _count_values(orjson.loads(data))) > MAX_PDF_VALUES:
-        raise Unrecoverable(
-            f"{title} has {count:,} values, more than the {MAX_PDF_VALUES:,} that a PDF has room for: "
-            "put fewer into it, or give them as rows and ask for xlsx or csv."
-        )
+    texts = list(_texts_in(orjson.loads(data)))
+    counts = (
+        (
+            len(texts) + sum(text.count("\n") for text in texts),
+            MAX_PDF_VALUES,
+            "values",
+            "each line of a text is one",
+        ),
+        (sum(map(len, texts)), MAX_PDF_CHARACTERS, "characters", "all texts together"),
+    )
+    for count, most, what, how in counts:
+        if count > most:
+            raise Unrecoverable(
+                f"{title} has {count:,} {what}, more than the {most:,} that a PDF has room for ({how}): "
+                "put fewer into it, or give them as rows and ask for xlsx or csv."
+            )
 
 
-def _count_values(value: Any) -> int:
-    if isinstance(value, dict):
-        return sum(map(_count_values, value.values()))
-    return sum(map(_count_values, value)) if isinstance(value, list) else 1
+def _texts_in(value: Any) -> Iterator[str]:
+    """Every value as a text; a number is one without characters."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(part)
+    else:
+        yield value if isinstance(value, str) else ""
 
 
 async def _few_rows(title: str, rows: Rows) -> list[Sequence[str]]:
