@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 from structlog.testing import capture_logs
 
 from tests.leads.harness import SECRET, Harness, open_harness
@@ -18,6 +19,7 @@ from yamchi import Yamchi
 from yamchi.errors import ConfigurationError, Outage
 from yamchi.leads.outside import Lost
 from yamchi.leads.plugin import Leads
+from yamchi.leads.sheets import syncing
 from yamchi.leads.sheets.cells import COLUMNS
 from yamchi.leads.tables import lead_holds, sheet_lines, sheet_rows
 from yamchi.settings import Settings
@@ -432,6 +434,50 @@ async def test_two_processes_take_turns(tmp_path: Path, server: SheetsServer) ->
         both = await asyncio.gather(one.leads.sheet.sync(), other.leads.sheet.sync())
         assert sorted(both) == [False, True]
     assert len(server.table("Leads")) == 5
+
+
+class _SlowSheets(SheetsServer):
+    """Google takes its time while the gate is shut."""
+
+    gate = threading.Event()
+
+    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Response | None:
+        assert self.gate.wait(100)
+        return super().answer(method, path, headers, body)
+
+
+async def test_a_long_round_keeps_its_hold_and_that_of_a_dead_process_ends_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "RENEW_EVERY_SECONDS", 0.01)
+    server = _SlowSheets()
+    server.start()
+    url = f"sqlite:///{tmp_path}/shared.db"
+    async with (
+        open_harness(tmp_path, database_url=url, **server.settings) as one,
+        open_harness(tmp_path, database_url=url, **server.settings) as other,
+    ):
+        assert one.leads.sheet is not None
+        assert other.leads.sheet is not None
+        server.gate.clear()
+        round_of_one = asyncio.create_task(one.leads.sheet.sync())
+        for _ in range(5):  # minutes that one round takes
+            await one.app.clock.advance("1m")
+            await other.app.clock.advance("1m")
+            now = one.app.clock.now()
+            await eventually(lambda now=now: _held_until(one.app, now + 40_000), DEADLINE)
+            assert not await other.leads.sheet.sync()
+        server.gate.set()
+        assert await round_of_one
+        await other.app.clock.advance("80s")
+        assert not await other.leads.sheet.sync()
+        await other.app.clock.advance("20s")
+        assert await other.leads.sheet.sync()
+    server.stop()
+
+
+async def _held_until(app: Any, moment: int) -> bool:
+    return bool(await app.database.value(select(lead_holds.c.name).where(lead_holds.c.held_until > moment)))
 
 
 # ── SIGKILL ───────────────────────────────────────────────────────────────────────────────────────────────────────

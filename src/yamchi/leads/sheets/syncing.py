@@ -5,13 +5,14 @@ that does was changed by us. If both were, ours stands. One process at a time do
 something changed, an append and a batch of cells, however many leads that concerns.
 """
 
+import asyncio
 from typing import Any
 
 import structlog
 from sqlalchemy import insert, literal, null, select, update
 
 from yamchi.clock import Clock, Millis, to_millis
-from yamchi.errors import ConfigurationError, InvalidJob, Outage, YamchiError
+from yamchi.errors import ConfigurationError, EngineError, InvalidJob, Outage, YamchiError
 from yamchi.leads.model import Lead, LessonMoved, checked
 from yamchi.leads.service import LeadService
 from yamchi.leads.sheets.cells import (
@@ -38,8 +39,11 @@ log = structlog.get_logger("yamchi.leads")
 
 WRITER = "leads"
 ROWS_AT_ONCE = 500
-HOLD: Millis = 180_000
-"""How long a process that gives no sign of life is still believed to be writing: longer than a round takes."""
+HOLD: Millis = 90_000
+"""How long after its next look a process that gives no sign of life is believed to be writing: longer than a request of it may be under way."""
+
+RENEW_EVERY_SECONDS = 15.0
+"""Of a round that takes longer than the hold: thousands of leads are many requests, and the quota is waited for."""
 
 QUOTA: Millis = 60_000
 """Google counts requests by the minute."""
@@ -71,7 +75,7 @@ class SheetSync:
         self._leads = LeadsSheet(spreadsheet, leads_title)
         self._log = LogSheet(spreadsheet, log_title)
         self._writer = SheetWriter(database, store, clock, self._leads, self._log)
-        self._holds = Holds(database, lead_holds.c.name, clock, length=HOLD)
+        self._holds = Holds(database, lead_holds.c.name, clock, length=every + HOLD)
         self._is_ready = False
         self._seen: dict[str, Cells] = {}
 
@@ -109,13 +113,31 @@ class SheetSync:
         """One round; False if another process is at it."""
         if not await self._holds.take_named(WRITER):
             return False
+        renewal = asyncio.create_task(self._renew())
+        try:
+            await self._make_alike()
+        finally:
+            renewal.cancel()
+        return True
+
+    async def _renew(self) -> None:
+        """A round may outlast the hold."""
+        while True:
+            await asyncio.sleep(RENEW_EVERY_SECONDS)  # requests take real time
+            try:
+                await self._holds.take_named(WRITER)
+            except EngineError as error:
+                log.warning(
+                    "the hold of the spreadsheet could not be renewed; trying again", error=str(error)
+                )
+
+    async def _make_alike(self) -> None:
         if not self._is_ready:
             await self._prepare()
         snapshot = await self._leads.read()
         await self._take_over(snapshot)
         await self._writer.write_rows(snapshot)
         await self._writer.write_lines()
-        return True
 
     async def check(self) -> str:
         """Whether the spreadsheet can be reached, as a sentence."""
