@@ -203,6 +203,37 @@ async def test_another_programs_job_reads_only_uploads(studio: Studio) -> None:
     assert (await studio.show(done.returned["mediaId"]))["status"] == "ready"
 
 
+async def test_another_programs_job_brings_a_file_from_the_shared_folder(tmp_path: Path) -> None:
+    """From that folder itself, and from nowhere by a link in it; a job that is repeated finds what was moved."""
+    shared = tmp_path / "shared"
+    (shared / "deeper").mkdir(parents=True)
+    async with a_studio(tmp_path / "home", media_temp_dir=shared) as studio:
+        queue = studio.app.queue("media-processing")
+
+        async def put(path: Path) -> Any:
+            data = {"entityType": "user_avatar", "tempPath": str(path), "originalFilename": "avatar.jpg"}
+            job = await queue.add({**data, "userId": "user-123"})
+            await studio.app.drain()
+            return await job.refresh()
+
+        outside = pictures.write(tmp_path, "secret.jpg", pictures.jpeg())
+        (shared / "link.jpg").symlink_to(outside)
+        for path in (
+            outside,
+            shared / "link.jpg",
+            pictures.write(shared / "deeper", "a.jpg", pictures.jpeg()),
+        ):
+            assert "not among the uploads" in (await put(path)).failed_reason
+            assert path.exists()
+        upload = pictures.write(shared, "upload-abc.jpg", pictures.jpeg())
+        done = await put(upload)
+        assert (await studio.show(done.returned["mediaId"]))["status"] == "ready"
+        assert (upload.exists(), studio.temp_files) == (False, [])
+        files, again = studio.app.media.files, pictures.write(shared, "again.jpg", pictures.jpeg())
+        moved = files.brought(str(again), "n")
+        assert (files.brought(str(again), "n"), moved.exists(), again.exists()) == (moved, True, False)
+
+
 async def test_another_programs_job_on_a_machine_that_never_had_an_upload(studio: Studio) -> None:
     elsewhere = str(studio.app.media.files.temp / "upload-abc.jpg")
     data = {"entityType": "user_avatar", "tempPath": elsewhere, "originalFilename": "a.jpg"}

@@ -11,17 +11,22 @@ from pathlib import Path
 from shutil import disk_usage
 from uuid import uuid4
 
+import structlog
+
 from yamchi.errors import EngineUnavailable, Outage, StorageFull
 from yamchi.media.formats import BadFile
 from yamchi.media.processing import UNFINISHED, unfinished_beside
 from yamchi.storage.folders import flush_folder, replace_safely
 
+log = structlog.get_logger("yamchi.media")
+
 
 class Files:
     """The folders of media."""
 
-    def __init__(self, uploads: Path, private: Path, least_free: int = 0) -> None:
+    def __init__(self, uploads: Path, private: Path, least_free: int = 0, shared: Path | None = None) -> None:
         self.uploads = uploads
+        self._shared = shared
         self._least_free = least_free
         self.temp = private / "temp"
         self.originals = private / "originals"
@@ -48,6 +53,25 @@ class Files:
         if found.parent != Path(os.path.realpath(self.temp)):
             raise BadFile("That file is not among the uploads: put it into var/media/temp.")
         return found
+
+    def brought(self, path: str, name: str) -> Path:
+        """The file of another program's job. One in MEDIA_TEMP_DIR is moved among ours, to where a repetition finds it."""
+        source = Path(os.path.realpath(self.temp / path))
+        if self._shared is None or source.parent != Path(os.path.realpath(self._shared)):
+            return self.temp_file(path)
+        ours = self.new_temp().with_name(f"upload-{name}")
+        if source.is_file():
+            self.check_room()
+            self._move_among_ours(source, ours)
+        return ours
+
+    def _move_among_ours(self, source: Path, ours: Path) -> None:
+        try:
+            move(source, ours)
+        except PermissionError as error:
+            if not ours.exists():
+                raise
+            log.warning(f"{source} was taken in, and can't be removed: {error}")
 
     def temp_named(self, kept: str) -> Path:
         """The file of a row. Only its name counts: the folder may have been moved since, or be mounted elsewhere here."""

@@ -53,7 +53,12 @@ class Media(Plugin):
         self.declare()
         self.settings: MediaSettings
         settings, home = self.settings, app.settings.home
-        self.files = Files(home / settings.uploads_dir, app.settings.var / "media", settings.media_free_bytes)
+        self.files = Files(
+            home / settings.uploads_dir,
+            app.settings.var / "media",
+            settings.media_free_bytes,
+            settings.media_temp_dir,
+        )
         self.store = MediaStore(app.database, app.clock)
         self.presets = Presets(home)
         self.bucket = (

@@ -274,8 +274,14 @@ class MediaService:
                 return await self.store.get(data.media_id)
             except UnknownMedia as error:
                 raise Unrecoverable(str(error)) from error
-        temp = self.files.temp_file(data.temp_path)
-        return await self._keep(temp, data, _derived(job.id))
+        return await self._keep(await self._brought(job), data, _derived(job.id))
+
+    async def _brought(self, job: Job[MediaProcessingJobData]) -> Path:
+        """The file that a job brings."""
+        try:
+            return await asyncio.to_thread(self.files.brought, job.data.temp_path, _derived(job.id))
+        except (OSError, EngineUnavailable) as error:
+            raise as_outage(error) from error
 
     async def _with_file_of(
         self, job: Job[MediaProcessingJobData], found: Picture, *, is_first: bool
@@ -286,7 +292,7 @@ class MediaService:
         """
         if not job.data.temp_path or (is_first and found.temp_path is not None):
             return found
-        file = self.files.temp_file(job.data.temp_path)
+        file = await self._brought(job)
         if not file.exists():
             return found
         await self.store.take_upload(found.id, file.name)

@@ -18,6 +18,11 @@ class MediaSettings(BucketSettings):
         default=Path("public/uploads"),
         description="The folder of finished pictures, below YAMCHI_HOME unless it is absolute.",
     )
+    media_temp_dir: Path | None = Field(
+        default=None,
+        description="A folder, such as /tmp, in which another program may leave the file of `tempPath` when it adds a job to "
+        "`media-processing`; it is moved from there. By default only `var/media/temp` is one.",
+    )
     media_max_bytes: int = Field(
         default=50 * 1024 * 1024, ge=1, description="The most bytes that an upload may have."
     )

@@ -171,9 +171,9 @@ class RunSaver:
 
 def _tell_of_stop(before: Row[Any], after: Run) -> None:
     """`Email chain cancelled`, and of whom, why, and which job was pending."""
-    pending = None if before.armed_step is None else StepId(after.id, before.armed_step, before.arming)
+    pending = before.armed_step and str(StepId(after.id, before.armed_step, before.arming))
     title = after.scenario.replace("_", " ").capitalize()
-    log.info(f"{title} cancelled", key=after.key, job=str(pending), reason=after.reason)
+    log.info(f"{title} cancelled", key=after.key, job=pending, reason=after.reason)
 
 
 def _is_repeated(run: Run, change: StepChange) -> bool:
