@@ -100,7 +100,7 @@ class PgmqEngine(MadeAnew):
         self._tables.clear()
 
     async def ping(self) -> None:
-        async with self._connections.lend() as db:
+        async with self._connections.lend(to_ping=True) as db:
             await db.execute("SELECT 1")
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────
