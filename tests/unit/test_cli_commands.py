@@ -247,6 +247,17 @@ def test_an_app_may_be_a_file_or_a_function(yamchi, failed, own_home):
         (["jobs", "add", "hello", "{}", "--priority", "11"], "priority must be a whole number"),
         (["jobs", "list", "hello", "--state", "sleeping"], "There is no state 'sleeping'"),
         (["jobs", "retry", "hello", "a", "b"], "Queue hello has no job 'a'"),
+        (["send", "pigeon", "a"], "There is no channel 'pigeon': choose from email"),
+        (["media", "sync", "move"], "There is no operation 'move': choose from upload, download, delete."),
+        (
+            ["report", "request", "x", "--format", "doc"],
+            "There is no format 'doc': choose from pdf, xlsx, csv.",
+        ),
+        (
+            ["report", "request", "x", "--params", "[]"],
+            '--params should be a JSON object, such as \'{"locale": "en"}\'.',
+        ),
+        (["scenario", "simulate", "email_chain", "--data", "1"], "--data should be a JSON object"),
         (["dlq", "show", "hello", "nope"], "no dead letter 'nope'"),
         (["dlq", "purge", "hello"], "Name the dead letters to purge, or say --all."),
         (["queues", "--app", "nowhere:app"], "there is no module 'nowhere'"),

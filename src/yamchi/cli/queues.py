@@ -1,7 +1,7 @@
 """`yamchi queues`: all queues with their counts; pause, resume, clean, drain one."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -98,8 +98,8 @@ def drain(
 
 
 def check_state(name: str, states: Sequence[State] = STATES) -> State:
-    check_choice("state", name, states)
-    return cast(State, name)
+    state: State = check_choice("state", name, states)
+    return state
 
 
 def describe(view: QueueView) -> dict[str, Any]:

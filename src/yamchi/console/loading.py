@@ -77,10 +77,11 @@ def with_plugin(kind: type[P], reference: str | None, act: Callable[[P], Awaitab
     return run_async(using(app, body()))
 
 
-def check_choice(what: str, given: str | None, choices: Sequence[str]) -> None:
-    """Raise if a word was given that is none of the choices."""
+def check_choice(what: str, given: str | None, choices: Sequence[str]) -> Any:
+    """The given word, if it is one of the choices; None if none was given."""
     if given is not None and given not in choices:
         raise InvalidJob(f"There is no {what} {given!r}: choose from {', '.join(choices)}.")
+    return given
 
 
 def read_json(source: str) -> Any:
@@ -92,3 +93,11 @@ def read_json(source: str) -> Any:
         raise InvalidJob(
             f'{given[:60]!r} is not JSON ({error}): quote it, as in \'{{"name": "you"}}\'.'
         ) from error
+
+
+def read_object(source: str, option: str, example: str) -> dict[str, Any]:
+    """A JSON object from an option, or from standard input if it is `-`."""
+    found = read_json(source)
+    if not isinstance(found, dict):
+        raise InvalidJob(f"{option} should be a JSON object, such as '{example}'.")
+    return found

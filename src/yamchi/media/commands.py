@@ -172,7 +172,7 @@ def sync(
 
     Example: [cyan]yamchi media sync upload --delete-source[/]
     """
-    chosen = _operation(operation)
+    chosen: Operation = check_choice("operation", operation, get_args(Operation))
     how: dict[str, Any] = {"delete_source": delete_source, "priority": priority}
 
     async def body(media: Media) -> int:
@@ -250,10 +250,3 @@ def _watermark(fields: dict[str, Any]) -> WatermarkJobData:
         return WatermarkJobData.model_validate(fields)
     except ValidationError as error:
         raise ConfigurationError(describe(error)) from None
-
-
-def _operation(given: str) -> Operation:
-    match given:
-        case "upload" | "download" | "delete":
-            return given
-    raise ConfigurationError(f"{given} is no sync: choose upload, download or delete.")

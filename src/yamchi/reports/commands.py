@@ -1,14 +1,22 @@
 """`yamchi report`: what can be made, make one, look."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 
 from yamchi.clock import as_datetime
-from yamchi.console.loading import AppOption, JsonOption, load_app, run_async, using, with_plugin
+from yamchi.console.loading import (
+    AppOption,
+    JsonOption,
+    check_choice,
+    load_app,
+    read_object,
+    run_async,
+    using,
+    with_plugin,
+)
 from yamchi.console.output import answer, print_json, print_table, table, text
 from yamchi.errors import ConfigurationError
 from yamchi.reports.kinds import Format
@@ -125,17 +133,9 @@ async def _silent(_: float) -> None:
 
 
 def _params(given: str) -> dict[str, Any]:
-    try:
-        found = json.loads(given)
-    except ValueError as error:
-        raise ConfigurationError(f"--params is not JSON: {error}.") from error
-    if not isinstance(found, dict):
-        raise ConfigurationError('--params should be a JSON object, such as \'{"locale": "en"}\'.')
-    return found
+    return read_object(given, "--params", '{"locale": "en"}')
 
 
 def _format(given: str) -> Format:
-    match given:
-        case "pdf" | "xlsx" | "csv":
-            return given
-    raise ConfigurationError(f"--format {given} is unknown: choose pdf, xlsx or csv.")
+    chosen: Format = check_choice("format", given, get_args(Format))
+    return chosen

@@ -16,7 +16,7 @@ from yamchi.console.loading import (
     PageOption,
     SizeOption,
     check_choice,
-    read_json,
+    read_object,
     with_plugin,
 )
 from yamchi.console.output import console, print_json, print_table, say, table, text
@@ -38,6 +38,7 @@ group = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="SCENARIO", help="The scenario's name.")]
 Key = Annotated[str, typer.Option("--key", help="The run's key, such as a lead's id.")]
+FIELDS = '{"name": "Marat"}'
 Svg = Annotated[Path | None, typer.Option("--svg", help="Write the picture to this file.")]
 
 
@@ -168,9 +169,9 @@ def simulate(
         now = scenarios.app.clock.now() if start is None else _moment(start, scenarios)
         return await scenarios.timelines.simulate(
             name,
-            fields=_mapping(fields, "--fields"),
+            fields=read_object(fields, "--fields", FIELDS),
             entity_id=entity,
-            data=_mapping(data, "--data"),
+            data=read_object(data, "--data", FIELDS),
             start=now,
             history=[_happening(one, now) for one in event or ()],
             zone=zone and check_zone(zone),
@@ -313,13 +314,6 @@ def _moment(said: str, scenarios: Scenarios) -> Millis:
         raise InvalidJob(f"--start: {error}.") from None
 
 
-def _mapping(source: str, option: str) -> dict[str, Any]:
-    read = read_json(source)
-    if not isinstance(read, dict):
-        raise InvalidJob(f'{option} is a mapping in JSON, such as \'{{"name": "Marat"}}\'.')
-    return read
-
-
 def _happening(said: str, start: Millis) -> Happening:
     """`25h bot.activated`, or with what it changes: `25h lesson.rescheduled {"lesson_datetime": "…"}`."""
     span, _, rest = said.strip().partition(" ")
@@ -328,7 +322,7 @@ def _happening(said: str, start: Millis) -> Happening:
         raise InvalidJob(
             f"--event {said!r}: write how long after the start, and the event: '25h bot.activated'."
         )
-    fields = _mapping(changed, "--event") if changed.strip() else {}
+    fields = read_object(changed, "--event", FIELDS) if changed.strip() else {}
     return Happening(start + to_millis(span), type, fields)
 
 

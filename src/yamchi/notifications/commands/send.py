@@ -6,7 +6,7 @@ from uuid import uuid4
 import typer
 from pydantic import ValidationError
 
-from yamchi.console.loading import AppOption, JsonOption, read_json, with_plugin
+from yamchi.console.loading import AppOption, JsonOption, check_choice, read_json, with_plugin
 from yamchi.console.output import answer
 from yamchi.errors import InvalidJob
 from yamchi.notifications.plugin import Notifications
@@ -32,8 +32,7 @@ def run(
 
     Example: [cyan]yamchi send email me@example.com --template welcome_email --locale kk[/]
     """
-    if channel not in CHANNELS:
-        raise InvalidJob(f"There is no channel {channel!r}: choose from {', '.join(CHANNELS)}.")
+    check_choice("channel", channel, CHANNELS)
     if (template is None) == (text is None):
         raise InvalidJob("Say what to send: either --template CODE, or --text with --subject.")
     options = {"to": to, "template": template, "subject": subject, "text": text, "locale": locale}
