@@ -70,8 +70,12 @@ async def test_every_flow_is_played_and_kept(
     with listen("127.0.0.1", 0) as listener:  # as `make up` in another terminal
         taken = listener.getsockname()[1]
         monkeypatch.setattr("yamchi.cli.demo.PORT", taken)
+        monkeypatch.setattr("yamchi.console.output.console.width", 80)
         again = await asyncio.to_thread(demo, "--home", str(tmp_path / "my demo"))
     assert again.exit_code == 0, again.output
+    assert re.search(
+        r"http://localhost:\d+/media/\S+\.webp  the picture\n", again.output
+    )  # on one line, to be copied
     hint = "".join(again.output.split("\n"))
     assert f"YAMCHI_HOME='{tmp_path / 'my demo'}' " in hint
     shown = re.search(r"up --port (\d+) *http://localhost:(\d+)/mailbox", hint)
