@@ -318,6 +318,28 @@ async def test_a_page_lives_as_long_as_its_token_unless_it_brings_another(embedd
             assert await two.is_closed() == (4401, "This token is another person's.")
 
 
+@pytest.mark.parametrize("who", ["this process", "another process"])
+async def test_the_pages_of_a_person_who_is_erased_end_at_once(
+    app: Yamchi, neighbor: Yamchi, who: str
+) -> None:
+    async with serving(app, Limits(heartbeat=3_600_000)) as url:  # none is waited for
+        token = await token_of(app, USER)
+        async with (
+            OpenedPage(url, token) as one,
+            OpenedPage(url, token) as two,
+            OpenedPage(url, await token_of(app, OTHER)) as other,
+        ):
+            for page in (one, two, other):
+                await page.hears("welcome")
+            await (app if who == "this process" else neighbor).erase(USER)
+            for page in (one, two):
+                assert await page.is_closed() == (4401, "The person of this token has been erased.")
+            await send(app, message(1, OTHER))
+            await other.hears("item")
+            assert [frame["type"] for frame in other.heard] == ["welcome", "item"]
+            assert other.code is None
+
+
 async def test_a_page_of_an_erased_person_hears_nothing_of_who_has_the_id_next(embedded: Yamchi) -> None:
     clock = embedded.clock
     assert isinstance(clock, MovableClock)

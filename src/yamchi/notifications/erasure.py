@@ -4,7 +4,7 @@ Done in steps that may each be repeated, the person's own row last: what a crash
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,16 +66,23 @@ class Erasure:
     """Erases people from the tables of notifications."""
 
     def __init__(
-        self, database: Database, service: NotificationService, queue: Queue, tokens: PersonTokens
+        self,
+        database: Database,
+        service: NotificationService,
+        queue: Queue,
+        tokens: PersonTokens,
+        announce: Callable[[], Awaitable[None]],
     ) -> None:
         self._database = database
         self._service = service
         self._queue = queue
         self._tokens = tokens
+        self._announce = announce
 
     async def erase(self, user_id: str) -> dict[str, int]:
         """Cancel pending deliveries, clear the rows that the counts need, delete the rest; how many of each."""
         await self._tokens.revoke(user_id)
+        await self._announce()
         cancelled, emptied = 0, 0
         while rows := await self._deliveries(user_id):
             cancelled += await self._cancel_all(rows)

@@ -150,7 +150,7 @@ class Notifications(Plugin):
         self.emails = EmailQueue(self.processor, lambda: self.channels["email"], clock)
         self.unknown_deliveries = UnknownDeliveries(self.deliveries, self.digests, self.service, queue)
         self.history = History(database, queue, self.channels, self.circuits, clock)
-        self.erasure = Erasure(database, self.service, queue, self.persons)
+        self.erasure = Erasure(database, self.service, queue, self.persons, self.feed.announce_erasure)
         self.register(self._email())
         self.register(NullChannel(clock))
         self.register(InboxChannel(self.inbox))

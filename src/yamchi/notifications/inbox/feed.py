@@ -18,7 +18,8 @@ from yamchi.notifications.tables import live_feed as table
 from yamchi.storage.database import Database
 from yamchi.storage.tables import Moment
 
-Kind = Literal["item", "read_all", "message"]
+Kind = Literal["item", "read_all", "message", "erased"]
+"""`erased` says that a person was erased, and not who: hubs look which of their pages are to end."""
 
 RETENTION: Millis = 24 * 3_600_000
 MESSAGE_LIFE: Millis = 5 * 60_000
@@ -83,6 +84,10 @@ class Feed:
         row["body"] = orjson.dumps(body).decode()
         row["expires_at"] = min(expires_at or now + MESSAGE_LIFE, now + RETENTION)
         await self._put(row)
+
+    async def announce_erasure(self) -> None:
+        """Let the hubs of all processes end the pages of people who were erased."""
+        await self._put(self._row("", "erased", None))
 
     def note(self, connection: Connection, user_id: str, kind: Kind, message_id: str | None = None) -> None:
         """Inside a transaction of the caller, who calls `wake` afterwards: something changed."""

@@ -167,6 +167,8 @@ class Hub:
 
     async def _tell(self, rows: Sequence[News]) -> None:
         """Tell everybody what came; the cursor moves together with what is told, so nothing is told twice."""
+        if any(row.kind == "erased" for row in rows):
+            await self._refuse_erased()
         news = [row for row in rows if row.user_id in self._pages]
         frames = await self._frames(news, await self._unread(news)) if news else {}
         for one in news:
