@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from yamchi import Job, New, RateLimit, Yamchi
 from yamchi.errors import ConfigurationError, InvalidJob, UnknownJob, UnknownQueue, WrongState, YamchiError
-from yamchi.queues.options import Backoff
+from yamchi.queues.options import Backoff, JobOptions
 from yamchi.testing import TestApp
 
 
@@ -266,6 +266,29 @@ def test_an_application_of_a_url_is_told_where_it_goes() -> None:
         Yamchi("redis://:hush@localhost")  # type: ignore[arg-type]
     assert_one_sentence(refused.value, "not a str", "QUEUE_URL", "Settings(default_queue_url=…)")
     assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [4, None])
+async def test_an_option_that_no_queue_has_is_told(app: TestApp, value: int | None) -> None:
+    with pytest.raises(
+        TypeError, match="Queue orders has no option concurency; there are: concurrency, attempts, "
+    ):
+        app.define("orders", concurency=value)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="no option concurency"):
+        app.job("orders", concurency=value)(two)  # type: ignore[call-arg]
+
+
+async def test_every_option_of_a_queue_is_kept(app: TestApp) -> None:
+    said = {"attempts": 7, "keep_completed": 8, "keep_failed": 9, "backoff": "5s", "timeout": "2m"}
+    orders = app.define(
+        "orders", concurrency=6, rate="3/s", key_rate="2/s", key="shop", topic="shop.orders", **said
+    )
+    options = JobOptions(7, Backoff("fixed", 5_000), 120_000, 8, 9)
+    assert (orders.options, orders.timeout, orders.concurrency) == (options, 120_000, 6)
+    assert (orders.rate, orders.key_rate) == (RateLimit.parse("3/s"), RateLimit.parse("2/s"))
+    assert (orders.key, orders.topic) == ("shop", "shop.orders")
+    assert app.define("orders", attempts=None, rate=None) is orders
+    assert (orders.options, orders.rate) == (options, RateLimit.parse("3/s")), "what is not given stays"
 
 
 @pytest.mark.parametrize("what", DECLARED_WRONGLY)

@@ -7,10 +7,10 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -221,48 +221,38 @@ class QueueDefinition:
                 f"A queue can't be named {self.name!r}: use up to 200 letters, digits, and - _ ."
             )
 
-    def refine(
-        self,
-        *,
-        concurrency: int | None = None,
-        attempts: int | None = None,
-        backoff: BackoffLike | None = None,
-        timeout: Span | None = None,
-        keep_completed: int | None = None,
-        keep_failed: int | None = None,
-        rate: RateLimit | str | None = None,
-        key_rate: RateLimit | str | None = None,
-        key: KeyOf | None = None,
-        topic: str | None = None,
-    ) -> None:
+    def refine(self, **options: Unpack[QueueOptions]) -> None:
         """Change what is given, and keep the rest."""
-        if concurrency is not None and not (isinstance(concurrency, int) and concurrency >= 1):
-            raise ConfigurationError(
-                f"Queue {self.name} has a concurrency of {concurrency!r}: give a whole number, at least 1."
+        if unknown := options.keys() - QueueOptions.__annotations__.keys():  # Python itself takes any name
+            known = ", ".join(QueueOptions.__annotations__)
+            raise TypeError(
+                f"Queue {self.name} has no option {', '.join(sorted(unknown))}; there are: {known}."
             )
-        options: dict[str, Any] = {
-            "attempts": attempts,
-            "backoff": None if backoff is None else Backoff.parse(backoff),
-            "timeout": None if timeout is None else check_timeout(timeout),
-            "keep_completed": keep_completed,
-            "keep_failed": keep_failed,
-        }
-        fields: dict[str, Any] = {
-            "concurrency": concurrency,
-            "timeout": options["timeout"],
-            "rate": None if rate is None else RateLimit.parse(rate),
-            "key_rate": None if key_rate is None else RateLimit.parse(key_rate),
-            "key": key,
-            "topic": topic,
-        }
-        if more := _given(options):  # options that are the default object itself are not stored with each job
-            self.options = replace(self.options, **more)
-        for name, value in _given(fields).items():
-            setattr(self, name, value)
+        given = {name: self._read(name, value) for name, value in options.items() if value is not None}
+        of_jobs = {name: value for name, value in given.items() if name in JobOptions.__slots__}
+        if of_jobs:  # the default ones are known by being the same: those are not written out
+            self.options = replace(self.options, **of_jobs)
+        for name in given.keys() & self.__dataclass_fields__.keys():
+            setattr(self, name, given[name])
         if self.key_rate and not self.key:
             raise ConfigurationError(
                 f"Queue {self.name} has a key_rate but no key: name the field of the data to go by."
             )
+
+    def _read(self, name: str, value: Any) -> Any:
+        """An option as it is kept."""
+        match name:
+            case "concurrency" if not (isinstance(value, int) and value >= 1):
+                raise ConfigurationError(
+                    f"Queue {self.name} has a concurrency of {value!r}: give a whole number, at least 1."
+                )
+            case "backoff":
+                return Backoff.parse(value)
+            case "timeout":
+                return check_timeout(value)
+            case "rate" | "key_rate":
+                return RateLimit.parse(value)
+        return value
 
     @property
     def default_name(self) -> str:
@@ -299,7 +289,3 @@ class QueueDefinition:
             return str(self.key(data))
         field_name = self.key or ""
         return str(data.get(field_name) if isinstance(data, dict) else getattr(data, field_name, None))
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
