@@ -52,3 +52,11 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(variable)
     monkeypatch.setenv("YAMCHI_HOME", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database for tables, on either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/data.db"
+    return str(request.getfixturevalue("postgres_database")().url)

@@ -42,11 +42,6 @@ def person(number: int) -> str:
     return str(derived_id("person", str(number)))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def tables_url(request: pytest.FixtureRequest) -> str | None:
-    return str(request.getfixturevalue("postgres_database")().url) if request.param == "postgresql" else None
-
-
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[TestApp]:
     async with make_app(tmp_path) as app:
@@ -54,12 +49,10 @@ async def app(tmp_path: Path) -> AsyncIterator[TestApp]:
 
 
 @pytest.fixture
-async def either(tmp_path: Path, tables_url: str | None) -> AsyncIterator[TestApp]:
+async def either(tmp_path: Path, database_url: str) -> AsyncIterator[TestApp]:
     """The same application, with its tables on either database."""
-    settings = {"database_url": tables_url} if tables_url else {}
-    async with make_app(tmp_path, **settings) as app:
-        if tables_url:
-            await app.database.migrate()
+    async with make_app(tmp_path, database_url=database_url) as app:
+        await app.database.migrate()
         yield app
 
 

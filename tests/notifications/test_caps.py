@@ -158,17 +158,10 @@ async def test_what_waited_for_its_provider_counts_when_it_goes(harness: Harness
 # ── Several processes ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/data.db"
-    return str(request.getfixturevalue("postgres_database")().url)
-
-
 @pytest.fixture
-async def processes(url: str) -> AsyncIterator[list[Caps]]:
+async def processes(database_url: str) -> AsyncIterator[list[Caps]]:
     """As two processes have them: each with its own connections."""
-    databases = [Database(url, [Notifications.schema()]) for _ in range(2)]
+    databases = [Database(database_url, [Notifications.schema()]) for _ in range(2)]
     await databases[0].migrate()
     clock = MovableClock()
     yield [Caps(database, clock) for database in databases]

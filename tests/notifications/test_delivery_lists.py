@@ -1,7 +1,6 @@
 """Lists of deliveries are read from an index, newest first: no list sorts the whole table, on either database."""
 
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any, get_args
 
 import pytest
@@ -53,13 +52,9 @@ def _row(number: int) -> dict[str, Any]:
 KEPT = [_row(number) for number in range(ROWS)]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-async def database(
-    request: pytest.FixtureRequest, tmp_path: Path, postgres_database: Callable[[], Any]
-) -> AsyncIterator[Database]:
-    is_sqlite = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path / 'data.db'}" if is_sqlite else postgres_database().url
-    database = Database(url, [Notifications.schema()])
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url, [Notifications.schema()])
     await database.migrate()
     await database.write(lambda connection: connection.execute(notification_delivery.insert(), KEPT))
     await database.write(lambda connection: connection.execute(text("ANALYZE notification_delivery")))

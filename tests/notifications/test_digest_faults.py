@@ -104,13 +104,6 @@ async def test_killed_workers_lose_nothing_on_the_way_to_a_digest(fleet: Fleet) 
 # ── Two processes at the last moment ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/data.db"
-    return str(request.getfixturevalue("postgres_database")().url)
-
-
 def context(number: int) -> SendContext:
     fields: dict[str, Any] = {"user_id": USER, "channel": "telegram", "template_code": "t", "locale": "en"}
     meta = {"event_type": "test", "event_id": f"e-{number}"}
@@ -123,9 +116,9 @@ def context(number: int) -> SendContext:
     return SendContext(request, job, NONE, Recipient(USER), ScriptedChannel(), None, "UTC")
 
 
-async def test_nothing_slips_into_a_digest_that_is_being_told(url: str) -> None:
+async def test_nothing_slips_into_a_digest_that_is_being_told(database_url: str) -> None:
     clock, digest = MovableClock(), Digest(every="1h", template="t")
-    databases = [Database(url, [Notifications.schema()]) for _ in range(3)]
+    databases = [Database(database_url, [Notifications.schema()]) for _ in range(3)]
     await databases[0].migrate()
     processes = [Digests(database, Deliveries(database, clock), clock) for database in databases]
     first = await processes[0].collect(context(0), digest)
@@ -151,10 +144,10 @@ async def test_nothing_slips_into_a_digest_that_is_being_told(url: str) -> None:
 
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["its row came first", "another program queued it"])
-async def test_who_comes_late_finds_that_its_digest_was_told(url: str, is_ours: bool) -> None:
+async def test_who_comes_late_finds_that_its_digest_was_told(database_url: str, is_ours: bool) -> None:
     """A worker that takes over a dead one's job may collect what was told since it last looked."""
     clock, digest, item = MovableClock(), Digest(every="1h", template="t"), context(0)
-    database = Database(url, [Notifications.schema()])
+    database = Database(database_url, [Notifications.schema()])
     await database.migrate()
     deliveries = Deliveries(database, clock)
     digests = Digests(database, deliveries, clock)

@@ -27,18 +27,16 @@ ADMIN, SENDER = "the-admin", "a-sender"
 API = "/api/v1/users"
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TestApp]:
-    url = None if request.param == "sqlite" else request.getfixturevalue("postgres_database")().url
+@pytest.fixture
+async def app(database_url: str, tmp_path: Path) -> AsyncIterator[TestApp]:
     app = TestApp(
         home=tmp_path,
-        database_url=url,
+        database_url=database_url,
         admin_token=ADMIN,
         api_tokens=(SENDER,),
         cors_origins=("https://shop.example",),
     )
-    if url:
-        await app.database.migrate()
+    await app.database.migrate()
     async with app:
         yield app
 

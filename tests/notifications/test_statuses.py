@@ -51,17 +51,10 @@ async def test_a_status_is_replaced_unless_it_says_more(
 # ── Several processes ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/data.db"
-    return str(request.getfixturevalue("postgres_database")().url)
-
-
 @pytest.fixture
-async def processes(url: str) -> AsyncIterator[list[Deliveries]]:
+async def processes(database_url: str) -> AsyncIterator[list[Deliveries]]:
     """As two processes have them: each with its own connections."""
-    databases = [Database(url, [Notifications.schema()]) for _ in range(2)]
+    databases = [Database(database_url, [Notifications.schema()]) for _ in range(2)]
     await databases[0].migrate()
     yield [Deliveries(database, MovableClock()) for database in databases]
     for database in databases:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -20,14 +19,9 @@ BY_HAND = text(
 CHANNELS = ("email", "telegram")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-async def harness(
-    tmp_path: Path, mail_server: MailServer, request: pytest.FixtureRequest
-) -> AsyncIterator[Harness]:
-    where: dict[str, Any] = {}
-    if request.param == "postgresql":
-        where["database_url"] = request.getfixturevalue("postgres_database")().url
-    async with open_harness(tmp_path, mail_server, **where) as harness:
+@pytest.fixture
+async def harness(tmp_path: Path, mail_server: MailServer, database_url: str) -> AsyncIterator[Harness]:
+    async with open_harness(tmp_path, mail_server, database_url=database_url) as harness:
         await harness.person(telegram_id=777)
         yield harness
 

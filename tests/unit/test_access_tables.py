@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,10 @@ from yamchi.storage.database import Database
 from yamchi.testing import MovableClock
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-async def databases(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Database]]:
+@pytest.fixture
+async def databases(database_url: str) -> AsyncIterator[list[Database]]:
     """The same tables as three processes have them."""
-    url = f"sqlite:///{tmp_path / 'data.db'}"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres_database")().url
-    found = [Database(url) for _ in range(3)]
+    found = [Database(database_url) for _ in range(3)]
     yield found
     for database in found:
         await database.close()

@@ -35,13 +35,6 @@ def row(number: int) -> dict[str, object]:
     }
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/data.db"
-    return str(request.getfixturevalue("postgres_database")().url)
-
-
 @pytest.fixture
 async def database(database_url: str):
     database = Database(database_url, [Notifications.schema()])
