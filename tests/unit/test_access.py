@@ -782,6 +782,8 @@ async def test_old_changes_are_forgotten(app: TestApp) -> None:
         (b"not json", "not json"),
         ("Bearer abcdef123456", "Bearer ***"),
         ({"url": "redis://u:secret@h"}, '{"url":"redis://u:***@h"}'),
+        ({"to": "nurzhan@mail.example.com"}, '{"to":"n***@mail.example.com"}'),
+        ("call +77010001122 now", "call +77***22 now"),
     ],
 )
 def test_what_the_audit_keeps(value: Any, kept: str | None) -> None:

@@ -10,8 +10,10 @@ from yamchi import Yamchi
 from yamchi.errors import ConfigurationError, Outage, Unrecoverable
 from yamchi.http.apikeys import ApiKeys
 from yamchi.http.signing import Signer
+from yamchi.observe.logging import LONGEST_MASKED
 from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.job import Job
+from yamchi.queues.verdicts import LONGEST_TRACE, trace
 from yamchi.settings import Settings
 from yamchi.testing import MovableClock, TestApp
 
@@ -37,6 +39,16 @@ async def test_what_a_failed_job_said_is_kept_without_secrets(tmp_path: Path) ->
             assert "cache:6379 answered" in (job.failed_reason or "")
             assert "redis://app:***@cache:6379" in (job.stacktrace or "")
             assert "and nothing else" in job.logs
+
+
+def test_a_secret_is_masked_before_its_end_is_cut_from_what_names_it() -> None:
+    """Of a long trace the end is kept, which does not say that it is a password."""
+    try:
+        raise ValueError(f"password={SECRET * LONGEST_TRACE}"[: LONGEST_MASKED // 2])
+    except ValueError as error:
+        kept = trace(error)
+    assert kept is not None
+    assert SECRET not in kept
 
 
 async def test_what_an_outage_said_is_kept_without_secrets(tmp_path: Path) -> None:
