@@ -118,3 +118,58 @@ async def test_the_unread_make_room(server: uvicorn.Server, monkeypatch: pytest.
         clients.append(client)
     for client in clients:
         client.close()
+
+
+# ── Who opens many, or says much ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("limit", ["MOST_WAITING", "MOST_WAITING_OF_ADDRESS"])
+async def test_of_those_that_wait_the_longest_make_room(
+    server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """However many are opened, so many stay, and the newest is served."""
+    monkeypatch.setattr(connections, "HEADERS_WITHIN", 60)
+    monkeypatch.setattr(connections, limit, 3)
+    clients = [await connect(server, b"GET / HTTP/1.1\r\n") for _ in range(9)]
+    loop = asyncio.get_running_loop()
+    for client in clients[:6]:
+        assert await is_closed(client)
+    assert len(server.server_state.connections) == 3
+    await loop.sock_sendall(clients[-1], b"host: localhost\r\n\r\n")
+    assert (await loop.sock_recv(clients[-1], 100)).startswith(b"HTTP/1.1 200")
+    for client in clients:
+        client.close()
+
+
+async def is_closed(client: socket.socket) -> bool:
+    try:
+        return not await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 100), 10)
+    except ConnectionResetError:
+        return True
+
+
+async def listen(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "websocket.accept"})
+    while (await receive())["type"] != "websocket.disconnect":
+        pass
+
+
+async def test_who_says_much_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of ten frames has a second: the fourth comes after three."""
+    monkeypatch.setattr(connections, "FRAMES_A_SECOND", 5)
+    monkeypatch.setattr(connections.OpenWebSocket, "LARGEST_PART", 60)
+    server = uvicorn.Server(LimitedConfig(listen, port=0, lifespan="off", log_config=None))
+    serving, loop = asyncio.create_task(server.serve()), asyncio.get_running_loop()
+    await eventually(lambda: server.started)
+    client = await connect(server, OPEN)
+    while b"\r\n\r\n" not in (said := await loop.sock_recv(client, 4_096)):
+        assert said
+    began, pongs = loop.time(), b""
+    await loop.sock_sendall(client, b"\x89\x80\0\0\0\0" * 40)
+    while len(pongs) < 80:
+        pongs += await loop.sock_recv(client, 4_096)
+    assert pongs == b"\x8a\0" * 40
+    assert loop.time() - began > 1.5
+    client.close()
+    server.should_exit = True
+    await serving
