@@ -11,7 +11,8 @@ import pytest
 
 if TYPE_CHECKING:
     from yamchi import Yamchi
-    from yamchi.testing import MovableClock, SentMessage, TestApp
+    from yamchi.notifications.channels.recording import SentMessage
+    from yamchi.testing import MovableClock, TestApp
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -48,9 +49,8 @@ def yamchi_run() -> Iterator[Run]:
     """Runs a coroutine in a test that is none itself: `yamchi_run(yamchi_clock.advance("48h"))`."""
     import asyncio
 
-    with asyncio.Runner(
-        loop_factory=asyncio.new_event_loop
-    ) as runner:  # no loop of another plugin is touched
+    # With a loop of its own, so that none of another plugin's is touched.
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         yield runner.run
 
 
@@ -65,7 +65,8 @@ def yamchi_app(
     try:
         if yamchi_application is not None:
             app.adopt(yamchi_application)
-        app.record_sent()
+        if "notifications" in app.plugins:
+            app.notifications.record_sent()
         yield app
     finally:
         yamchi_run(app.close())
@@ -80,4 +81,4 @@ def yamchi_clock(yamchi_app: "TestApp") -> "MovableClock":
 @pytest.fixture
 def yamchi_sent(yamchi_app: "TestApp") -> "list[SentMessage]":
     """The messages that it sent to people, over whatever channel, in order."""
-    return yamchi_app.sent
+    return yamchi_app.notifications.sent if "notifications" in yamchi_app.plugins else []

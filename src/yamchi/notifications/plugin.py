@@ -19,6 +19,7 @@ from yamchi.notifications.channels.configured import channels_of
 from yamchi.notifications.channels.email.channel import EmailChannel, Mailbox, MailboxChannel
 from yamchi.notifications.channels.email.smtp import SmtpServer
 from yamchi.notifications.channels.null import NullChannel, NullLedger
+from yamchi.notifications.channels.recording import RecordedChannel, SentMessage
 from yamchi.notifications.erasure import Erasure
 from yamchi.notifications.inbox.channel import InboxChannel
 from yamchi.notifications.inbox.feed import Feed
@@ -107,6 +108,8 @@ class Notifications(Plugin):
         self._is_serving = False
         self.counters = Counters()
         self.channels: dict[str, Channel] = {}
+        self.sent: list[SentMessage] = []
+        """What has been sent since `record_sent`."""
         self.attachments = Attachments(self.settings.attachments_max_bytes)
         self.recipients = Recipients(database, clock)
         self.preferences = PreferenceStore(database, clock)
@@ -200,6 +203,18 @@ class Notifications(Plugin):
             )
         know_channel(channel.name)
         self.channels[channel.name] = channel
+
+    def record_sent(self) -> list[SentMessage]:
+        """For tests: the list of what is sent from now on. No provider is asked; Telegram and SMS are there without their settings."""
+        channels = [
+            RecordedChannel(self.sent, self.app.clock, one.name, one.address, one)
+            for one in self.channels.values()
+        ]
+        telegram = RecordedChannel(self.sent, self.app.clock, "telegram", lambda person: person.telegram_id)
+        sms = RecordedChannel(self.sent, self.app.clock, "sms", lambda person: person.phone)
+        for channel in (telegram, sms, *channels):
+            self.register(channel)
+        return self.sent
 
     def declare(self) -> None:
         definition = self.app.define(

@@ -10,7 +10,6 @@ async with TestApp() as app:
 
 from yamchi.testing.app import TestApp
 from yamchi.testing.clock import MovableClock
-from yamchi.testing.sent import SentMessage
 from yamchi.testing.waiting import eventually
 
-__all__ = ["MovableClock", "SentMessage", "TestApp", "eventually"]
+__all__ = ["MovableClock", "TestApp", "eventually"]

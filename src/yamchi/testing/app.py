@@ -16,7 +16,6 @@ from yamchi.queues.worker import Worker
 from yamchi.settings import Settings
 from yamchi.testing.adopting import Adoption
 from yamchi.testing.clock import MovableClock
-from yamchi.testing.sent import SentMessage, record_sent
 
 
 class TestApp(Yamchi):
@@ -42,8 +41,6 @@ class TestApp(Yamchi):
             settings["plugins"] = tuple(plugins)
         super().__init__(Settings(**settings), clock=clock, engine=self._memory, plugins=own)
         self._worker: Worker | None = None
-        self.sent: list[SentMessage] = []
-        """What it has sent to people since `record_sent`."""
         clock.attach(self.drain, self._next_due)
 
     async def drain(self) -> None:
@@ -68,13 +65,6 @@ class TestApp(Yamchi):
         are these. What was taken from it before and can't be moved refuses to be used.
         """
         self._adoptions.append(Adoption(self, other))
-
-    def record_sent(self) -> None:
-        """From now on messages are written down in `sent`, over whatever channel, and no provider is asked.
-
-        Telegram and SMS are there without their settings, as they are where the application runs.
-        """
-        record_sent(self, self.sent)
 
     async def _next_due(self) -> Millis | None:
         now = self.clock.now()

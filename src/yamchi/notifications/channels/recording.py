@@ -1,13 +1,11 @@
-"""What an application under test sends to people: it is written down, and nothing of it leaves."""
+"""The channels of an application under test: they write down what it sends to people, and nothing of it leaves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from yamchi.app import Yamchi
 from yamchi.clock import Clock, as_datetime
 from yamchi.notifications.channels.base import Channel, Message, Recipient, StoredMessage
-from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.templates.model import Rendered
 
 STAY_HERE = frozenset({"mailbox", "ledger", "inbox", "pages"})
@@ -37,19 +35,7 @@ class SentMessage:
         return self.rendered.text
 
 
-def record_sent(app: Yamchi, sent: list[SentMessage]) -> None:
-    """Put a channel in the place of each that appends to this list what is sent through it."""
-    if Notifications.name not in app.plugins:
-        return
-    notifications, clock = app.plugin(Notifications), app.clock
-    found = [_Recorded(sent, clock, one.name, one.address, one) for one in notifications.channels.values()]
-    telegram = _Recorded(sent, clock, "telegram", lambda person: person.telegram_id)
-    sms = _Recorded(sent, clock, "sms", lambda person: person.phone)
-    for channel in (telegram, sms, *found):
-        notifications.register(channel)
-
-
-class _Recorded(Channel):
+class RecordedChannel(Channel):
     """Writes down what is sent through it, in the place of another channel, if there was one."""
 
     def __init__(
