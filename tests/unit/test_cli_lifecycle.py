@@ -15,7 +15,7 @@ LONG = "1h"
 """What running jobs are granted: a process that waits for it at its end does not end in time for the test."""
 
 APP = """
-import asyncio, threading, time
+import asyncio, ctypes, threading, time
 from pathlib import Path
 from yamchi import Job, Yamchi
 
@@ -38,6 +38,14 @@ async def blocking(job: Job) -> None:
     Path("started").touch()
     while True:
         time.sleep(0.1)
+
+@app.job("locking")
+async def locking(job: Job) -> None:
+    Path("started").touch()
+    try:
+        await asyncio.sleep(600)
+    finally:
+        ctypes.PyDLL(None).pause()  # with Python's lock
 """
 
 
@@ -203,3 +211,12 @@ def test_a_stop_that_hangs_is_ended_and_says_so(start, own_home):
     process.end(signal.SIGTERM)
     assert process.process.returncode == 1
     assert "[ERROR] Ended: the stop took 5 s longer than SHUTDOWN_TIMEOUT" in process.said
+
+
+def test_a_stop_in_which_a_library_keeps_the_lock_of_python_is_ended(start, own_home):
+    add(own_home, "locking", "null")
+    process = start("worker", "--app", "shop:app", "--queues", "locking", SHUTDOWN_TIMEOUT="0.2s")
+    process.wait_for((own_home / "started").exists, "the job")
+    process.end(signal.SIGTERM)
+    assert process.process.returncode == 1
+    assert "in locking" in process.said, "the stacks of all threads are shown"

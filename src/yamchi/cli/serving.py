@@ -7,6 +7,7 @@ that never ends, or a handler that blocks the event loop for ever, can't keep th
 import asyncio
 import atexit
 import ctypes
+import faulthandler
 import logging
 import os
 import signal
@@ -129,6 +130,8 @@ class Stopper:
         watchdog = threading.Timer(self._stop_seconds + GRACE_SECONDS, _end_what_hangs)
         watchdog.daemon = True
         watchdog.start()
+        # Where a library keeps Python's lock, no thread of Python's ends anything.
+        faulthandler.dump_traceback_later(self._stop_seconds + GRACE_SECONDS + 1, exit=True)
 
 
 class Server(uvicorn.Server):

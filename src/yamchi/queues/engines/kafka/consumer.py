@@ -46,6 +46,8 @@ NEW_TOPIC_SECONDS = 30.0
 REBALANCE_GRACE_SECONDS = 5.0
 """How long running jobs may hold up a rebalance, so that they are not run a second time elsewhere."""
 
+LEAVING_SECONDS = 5.0
+
 
 class QueueConsumer:
     """Reads a queue's topic as a member of its group."""
@@ -114,7 +116,7 @@ class QueueConsumer:
             self._guard(self._poll_once)
         if self._consumer is not None:
             self._guard(lambda: self._give_up(list(self._positions), grace_seconds=0))
-            self._guard(self._consumer.close)
+            self._guard(self._leave_group)
         self._loop.close()
 
     def _join_group(self) -> Any:
@@ -136,6 +138,16 @@ class QueueConsumer:
             [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
         return consumer
+
+    def _leave_group(self) -> None:
+        """Give the partitions up before closing: `close` may wait for ever, and keeps Python's lock meanwhile, where the group
+        assigns some at that moment (librdkafka #4884)."""
+        self._consumer.unsubscribe()
+        deadline, is_member = monotonic() + LEAVING_SECONDS, True
+        while is_member and monotonic() < deadline:
+            self._consumer.poll(0.05)
+            is_member = bool(self._consumer.assignment())
+        self._consumer.close()
 
     def _guard(self, work: Callable[[], object]) -> None:
         """Log an error and go on: Kafka and the disk come back, and the thread must be there then."""
@@ -345,7 +357,7 @@ class QueueConsumer:
     # ── Rebalancing ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_assign(self, consumer: Any, places: Sequence[Any]) -> None:
-        if places:
+        if places and not self._stop.is_set():
             numbers = [place.partition for place in places]
             self._unbegun.update(numbers)
             self._guard(lambda: self._take_over(consumer, numbers))
