@@ -69,3 +69,18 @@ async def test_a_caller_who_gives_up_takes_nobody_along() -> None:
     with pytest.raises(asyncio.CancelledError):
         await calls[0]
     assert await calls[1] == 4
+
+
+async def test_a_batch_that_is_cancelled_leaves_nobody_waiting() -> None:
+    """As when the event loop ends: all of its tasks are cancelled, and none may be begun."""
+    batches: list[Sequence[int]] = []
+
+    async def work(items: Sequence[int]) -> list[int]:
+        batches.append(items)
+        raise asyncio.CancelledError
+
+    batcher = Batcher(work, in_flight=1, most=1)
+    async with asyncio.timeout(20):
+        answers = await asyncio.gather(*map(batcher.do, (1, 2)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [asyncio.CancelledError] * 2
+    assert batches == [[1]]

@@ -50,9 +50,14 @@ class Batcher(Generic[T, R]):
     async def _deliver(self, batch: list[tuple[T, "asyncio.Future[R]"]]) -> None:
         try:
             await self._deliver_together(batch)
+        except asyncio.CancelledError:  # the event loop is about to end: nothing more is begun on it
+            left, self._waiting = [*batch, *self._waiting], []
+            for _, answer in left:
+                answer.cancel()
+            raise
         finally:
             self._free += 1
-            self._send()
+        self._send()
 
     async def _deliver_together(self, batch: list[tuple[T, "asyncio.Future[R]"]]) -> None:
         try:
