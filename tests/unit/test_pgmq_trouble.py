@@ -53,10 +53,32 @@ async def test_a_wrong_password(database: Database, opened: Open) -> None:
     url = urlsplit(database.url)
     wrong = url._replace(netloc=f"postgres:secret-typo@{url.hostname}:{url.port}").geturl()
     with pytest.raises(
-        EngineUnavailable, match="refused the password of postgres: correct it in QUEUE_URL"
+        ConfigurationError, match="refused the password of postgres: correct it in QUEUE_URL"
     ) as error:
         await opened(wrong)
     assert "secret-typo" not in str(error.value)
+
+
+async def test_a_password_that_is_changed_later_is_an_outage(database: Database, opened: Open) -> None:
+    role, url = f'"{database.name}"', database.unprivileged_url()
+    with psycopg.connect(database.url, autocommit=True) as owner:
+        owner.execute(f"GRANT CREATE ON DATABASE {role} TO {role}".encode())
+        engine = await opened(url)
+        owner.execute(f"ALTER ROLE {role} PASSWORD 'another'".encode())
+        owner.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [database.name]
+        )
+    with pytest.raises(EngineUnavailable, match="refused the password"):
+        await eventually(lambda: _pinged(engine))
+
+
+async def _pinged(engine: PgmqEngine) -> None:
+    """A connection that was ended may still be lent once."""
+    try:
+        await engine.ping()
+    except EngineUnavailable as error:
+        if "password" in str(error):
+            raise
 
 
 async def test_a_wrong_port(opened: Open) -> None:

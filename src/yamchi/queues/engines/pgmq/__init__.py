@@ -14,7 +14,7 @@ import structlog
 from psycopg import errors as pg
 
 from yamchi.clock import Clock, Millis, to_millis
-from yamchi.errors import EngineUnavailable, YamchiError
+from yamchi.errors import ConfigurationError, EngineUnavailable, YamchiError
 from yamchi.perloop import PerLoop
 from yamchi.queues.engines.base import (
     WORKER_TTL,
@@ -30,7 +30,7 @@ from yamchi.queues.engines.base import (
 from yamchi.queues.engines.batching import AddBatcher
 from yamchi.queues.engines.pgmq import adding, leasing, letters, management, ratelimits, working
 from yamchi.queues.engines.pgmq.bounds import Place, ScanResult
-from yamchi.queues.engines.pgmq.connections import Connection, Connections
+from yamchi.queues.engines.pgmq.connections import Connection, Connections, Refused
 from yamchi.queues.engines.pgmq.events import EventSender, events_of, read_events
 from yamchi.queues.engines.pgmq.listening import WAKE, Listener
 from yamchi.queues.engines.pgmq.rows import STEP
@@ -86,9 +86,13 @@ class PgmqEngine(MadeAnew):
         self._scanner = Scanner(self._do, clock)
 
     async def open(self) -> None:
-        await self._connections.refuse_shared_sessions()
-        async with self._connections.lend() as db:
-            await install(db, self._connections)
+        try:
+            await self._connections.refuse_shared_sessions()
+            async with self._connections.lend() as db:
+                await install(db, self._connections)
+        except Refused as error:
+            # At the start this is a mistake in the settings; later on it may be a password that is being changed.
+            raise ConfigurationError(str(error)) from error
 
     async def close(self) -> None:
         here, _ = self._loops.take_all()

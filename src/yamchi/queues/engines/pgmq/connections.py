@@ -69,6 +69,10 @@ class _Pool:
             connection.pgconn.finish()
 
 
+class Refused(EngineUnavailable):
+    """PostgreSQL is there, but does not let us in."""
+
+
 class Connections:
     """Lends connections; a broken one is not lent again."""
 
@@ -197,17 +201,17 @@ def explain(error: Exception, at: Connections) -> YamchiError:
 
 def _explain_connection(said: str, where: str, at: Connections) -> EngineUnavailable:
     if "password authentication failed" in said or "no password supplied" in said:
-        return EngineUnavailable(f"{where} refused the password of {at.user}: correct it in QUEUE_URL.")
+        return Refused(f"{where} refused the password of {at.user}: correct it in QUEUE_URL.")
     if "does not exist" in said and "database" in said:
         return EngineUnavailable(f"{where} has no database {at.database}: create it, or correct QUEUE_URL.")
     if "does not exist" in said and "role" in said:
-        return EngineUnavailable(f"{where} has no user {at.user}: create it, or correct QUEUE_URL.")
+        return Refused(f"{where} has no user {at.user}: create it, or correct QUEUE_URL.")
     if "too many clients" in said or "remaining connection slots" in said:
         return EngineUnavailable(
             f"{where} has no free connection: raise max_connections, or run fewer workers."
         )
     if "SSL" in said or "certificate" in said:
-        return EngineUnavailable(
+        return Refused(
             f"{where} can't be reached by TLS ({said}): correct sslmode and sslrootcert in QUEUE_URL."
         )
     return EngineUnavailable(
