@@ -7,6 +7,8 @@ Everything else here is raised to callers, always as one sentence that says what
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
+from yamchi.installation import install_command
+
 
 class YamchiError(Exception):
     """Base of every error that Yamchi raises on purpose."""
@@ -70,7 +72,7 @@ class MissingExtra(ConfigurationError):
     """A part of Yamchi needs a package that is not installed."""
 
     def __init__(self, extra: str, what: str) -> None:
-        super().__init__(f"{what} needs an extra package: pip install 'yamchi[{extra}]'.")
+        super().__init__(f"{what} needs an extra package: {install_command(extra)}")
 
 
 class MissingEngine(MissingExtra):

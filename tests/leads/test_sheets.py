@@ -17,6 +17,7 @@ from tests.services.sheets import SheetsServer, refusal, used_up
 from tests.services.webserver import Response
 from yamchi import Yamchi
 from yamchi.errors import ConfigurationError, Outage
+from yamchi.installation import install_command
 from yamchi.leads.outside import Lost
 from yamchi.leads.plugin import Leads
 from yamchi.leads.sheets import syncing
@@ -562,7 +563,7 @@ def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         TestApp(home=tmp_path, leads="sheets", sheets_id="x", sheets_credentials='{"type": "x"}')
     monkeypatch.setitem(__import__("sys").modules, "gspread.http_client", None)
     app = TestApp(home=tmp_path, leads="sheets", sheets_id="x", sheets_credentials="{}")
-    said = "LEADS=sheets needs an extra package: pip install 'yamchi[sheets]'."
+    said = f"LEADS=sheets needs an extra package: {install_command('sheets')}"
     assert app.failed_plugins == {"leads": said}
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import select
 from tests.media import pictures
 from tests.media.conftest import USER, Studio, a_studio
 from tests.services.s3 import S3
+from yamchi.installation import install_command
 from yamchi.notifications.tables import live_feed
 from yamchi.queues.records import NewJob
 
@@ -81,7 +82,7 @@ async def test_a_missing_package_costs_one_attempt(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path))  # children look there first
     async with a_studio(tmp_path) as studio:
         found = await studio.made(content)
-        assert found["error"] == "Working on pictures needs an extra package: pip install 'yamchi[media]'."
+        assert found["error"] == f"Working on pictures needs an extra package: {install_command('media')}"
         failed = {"state": "failed"}
         (job,) = (await studio.client.get("/api/queues/media-processing/jobs", params=failed)).json()["jobs"]
         assert job["attempts_made"] == 1

@@ -14,6 +14,7 @@ from tests.payments.shop import USER, Shop, a_shop, paid, settings_of
 from tests.services import stripe
 from tests.services.yookassa import YooKassaServer, webhook
 from yamchi.errors import InvalidJob
+from yamchi.installation import install_command
 from yamchi.payments.plugin import KNOWN_WEBHOOKS, UNKNOWN_WEBHOOKS
 from yamchi.payments.providers.base import ProviderRefund
 from yamchi.payments.tables import payment_events
@@ -724,5 +725,5 @@ async def test_a_missing_package_is_told_at_the_first_attempt(
     job = await shop.app.queue("payment_queue").add(data, name="check")
     await shop.app.drain()
     found = await job.refresh()
-    said = "A payment needs an extra package: pip install 'yamchi[payments]'."
+    said = f"A payment needs an extra package: {install_command('payments')}"
     assert (found.state, found.attempts_made, found.failed_reason) == ("failed", 1, said)

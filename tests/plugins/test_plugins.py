@@ -16,6 +16,7 @@ from yamchi import Plugin, Yamchi, plugins
 from yamchi.cli import cli
 from yamchi.cli.up import _what_to_try
 from yamchi.errors import ConfigurationError, MissingExtra, WrongState
+from yamchi.installation import install_command
 from yamchi.notifications.plugin import Notifications
 from yamchi.settings import Settings
 from yamchi.testing import TestApp
@@ -40,6 +41,9 @@ class Unlucky(Plugin):
 
     def __init__(self, app: Any) -> None:
         raise RuntimeError("the stars are wrong")
+
+
+MEDIA_IS_MISSING = f"Media needs an extra package: {install_command('media')}"
 
 
 class Extra(Plugin):
@@ -85,7 +89,7 @@ def test_the_variable_is_read_as_people_write_it(monkeypatch: pytest.MonkeyPatch
     ("kind", "why"),
     [
         (Unlucky, "RuntimeError: the stars are wrong"),
-        (Extra, "Media needs an extra package: pip install 'yamchi[media]'."),
+        (Extra, MEDIA_IS_MISSING),
         (Needy, "it needs the plugin greeter, which is not here"),
     ],
 )
@@ -226,20 +230,23 @@ class Broken(Plugin):
         raise KeyError("where was it")
 
 
-def test_an_engine_whose_extra_is_missing_is_no_fault_of_a_plugin(tmp_path: Path) -> None:
+def test_an_engine_whose_extra_is_missing_is_no_fault_of_a_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "hiredis.py").write_text("raise ImportError('not installed')")
     command = [sys.executable, "-c", "from yamchi.cli import main; main()", "queues"]
     known = {**os.environ, "PYTHONPATH": str(tmp_path), "QUEUE_URL": "redis://localhost:1", "COLUMNS": "200"}
     ended = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     said = (ended.stdout + ended.stderr).splitlines()
-    assert said == ["✘ Redis needs an extra package: pip install 'yamchi[redis]'."]
+    assert said == [f"✘ Redis needs an extra package: {install_command('redis')}"]
 
 
 async def test_one_in_trouble_later_on_costs_only_itself() -> None:
     async with TestApp(plugins=[Broken]) as app:
         app.serve()
-        assert app.failed_plugins == {"broken": "Media needs an extra package: pip install 'yamchi[media]'."}
+        assert app.failed_plugins == {"broken": MEDIA_IS_MISSING}
         assert list(app.queue("notifications").definition.handlers) == ["send"]
         transport = httpx2.ASGITransport(app=create_app(app))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:3030") as client:
@@ -247,7 +254,7 @@ async def test_one_in_trouble_later_on_costs_only_itself() -> None:
             page = (await client.get("/metrics")).text
     assert ready["ready"] is True
     found = [one["found"] for one in ready["checks"] if one["what"] == "plugin broken"]
-    assert found == ["Media needs an extra package: pip install 'yamchi[media]'.", "KeyError: 'where was it'"]
+    assert found == [MEDIA_IS_MISSING, "KeyError: 'where was it'"]
     assert "yamchi_deliveries" in page
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from yamchi.clock import as_datetime
 from yamchi.errors import Unrecoverable, YamchiError
+from yamchi.installation import install_command
 from yamchi.notifications.schemas.notification_job import derived_id
 from yamchi.reports.charts import funnel, stacked_bars
 from yamchi.reports.kinds import TEMPLATES, Content, Format, Rows
@@ -375,7 +376,7 @@ async def test_a_missing_package_is_told_at_the_first_attempt(
     report = await app.reports.request("checkup", RESULTS, format=form)
     await app.drain()
     job = await app.queue("report_queue").job(report.job_id)
-    said = f"A report as {form.upper()} needs an extra package: pip install 'yamchi[reports]'."
+    said = f"A report as {form.upper()} needs an extra package: {install_command('reports')}"
     assert (job.state, job.attempts_made, job.failed_reason) == ("failed", 1, said)
     assert (await app.reports.get(report.id)).error == said
 

@@ -16,8 +16,9 @@ from yamchi.cli.loading import load_app
 from yamchi.cli.serving import listen
 from yamchi.cli.up import HostOption, PortOption
 from yamchi.console.loading import AppOption, JsonOption, run_async, using
-from yamchi.console.output import console, print_json, print_table, table, text
+from yamchi.console.output import console, print_json, text
 from yamchi.errors import ConfigurationError, YamchiError
+from yamchi.installation import install_command
 from yamchi.observe.logging import mask
 from yamchi.plugins import Check, load_attribute, look_at
 from yamchi.queues.overview import unattended
@@ -162,7 +163,7 @@ def _engine(state: EngineState) -> Check:
 def _extras(extras: Mapping[str, str]) -> Iterator[Check]:
     for extra, module in extras.items():
         is_there = find_spec(module) is not None
-        how = "installed" if is_there else f"not installed; if you want it: pip install 'yamchi[{extra}]'"
+        how = "installed" if is_there else f"not installed; if you want it: {install_command(extra)}"
         yield Check(f"extra {extra}", is_there or None, how)
 
 
@@ -194,9 +195,9 @@ def _is_ours(host: str, port: int) -> bool:
 
 def _print(checks: list[Check]) -> None:
     marks = {True: "[green]✔[/]", False: "[red]✘[/]", None: "[dim]·[/]"}
-    shown = table("", "", "")
-    for check in checks:
-        shown.add_row(marks[check.ok], f"[bold]{check.what}[/]", text(check.found, 400))
-    print_table(shown)
+    width = max(len(check.what) for check in checks)
+    for check in checks:  # each on a line of its own, however long: what it says to type can be pasted
+        line = f"{marks[check.ok]}  [bold]{check.what:<{width}}[/]  {text(check.found, 400)}"
+        console.print(line, soft_wrap=True)
     wrong = sum(check.ok is False for check in checks)
     console.print(f"[red]{wrong} to fix[/]" if wrong else "[green]All is well.[/]")

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from yamchi.errors import ConfigurationError
+from yamchi.installation import install_command
 from yamchi.queues.engines.bull.connection import Arg, pack
 
 _HEADER = re.compile(r"^-- (bullmq|parts): (.+)$", re.MULTILINE)
@@ -65,7 +66,7 @@ def _theirs(name: str) -> str:
     """BullMQ's script; its file name ends in the number of its keys."""
     for file in _COMMANDS.glob(f"{name}-*.lua"):
         return file.read_text("utf-8")
-    raise ConfigurationError(f"The installed bullmq has no script {name}: pip install 'bullmq>=3.4,<4'.")
+    raise ConfigurationError(f"The installed bullmq has no script {name}: {install_command('redis')}")
 
 
 def _find_commands() -> Path:
