@@ -802,7 +802,8 @@ SALE = {"template_code": "black_friday_sale"}
 async def test_a_campaign_that_lacks_a_variable_is_refused_with_its_name(either: TestApp) -> None:
     await populate(either, 2)
     campaigns = either.notifications.campaigns
-    with pytest.raises(InvalidJob, match="the variable 'discount' is missing"):
+    said = "the variable 'discount' is missing. Missing, too: 'promo_code'"
+    with pytest.raises(InvalidJob, match=said):
         await campaigns.create(campaign_request(**SALE))
     await send_all(either)
     assert await statuses(either) == {}, "nothing was sent"

@@ -1,6 +1,6 @@
 """A campaign is rehearsed before it begins: its message is made once for the first person, in every variant.
 
-A template that lacks a variable would fail for everybody, one by one. So it is refused instead, with the variable's name.
+A template that lacks a variable would fail for everybody, one by one. So it is refused instead, with the names of what is missing.
 """
 
 from yamchi.clock import Clock, as_datetime
@@ -13,7 +13,7 @@ from yamchi.notifications.people.recipients import Recipients, as_template_data
 from yamchi.notifications.schemas.notification_job import canonical_channel
 from yamchi.notifications.templates.locales import locale_chain
 from yamchi.notifications.templates.model import TemplateError, TemplateStore, UnknownTemplate
-from yamchi.notifications.templates.offloop import render_message
+from yamchi.notifications.templates.rehearsing import rehearse
 
 SAMPLE_LINK = "https://example.com/unsubscribe"
 """Stands for the link to unsubscribe."""
@@ -47,7 +47,7 @@ class Rehearsal:
         data = {**message.data, "user": as_template_data(recipient)}
         link = SAMPLE_LINK if self._has_links and not template.is_transactional else None
         try:
-            await render_message(template, data, now=as_datetime(self._clock.now()), unsubscribe_url=link)
+            await rehearse(template, data, now=as_datetime(self._clock.now()), unsubscribe_url=link)
         except TemplateError as error:
             raise InvalidJob(
                 f"The message to {person.user_id}, the first of this campaign, can't be made: {error} "

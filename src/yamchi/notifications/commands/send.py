@@ -9,9 +9,12 @@ from pydantic import ValidationError
 from yamchi.console.loading import AppOption, JsonOption, check_choice, read_json, with_plugin
 from yamchi.console.output import answer
 from yamchi.errors import InvalidJob
+from yamchi.notifications.people.recipients import as_template_data
 from yamchi.notifications.plugin import Notifications
 from yamchi.notifications.schemas.notification_job import CHANNELS, DirectMessage, canonical_channel
-from yamchi.notifications.templates.model import find_template
+from yamchi.notifications.sending.direct import addresses_of, at
+from yamchi.notifications.templates.model import Template, find_template
+from yamchi.notifications.templates.rehearsing import rehearse
 from yamchi.queues.handlers import describe
 
 
@@ -46,9 +49,18 @@ def run(
 
     async def send(notifications: Notifications) -> None:
         if template is not None:
-            await find_template(notifications.templates, template, canonical_channel(channel), locale)
+            found = await find_template(notifications.templates, template, canonical_channel(channel), locale)
+            await _rehearse(found, message)
         await notifications.service.send_direct(message, job_id)
 
     with_plugin(Notifications, app, send)
     said = f"queued as {job_id}; [cyan]yamchi jobs show notifications {job_id}[/] tells what became of it"
     answer({"job_id": job_id}, said, as_json=as_json)
+
+
+async def _rehearse(template: Template, message: DirectMessage) -> None:
+    """Refuse a message that can't be made of this data. What is known of a person, a worker adds as it sends."""
+    for address in addresses_of(message):
+        recipient = at(address)
+        if recipient.user_id is None:
+            await rehearse(template, {**message.options.data, "user": as_template_data(recipient)})

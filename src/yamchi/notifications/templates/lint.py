@@ -24,13 +24,12 @@ from yamchi.notifications.templates.model import (
     TemplateError,
     TemplateStore,
 )
-from yamchi.notifications.templates.rendering import check, render
+from yamchi.notifications.templates.rendering import GIVEN, check, render
 from yamchi.storage.threads import in_own_thread
 
 LOCALES = ("ru", "en", "kk")
 LONGEST_SUBJECT = 78
 LONGEST_SMS = 201  # three parts, where one letter is not Latin
-GIVEN = frozenset({"user", "brand", "letter", "now", "unsubscribe_url", "recipient_name"})
 
 _TELEGRAM_TAGS = "a b blockquote code del em i ins pre s span strike strong tg-emoji tg-spoiler u"
 _TAG = re.compile(r"<([a-z][\w-]*)", re.IGNORECASE)

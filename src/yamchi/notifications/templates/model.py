@@ -91,6 +91,10 @@ class TemplateError(Unrecoverable):
         self.line = line
 
 
+class MissingVariable(TemplateError):
+    """The data lacks a variable that the template uses."""
+
+
 class UnknownTemplate(TemplateError):
     """No store has this template in any of the languages asked for."""
 

@@ -10,7 +10,7 @@ from yamchi.notifications.templates.model import (
     TemplateStore,
     find_template,
 )
-from yamchi.notifications.templates.offloop import render_message
+from yamchi.notifications.templates.rehearsing import rehearse
 
 
 async def preview(
@@ -23,7 +23,7 @@ async def preview(
 ) -> Rendered:
     """The message in this language (or the next one that has it)."""
     template = await find_template(store, code, channel, locale)
-    return await render_message(template, sample_of(template) if data is None else data, **variables)
+    return await rehearse(template, sample_of(template) if data is None else data, **variables)
 
 
 def sample_of(template: Template) -> Mapping[str, Any]:

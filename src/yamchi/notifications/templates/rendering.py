@@ -17,7 +17,14 @@ from jinja2.exceptions import FilterArgumentError, SecurityError, TemplateSyntax
 from yamchi.notifications.templates import letters
 from yamchi.notifications.templates.letters import CONTENT, HTML, TEXT, Part
 from yamchi.notifications.templates.meter import FULL, MAX_OUTPUT, METER, Limits, Meter, Outgrown, Refused
-from yamchi.notifications.templates.model import Button, ButtonRows, Rendered, Template, TemplateError
+from yamchi.notifications.templates.model import (
+    Button,
+    ButtonRows,
+    MissingVariable,
+    Rendered,
+    Template,
+    TemplateError,
+)
 from yamchi.notifications.templates.sandbox import generate
 
 LONGEST_LINE = 500
@@ -27,6 +34,9 @@ LONGEST_MESSAGE = 100_000
 MOST_CODE = 8 * 1024
 MOST_TEMPLATES = 1024  # compiled and kept
 LONGEST_CALLBACK = 64  # bytes, Telegram's limit
+
+GIVEN = frozenset({"user", "brand", "letter", "now", "unsubscribe_url", "recipient_name"})
+"""What Yamchi knows itself."""
 
 _NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NOT_IN_A_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -80,9 +90,17 @@ def check(template: Template) -> None:
 # ── Values ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def sources_of(template: Template) -> list[str]:
+    """Everything in it that is rendered, the body with its layout."""
+    body, layout = template.body, template.layout
+    if layout:
+        body = (layout.text if template.format == "text" else layout.html).replace(CONTENT, body)
+    return [body, *_lines(template).values(), *_button_texts(template)]
+
+
 def _values(template: Template, data: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """What the template sees: the data (`leadId` also as `lead_id`), and on top of it what Yamchi knows."""
-    values: dict[str, Any] = {_snake(name): value for name, value in data.items() if not name.islower()}
+    values: dict[str, Any] = {snake(name): value for name, value in data.items() if not name.islower()}
     values |= data
     user = values.get("user")
     values["user"] = user if isinstance(user, dict) else {}
@@ -91,7 +109,8 @@ def _values(template: Template, data: Mapping[str, Any], ours: Mapping[str, Any]
     return {**values, **ours}
 
 
-def _snake(name: str) -> str:
+def snake(name: str) -> str:
+    """`leadId` as `lead_id`."""
     return _CAMEL.sub("_", name).lower()
 
 
@@ -249,8 +268,12 @@ def _lines(template: Template) -> dict[str, str]:
 
 
 def _length_of_lines(template: Template) -> int:
-    buttons = [part for row in template.buttons for one in row for part in (one.text, one.url, one.callback)]
-    return sum(len(text) for text in (*_lines(template).values(), *filter(None, buttons)))
+    return sum(len(text) for text in (*_lines(template).values(), *_button_texts(template)))
+
+
+def _button_texts(template: Template) -> list[str]:
+    parts = [part for row in template.buttons for one in row for part in (one.text, one.url, one.callback)]
+    return [part for part in parts if part]
 
 
 def _parts(template: Template) -> tuple[Part | None, Part | None]:
@@ -295,7 +318,9 @@ def _told_as_template_error(template: Template) -> Iterator[None]:
         raise TemplateError(f"Template {template} {_sentence(error)}") from None
     except (RecursionError, MemoryError):
         raise TemplateError(f"Template {template} is nested too deeply.") from None
-    except (UndefinedError, SecurityError, FilterArgumentError) as error:
+    except UndefinedError as error:
+        raise MissingVariable(f"Template {template}: {_sentence(error)}") from None
+    except (SecurityError, FilterArgumentError) as error:
         raise TemplateError(f"Template {template}: {_sentence(error)}") from None
     except Exception as error:
         raise TemplateError(f"Template {template} fails on its data: {_sentence(error)}") from error
