@@ -331,7 +331,7 @@ class Settings(Environment):
 
 def _read_variables(env_file: Path | None) -> dict[str, str]:
     """What is set, by its name in lower case. The environment wins over the file, and an empty value is no value."""
-    in_file = _read_file(env_file) if _is_set(env_file) else {}
+    in_file = read_env_file(env_file)
     return {name.lower(): value for place in (in_file, os.environ) for name, value in place.items() if value}
 
 
@@ -340,8 +340,10 @@ def _is_set(env_file: Path | None) -> TypeGuard[Path]:
     return env_file is not None and os.path.lexists(env_file) and not env_file.is_dir()
 
 
-def _read_file(path: Path) -> dict[str, str | None]:
+def read_env_file(path: Path | None) -> dict[str, str | None]:
     """What a `.env` sets. A line that can't be read is an error: what it was to set, and perhaps what follows, would be missing."""
+    if not _is_set(path):
+        return {}
     text = read_text(path)
     for statement in parse_stream(StringIO(text)):
         if statement.error:

@@ -62,6 +62,7 @@ NOT_OURS = {
     "REMINDER_5H_SENT",
     "RESCHEDULE_REQUESTED",
     "SHEET_REFUSED",
+    "SMTP_HSOT",
     "YAMCHI_BIN",
 }
 """Words in capitals that are no settings."""

@@ -13,7 +13,7 @@ import typer
 
 from yamchi.app import Yamchi
 from yamchi.cli.loading import load_app
-from yamchi.cli.serving import listen
+from yamchi.cli.serving import listen, misspelled_in
 from yamchi.cli.up import HostOption, PortOption
 from yamchi.console.loading import AppOption, JsonOption, run_async, using
 from yamchi.console.output import console, print_json, text
@@ -105,6 +105,7 @@ async def _all(reference: str | None, host: str | None, port: int | None) -> lis
         checks.append(
             Check("application", True, f"{reference or 'the one that ships'}: {len(app.queues)} queues")
         )
+        checks += _misspelled(app)
         extras |= {extra: module for one in app.plugins.values() for extra, module in one.extras.items()}
         try:
             checks += await using(app, _everything(app))
@@ -112,6 +113,13 @@ async def _all(reference: str | None, host: str | None, port: int | None) -> lis
             checks.append(Check("engines", False, str(mask(str(error)))))
     checks += [*_extras(extras), _port(settings, host, port)]
     return checks
+
+
+def _misspelled(app: Yamchi) -> list[Check]:
+    return [
+        Check("setting", None, f"{one}; nothing reads it, so correct its name if it is Yamchi's")
+        for one in misspelled_in(app)
+    ]
 
 
 def _python() -> Check:

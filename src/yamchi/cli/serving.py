@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from yamchi.app import Yamchi
 from yamchi.errors import ConfigurationError
 from yamchi.http.connections import LimitedConfig
+from yamchi.misspelled import Misspelled, misspelled
 from yamchi.observe import logging as yamchi_logging
 from yamchi.observe.watchdog import LoopWatchdog
 from yamchi.queues.worker import Worker, collecting_less
@@ -59,6 +60,17 @@ OPEN_FILES = 65_536
 
 def start_logging(settings: Settings) -> None:
     yamchi_logging.configure(settings.log_format, settings.log_level, sys.stdout)
+
+
+def misspelled_in(app: Yamchi) -> list[Misspelled]:
+    """Variables that are nearly settings of the core or of this application's features."""
+    features = (plugin.settings_class for plugin in app.plugins.values())
+    return misspelled(app.settings.home, [Settings, *(kind for kind in features if kind)])
+
+
+def warn_of_misspelled(app: Yamchi) -> None:
+    if wrong := misspelled_in(app):
+        log.warning("; ".join(map(str, wrong)))
 
 
 def listen(host: str, port: int) -> socket.socket:

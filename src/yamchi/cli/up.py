@@ -17,7 +17,7 @@ from rich.panel import Panel
 
 from yamchi.app import Yamchi
 from yamchi.cli.loading import load_app
-from yamchi.cli.serving import address_of, listen, live, make_server, start_logging
+from yamchi.cli.serving import address_of, listen, live, make_server, start_logging, warn_of_misspelled
 from yamchi.console.loading import AppOption, run_async
 from yamchi.console.output import console
 from yamchi.errors import InvalidJob
@@ -69,6 +69,7 @@ def serve(yamchi: Yamchi, reference: str | None, host: str | None, port: int | N
     address = settings.host if host is None else host
     check_address(settings, address)
     start_logging(settings)
+    warn_of_misspelled(yamchi)
 
     async def body() -> None:
         listener = listen(address, settings.port if port is None else port)

@@ -8,7 +8,15 @@ import typer
 
 from yamchi.app import Yamchi
 from yamchi.cli.loading import load_app
-from yamchi.cli.serving import Server, address_of, listen, live, make_server, start_logging
+from yamchi.cli.serving import (
+    Server,
+    address_of,
+    listen,
+    live,
+    make_server,
+    start_logging,
+    warn_of_misspelled,
+)
 from yamchi.console.loading import AppOption, run_async
 
 log = structlog.get_logger("yamchi.worker")
@@ -29,6 +37,7 @@ def run(
     """
     yamchi = load_app(app)
     start_logging(yamchi.settings)
+    warn_of_misspelled(yamchi)
     chosen = [name.strip() for name in queues.split(",") if name.strip()] if queues else None
 
     async def body() -> None:
