@@ -69,3 +69,15 @@ def parsed(example: str, commands: dict[tuple[str, ...], Any]) -> tuple[str, ...
     assert is_run(commands[words]), example
     commands[words].make_context(" ".join(words), typed[len(words) :])
     return words
+
+
+def test_what_is_to_be_typed_stands_in_capitals_and_in_brackets_where_it_may_be_left_out() -> None:
+    usages = {
+        words: command.collect_usage_pieces(typer.Context(command))[1:]
+        for words, command in all_commands().items()
+        if is_run(command) and not hasattr(command, "list_commands")
+    }
+    given = [(words, piece) for words, pieces in usages.items() for piece in pieces]
+    assert {" ".join(words) for words, _ in given} >= {"send", "jobs show", "media sync", "schema"}
+    wrong = [one for one in given if not re.fullmatch(r"(\[[A-Z]+…?\]|\{?[A-Z]+…?\}?)(\.\.\.)?", one[1])]
+    assert wrong == []

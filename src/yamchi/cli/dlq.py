@@ -88,7 +88,7 @@ def edit(
     queue: QueueName,
     letter_id: LetterId,
     data: Annotated[
-        str | None, typer.Argument(metavar="[JSON]", help="The new data; your editor opens without it.")
+        str | None, typer.Argument(metavar="JSON", help="The new data; your editor opens without it.")
     ] = None,
     app: AppOption = None,
     as_json: JsonOption = False,
@@ -133,7 +133,7 @@ def replay_all(
 def purge(
     queue: QueueName,
     letter_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of dead letters.")
+        list[str] | None, typer.Argument(metavar="ID…", help="Ids of dead letters.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters of the queue.")] = False,
     app: AppOption = None,

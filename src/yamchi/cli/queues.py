@@ -22,7 +22,7 @@ BATCH = 1_000
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 AnyQueue = Annotated[
-    str | None, typer.Argument(metavar="[QUEUE]", help="The queue's name; all queues without it.")
+    str | None, typer.Argument(metavar="QUEUE", help="The queue's name; all queues without it.")
 ]
 
 

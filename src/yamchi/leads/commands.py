@@ -41,7 +41,7 @@ def list_leads(
 
 @group.command("show")
 def show_lead(
-    lead_id: Annotated[str, typer.Argument(help="The lead's id.")],
+    lead_id: Annotated[str, typer.Argument(metavar="ID", help="The lead's id.")],
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -24,14 +24,16 @@ group = typer.Typer(
     "Example: [cyan]yamchi media list --status failed[/]",
 )
 
-MediaId = Annotated[str, typer.Argument(help="The picture's id.")]
+MediaId = Annotated[str, typer.Argument(metavar="ID", help="The picture's id.")]
 EntityType = Annotated[str, typer.Option("--entity-type", help="The preset, for example user_avatar.")]
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif"}
 
 
 @group.command("import")
 def import_folder(
-    folder: Annotated[Path, typer.Argument(help="A folder of pictures.", exists=True, file_okay=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A folder of pictures.", exists=True, file_okay=False)
+    ],
     entity_type: EntityType = "default",
     app: AppOption = None,
     as_json: JsonOption = False,
@@ -157,7 +159,9 @@ def show(media_id: MediaId, app: AppOption = None, as_json: JsonOption = False) 
 
 @group.command("sync")
 def sync(
-    operation: Annotated[str, typer.Argument(help="upload, download or delete.")] = "upload",
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", help="upload, download or delete.")
+    ] = "upload",
     media_id: Annotated[
         list[str] | None, typer.Option("--id", help="One picture; may be given several times.")
     ] = None,
@@ -191,7 +195,9 @@ def sync(
 @group.command("watermark")
 def watermark(
     media_id: MediaId,
-    watermark_id: Annotated[str | None, typer.Argument(help="The watermark's id.")] = None,
+    watermark_id: Annotated[
+        str | None, typer.Argument(metavar="WATERMARK", help="The watermark's id.")
+    ] = None,
     position: Annotated[str, typer.Option(help="top-left … bottom-right, center or tile.")] = "bottom-right",
     opacity: Annotated[float, typer.Option(min=0.1, max=1.0, help="1 hides what is below it.")] = 0.5,
     scale: Annotated[

@@ -16,7 +16,7 @@ group = typer.Typer(
     help="Payments: list, show, check, reconcile.\n\nExample: [cyan]yamchi payment list --status pending[/]",
 )
 
-PaymentId = Annotated[str, typer.Argument(help="The payment's id.")]
+PaymentId = Annotated[str, typer.Argument(metavar="ID", help="The payment's id.")]
 
 
 @group.command("list")

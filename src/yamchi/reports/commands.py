@@ -28,7 +28,7 @@ group = typer.Typer(
     help="Reports: kinds, make, request, list.\n\nExample: [cyan]yamchi report make deliveries --out sent.pdf[/]",
 )
 
-Kind = Annotated[str, typer.Argument(help="The kind, for example deliveries.")]
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="The kind, for example deliveries.")]
 Params = Annotated[str, typer.Option(help="Params as JSON.")]
 FormatOption = Annotated[str, typer.Option("--format", help="pdf, xlsx or csv.")]
 

@@ -104,7 +104,7 @@ def show(
 
 @group.command()
 def runs(
-    name: Annotated[str | None, typer.Argument(metavar="[SCENARIO]", help="Only of this scenario.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="SCENARIO", help="Only of this scenario.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="Only of this key.")] = None,
     status: Annotated[
         str | None, typer.Option(help="Only running, finished, stopped or failed ones.")
@@ -272,7 +272,7 @@ def lint(app: AppOption = None, as_json: JsonOption = False) -> None:
 
 
 def schema(
-    what: Annotated[Schema, typer.Argument(help="scenario or rule.")] = Schema.scenario,
+    what: Annotated[Schema, typer.Argument(metavar="WHAT", help="scenario or rule.")] = Schema.scenario,
     as_json: Annotated[
         bool, typer.Option("--json", show_default=False, help="As JSON, which a schema always is.")
     ] = True,

@@ -19,8 +19,8 @@ from yamchi.queues.handlers import describe
 
 
 def run(
-    channel: Annotated[str, typer.Argument(help=f"One of {', '.join(CHANNELS)}.")],
-    to: Annotated[str, typer.Argument(help="The address: an e-mail, a phone number, a chat.")],
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help=f"One of {', '.join(CHANNELS)}.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="The address: an e-mail, a phone number, a chat.")],
     template: Annotated[str | None, typer.Option(help="The template's code.")] = None,
     subject: Annotated[
         str | None, typer.Option(help="The subject; a template has one of its own, which this replaces.")

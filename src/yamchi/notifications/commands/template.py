@@ -42,7 +42,7 @@ def list_(app: AppOption = None, as_json: JsonOption = False) -> None:
 
 @group.command("preview")
 def preview_(
-    code: Annotated[str, typer.Argument(help="The template's code.")],
+    code: Annotated[str, typer.Argument(metavar="CODE", help="The template's code.")],
     channel: Annotated[str, typer.Option(help="The channel.")] = "email",
     locale: Annotated[str, typer.Option(help="The language.")] = "ru",
     data: Annotated[
