@@ -90,4 +90,4 @@ def test_mistakes_get_one_sentence() -> None:
     assert "Name a watermark, or say --off" in media("watermark", "x", code=1)
     assert "There is no media 'x'" in media("watermark", "x", "--off", code=1)
     assert "S3 is not set up" in media("sync", "upload", code=1)
-    assert "choose upload, download or delete" in media("sync", "sideways", code=1)
+    assert "choose from upload, download, delete" in media("sync", "sideways", code=1)
