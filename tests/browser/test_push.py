@@ -30,8 +30,10 @@ TIMEOUT_SECONDS = 100.0
 KEEP_SHOWN = """() => {
   const { registration } = self;
   const show = registration.showNotification.bind(registration);
+  self.asked = [];
   self.shown = [];
   registration.showNotification = async (title, options) => {
+    self.asked.push(title);
     await show(title, options);
     self.shown.push({ title, body: options.body, url: options.data.url });
   };
@@ -118,7 +120,8 @@ def what_is_shown(worker: Worker, page: Page) -> list[dict[str, Any]]:
     """The notifications, as soon as there are any."""
     end = time.monotonic() + TIMEOUT_SECONDS
     while not (shown := worker.evaluate("() => self.shown")):
-        assert time.monotonic() < end, "the browser shows nothing"
+        asked = worker.evaluate("() => self.asked")
+        assert time.monotonic() < end, f"the browser shows nothing; it was asked to show {asked}"
         page.wait_for_timeout(50)
     return list(shown)
 
