@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from yamchi import Yamchi
@@ -26,6 +27,7 @@ from yamchi.queues.engines.sqlite import SqliteEngine
 from yamchi.queues.engines.supabase import SupabaseEngine
 from yamchi.settings import Settings
 from yamchi.testing import TestApp
+from yamchi.testing.waiting import eventually
 
 USER = "0b5e2f6c-5a0d-4b8e-9c44-3d1c7f1f3a10"
 ROOT = Path(__file__).parents[2]
@@ -254,3 +256,30 @@ async def test_the_recipe_of_a_scenario_sends_its_letters(tmp_path: Path) -> Non
         letters = await app.notifications.mailbox.list()
     assert len(letters) == 2
     assert "10% off" in str(letters[0]["subject"])
+
+
+async def test_a_worker_inside_a_site_logs_as_the_recipe_says(own_home: Path) -> None:
+    """The page's site with the page's worker in it, under uvicorn as a user starts it."""
+    page = (ROOT / "docs" / "recipes" / "web-frameworks.md").read_text()
+    codes = [found["code"] for found in _PYTHON.finditer(page)]
+    (site,) = [code for code in codes if "api = FastAPI(" in code]
+    (with_worker,) = [code for code in codes if "worker.run()" in code]
+    before, after = (
+        site.split("@asynccontextmanager\n")[0],
+        "api = FastAPI(" + site.split("api = FastAPI(")[1],
+    )
+    (own_home / "shop.py").write_text(f"{before}\n{with_worker}\n{after}")
+    output = own_home / "output.txt"
+    command = [sys.executable, "-m", "uvicorn", "shop:api", "--port", "0"]
+    with output.open("w") as out:
+        running = await asyncio.create_subprocess_exec(*command, cwd=own_home, stdout=out, stderr=out)
+    try:
+        started = await eventually(
+            lambda: re.search(r"running on (http://127\.0\.0\.1:\d+)", output.read_text())
+        )
+        async with httpx2.AsyncClient() as client:
+            assert (await client.post(f"{started[1]}/orders/7")).json() == {"job": "order-7"}
+        await eventually(lambda: re.search(r"^\[INFO\] .*order-7.*$", output.read_text(), re.MULTILINE))
+    finally:
+        running.terminate()
+        await running.wait()
