@@ -22,16 +22,16 @@ NAME = "yamchi"
 def install_command(*extras: str) -> str:
     """The command that installs these extras where this program runs."""
     named = f"{NAME}[{','.join(extras)}]"
-    return shlex.join([*_pip(), "install", *_requirement(named, _origin())])
+    origin = json.loads(_noted("direct_url.json") or "null")
+    return shlex.join([*_install(_noted("INSTALLER")), *_requirement(named, origin)])
 
 
-def _origin() -> Mapping[str, Any] | None:
-    """Where the installer had the package from; None if that is a package index."""
+def _noted(file: str) -> str | None:
+    """What the installer wrote down; no `direct_url.json` if it had the package from an index."""
     try:
-        written = distribution(NAME).read_text("direct_url.json")
+        return distribution(NAME).read_text(file)
     except PackageNotFoundError:  # its source is on the path, and nothing installed it
         return None
-    return json.loads(written) if written else None
 
 
 def _requirement(named: str, origin: Mapping[str, Any] | None) -> list[str]:
@@ -55,12 +55,14 @@ def _without_credentials(url: str) -> str:
     return urlunsplit((scheme, netloc if scheme == "ssh" and ":" not in user else host, path, "", ""))
 
 
-def _pip() -> list[str]:
-    """The pip of the interpreter in use. Within another program, such as uWSGI, there is no interpreter to name."""
+def _install(installer: str | None) -> list[str]:
+    """What installs for the interpreter in use. Within another program, such as uWSGI, there is no interpreter to name."""
     program = Path(sys.executable or "")
     if not program.name.startswith(("python", "pypy")):
-        return ["pip"]
-    return [_typed(program), "-m", "pip"]
+        return ["pip", "install"]
+    if (installer or "").strip() == "uv":  # which puts no pip into the environments that it makes
+        return ["uv", "pip", "install", "--python", _typed(program)]
+    return [_typed(program), "-m", "pip", "install"]
 
 
 def _typed(program: Path) -> str:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from yamchi.cli import cli
 from yamchi.errors import MissingExtra
-from yamchi.installation import _requirement, install_command
+from yamchi.installation import _install, _requirement, install_command
 
 COMMIT = "4f1a6c0f2b6a4a4f9d0f6f8b7c1d2e3f4a5b6c7d"
 GIT: dict[str, Any] = {"vcs_info": {"vcs": "git", "commit_id": COMMIT, "requested_revision": "main"}}
@@ -82,6 +82,12 @@ def test_pip_is_that_of_the_interpreter_in_use(tmp_path: Path, monkeypatch: pyte
     assert install_command("redis").startswith("python -m pip install ")
     monkeypatch.setattr(sys, "executable", "/usr/bin/uwsgi")
     assert install_command("redis").startswith("pip install ")
+
+
+def test_what_uv_installed_uv_adds_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/srv/shop/.venv/bin/python3")
+    assert shlex.join(_install("uv\n")) == "uv pip install --python /srv/shop/.venv/bin/python3"
+    assert shlex.join(_install("pip\n")) == shlex.join(_install(None)) == f"{sys.executable} -m pip install"
 
 
 def test_where_the_current_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
