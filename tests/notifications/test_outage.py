@@ -84,11 +84,16 @@ async def begin(fleet: Fleet) -> None:
 
 
 async def probed(fleet: Fleet) -> Circuit:
-    """Wait until the circuit, as a third process sees it, has been found down so often."""
+    """Wait until the circuit, as a third process sees it, has been found down so often, and whoever was sending has noticed.
+
+    A slow worker that looks for the server only when it is back takes the outage for one broken connection.
+    """
 
     async def state() -> Circuit | None:
         (circuit,) = await fleet.notifications.circuits.all() or [None]
-        return circuit if circuit and circuit.is_open and circuit.failures >= PROBES else None
+        if not circuit or not circuit.is_open or circuit.failures < PROBES:
+            return None
+        return None if (await fleet.notifications.queue.stats())["active"] else circuit
 
     return await eventually(state, TIMEOUT_SECONDS)
 
