@@ -154,46 +154,6 @@ async def test_a_broker_that_froze_runs_nothing_again_that_another_process_ran_i
 
 
 @pytest.mark.services
-async def test_a_worker_does_not_wait_for_a_postgresql_that_froze(
-    private_postgres: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Nobody adds anything: the claim itself finds that no ping is answered, long before its own limit of a minute."""
-    server = await asyncio.to_thread(private_postgres)
-    async with Yamchi(Settings(home=tmp_path, plugins=(), default_queue_url=server.url)) as app:
-        ran: list[str] = []
-
-        @app.job("numbers")
-        async def count(job: Job[str]) -> None:
-            ran.append(job.data)
-
-        queue, worker = app.queue("numbers"), app.worker()
-        working = asyncio.create_task(worker.run())
-        await queue.add("before")
-        await eventually(lambda: ran == ["before"])
-        frozen = _family(server.pid)
-        try:
-            for pid in frozen:
-                os.kill(pid, signal.SIGSTOP)
-            await eventually(lambda: app.metrics.switches["pgmq", "sqlite"], within=55)
-            await queue.add("during")
-            await eventually(lambda: ran == ["before", "during"])
-        finally:
-            for pid in frozen:
-                os.kill(pid, signal.SIGCONT)
-        await eventually(lambda: _type_is(app, "pgmq"), within=60)
-        await queue.add("after")
-        await eventually(lambda: ran[-1] == "after")
-        worker.stop()
-        await working
-
-
-def _family(pid: int) -> list[int]:
-    """A process and its children: PostgreSQL has one for each connection."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [pid, *map(int, children.split())]
-
-
-@pytest.mark.services
 @pytest.mark.parametrize(("fallback", "kind"), [("sqlite", "sqlite"), ("memory", "in-memory")])
 async def test_work_goes_on_in_the_spool_and_moves_back(
     private_redis: Callable[..., Any], tmp_path: Path, fallback: Fallback, kind: str

@@ -124,46 +124,6 @@ async def test_the_line_of_a_switch_says_why_also_of_a_broker_that_says_nothing(
     assert line.endswith(": broker did not answer within 0.1 s")
 
 
-async def test_a_claim_waits_for_a_broker_that_is_slow_and_not_for_one_that_is_silent(
-    start: Open, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the first claim of a slow broker brings would be lost to its lease if it were cut off."""
-    monkeypatch.setattr("yamchi.queues.failover.sides.CALL_SECONDS", 0.05)
-    engine, answered, answering = await start(), [], asyncio.Event()
-    claim, ping = broker.exchange, broker.ping
-
-    async def claim_slowly(*arguments: Any) -> Exchange:
-        await answering.wait()
-        return await claim(*arguments)
-
-    async def ping_counted() -> None:
-        if not broker.is_there:
-            await asyncio.Event().wait()
-        answered.append(True)
-        await ping()
-
-    await engine.add("q", [_job("1")])
-    monkeypatch.setattr(broker, "exchange", claim_slowly)
-    monkeypatch.setattr(broker, "ping", ping_counted)
-    with capture_logs() as lines:
-        slow = asyncio.create_task(_claims(engine, 10))
-        await eventually(lambda: len(answered) >= 3)
-        assert engine.type == "broker"
-        answering.set()
-        assert [one.job.id for one in await slow] == ["1"]
-        assert not [line for line in lines if "switched" in line["event"]]
-
-        answering.clear()
-        silent = asyncio.create_task(_claims(engine, 10))
-        await asyncio.sleep(0)
-        broker.is_there = False
-        assert await silent == []
-        assert await engine.add("q", [_job("2")]) == [True]
-        assert [one.job.id for one in await _claims(engine, 10)] == ["2"]
-    (line,) = (line["event"] for line in lines if "switched" in line["event"])
-    assert line.endswith(": Error reading from queue: broker did not answer within 0.05 s")
-
-
 async def test_a_broker_that_goes_away_as_it_is_asked_once_more_fails_nobody_s_add(
     start: Open, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,11 +146,7 @@ class FailoverEngine:
         is_away = not self._sides.on_primary
         if not is_away:
             try:
-                asked = self._primary.exchange(queue, theirs, want, lease, worker)
-                got = await self._sides.while_it_answers(asked)
-            except TimeoutError:
-                self._sides.switch(to_primary=False, why=f"Error reading from queue: {self._sides.silence}")
-                is_away = True
+                got = await self._primary.exchange(queue, theirs, want, lease, worker)
             except EngineUnavailable as error:
                 if await self._sides.is_primary_there():
                     raise

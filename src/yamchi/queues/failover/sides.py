@@ -36,11 +36,6 @@ class Sides:
         """Set at the next switch, and then replaced by a new one."""
         self._listeners = [on_switch]
         self._timeout = CallTimeout(CALL_SECONDS)
-        self._patience = CallTimeout(CALL_SECONDS, unless=self.is_primary_there)
-
-    @property
-    def silence(self) -> str:
-        return f"{self.primary.type} did not answer within {CALL_SECONDS:g} s"
 
     @property
     def current(self) -> Engine:
@@ -52,7 +47,6 @@ class Sides:
     def close(self) -> None:
         """Let go of the timer, which belongs to an event loop."""
         self._timeout.close()
-        self._patience.close()
 
     async def call(
         self,
@@ -70,16 +64,12 @@ class Sides:
                 return await (work if is_second else self._timeout.wait_for(work))
             except (EngineUnavailable, TimeoutError) as error:
                 if not await self.is_primary_there():
-                    self.switch(to_primary=False, why=str(error) or self.silence)
+                    why = str(error) or f"{self.primary.type} did not answer within {CALL_SECONDS:g} s"
+                    self.switch(to_primary=False, why=why)
                 elif is_second:
                     raise
                 is_second = True
         return await (ask_doubtful or ask)(self.spool)
-
-    async def while_it_answers(self, work: Awaitable[T]) -> T:
-        """Wait for the broker as long as it answers a ping, or TimeoutError: for what can't be asked again, because what the
-        first answer brought would be lost with it."""
-        return await self._patience.wait_for(work)
 
     async def is_primary_there(self) -> bool:
         """One lost connection is not an outage."""

@@ -104,7 +104,7 @@ class PgmqEngine(MadeAnew):
         self._tables.clear()
 
     async def ping(self) -> None:
-        async with self._connections.lend(to_ping=True) as db:
+        async with self._connections.lend() as db:
             await db.execute("SELECT 1")
 
     # ── Producing ─────────────────────────────────────────────────────────────────────────────────────────────────

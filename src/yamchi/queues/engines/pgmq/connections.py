@@ -59,8 +59,6 @@ class _Pool:
     """The connections of one event loop."""
 
     free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_CONNECTIONS))
-    ping: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """One more: that all others are busy with slow statements does not mean that nobody answers."""
     idle: list[Connection] = field(default_factory=list)
 
     def finish(self) -> None:
@@ -91,10 +89,10 @@ class Connections:
         self._pools: PerLoop[_Pool] = PerLoop(_Pool, _Pool.finish)
 
     @asynccontextmanager
-    async def lend(self, *, to_ping: bool = False) -> AsyncIterator[Connection]:
+    async def lend(self) -> AsyncIterator[Connection]:
         """A connection in autocommit mode, for one statement or one `transaction()`."""
         pool = self._pools.get()
-        async with pool.ping if to_ping else pool.free:
+        async with pool.free:
             with self.explained():
                 connection = self._reuse(pool) or await self.connect()
                 try:
